@@ -1,0 +1,92 @@
+"""Every error that the library raises on purpose.
+
+    WinkError
+    ├── PromptError
+    │   ├── PromptValidationError         a prompt, section or tool is declared wrongly
+    │   ├── PromptRenderError             rendering failed: missing params, a bad selector
+    │   ├── OutputParseError              the model's answer does not fit the declared output
+    │   └── VisibilityExpansionRequired   a signal: open these sections and evaluate again (weakincentives.prompt)
+    ├── ToolValidationError               a tool's arguments or request are wrong; goes to the model
+    ├── PromptEvaluationError             a run failed; `phase` says where
+    │   ├── DeadlineExceededError
+    │   └── BudgetExceededError
+    ├── SerdeError                        data does not fit a type; `problems` lists every misfit
+    └── ResourceError, FilesystemError, SessionError ...   in their own packages
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+EvaluationPhase = Literal["request", "response", "tool", "budget", "render", "parse"]
+
+
+class WinkError(Exception):
+    """Base of every error of this library."""
+
+
+class PromptError(WinkError):
+    """A prompt cannot be declared, rendered or parsed."""
+
+
+class PromptValidationError(PromptError):
+    """A prompt, section or tool is declared wrongly."""
+
+
+class PromptRenderError(PromptError):
+    """A declared prompt cannot be rendered with what was bound."""
+
+
+class OutputParseError(PromptError):
+    """A model's answer does not fit the declared output type.
+
+    `raw` is the whole answer, `path` the field that failed (`$.steps[2].title`).
+    """
+
+    def __init__(self, message: str, *, raw: str = "", path: str = "$") -> None:
+        super().__init__(message)
+        self.raw = raw
+        self.path = path
+
+
+class ToolValidationError(WinkError):
+    """A tool was asked for something it cannot accept; the model reads the message."""
+
+
+class PromptEvaluationError(WinkError):
+    """A run failed; `phase` says where and `payload` holds what the provider answered."""
+
+    def __init__(
+        self, message: str, *, prompt_name: str = "", phase: EvaluationPhase, payload: object = None
+    ) -> None:
+        super().__init__(message)
+        self.prompt_name = prompt_name
+        self.phase: EvaluationPhase = phase
+        self.payload = payload
+
+
+class DeadlineExceededError(PromptEvaluationError):
+    """The deadline passed before the run was done."""
+
+
+class BudgetExceededError(PromptEvaluationError):
+    """The next step would go over the budget; `limit` names which part of it."""
+
+    def __init__(self, message: str, *, prompt_name: str = "", limit: str = "") -> None:
+        super().__init__(message, prompt_name=prompt_name, phase="budget")
+        self.limit = limit
+
+
+class Problem(NamedTuple):
+    """One misfit between data and a type: where, and what is wrong there."""
+
+    path: str
+    message: str
+
+
+class SerdeError(WinkError):
+    """Data does not fit a type; the message lists every problem with its path."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("; ".join(f"{problem.path}: {problem.message}" for problem in problems))
+        self.problems = problems

@@ -1,0 +1,50 @@
+"""Hosted tools: capabilities that the provider runs, declared by a typed configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, is_dataclass
+from typing import Generic, TypeVar
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt.tool import check_tool_name
+
+
+class HostedToolConfig:
+    """Marks a frozen dataclass as the configuration of a hosted tool; deriving from it is optional."""
+
+    __slots__ = ()
+
+
+class HostedToolOutput:
+    """Marks a frozen dataclass as the parsed output of a hosted tool; deriving from it is optional."""
+
+    __slots__ = ()
+
+
+ConfigT = TypeVar("ConfigT")
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTool(Generic[ConfigT]):
+    """A capability that the provider runs; `kind` picks the adapter's codec, `config` is what the codec encodes."""
+
+    kind: str
+    name: str
+    description: str
+    config: ConfigT
+
+    def __post_init__(self) -> None:
+        check_tool_name(self.name)
+        if not self.kind:
+            raise PromptValidationError(f"Hosted tool '{self.name}' has no kind; pass kind='web_search' or the like.")
+        if not (1 <= len(self.description) <= 200 and self.description.isascii()):
+            raise PromptValidationError(
+                f"Hosted tool '{self.name}': the description must be 1 to 200 ASCII characters, "
+                f"got {len(self.description)}."
+            )
+        params = getattr(type(self.config), "__dataclass_params__", None)
+        if not is_dataclass(self.config) or isinstance(self.config, type) or params is None or not params.frozen:
+            raise PromptValidationError(
+                f"Hosted tool '{self.name}': config must be an instance of a frozen dataclass, "
+                f"got {type(self.config).__name__}."
+            )

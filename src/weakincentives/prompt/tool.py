@@ -1,0 +1,268 @@
+"""Tools that our side runs: their declaration and their result."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
+from functools import cached_property
+from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints, overload
+
+from weakincentives import serde
+from weakincentives._generics import Specialized, has_type_variables, type_args
+from weakincentives.errors import PromptValidationError
+
+ParamsT = TypeVar("ParamsT")
+ResultT = TypeVar("ResultT")
+
+TOOL_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+MAX_DESCRIPTION = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult(Generic[ResultT]):
+    """What a handler returns: a message for the model, a typed value, and whether it worked.
+
+    `success=False` undoes what the call did to the session and to snapshotable resources; the model reads the message.
+    """
+
+    message: str = ""
+    value: ResultT | None = None
+    success: bool = True
+
+    def render(self) -> str:
+        """The text that the model reads: the message, then the value."""
+        if self.value is None:
+            return self.message
+        render = getattr(self.value, "render", None)
+        text = render() if callable(render) else self.value
+        if not isinstance(text, str):
+            text = serde.encode(text).decode()
+        return f"{self.message}\n\n{text}" if self.message else text
+
+
+Handler = Callable[..., ToolResult[Any] | Awaitable[ToolResult[Any]]]
+
+
+class Tool(Generic[ParamsT, ResultT]):
+    """A capability that runs on our side: `Tool[Params, Result](name=, description=, handler=)`.
+
+    `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so that
+    several may run side by side without a transaction. `compensate(params, *, context)` undoes an effect outside our
+    resources when the call fails after it.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str,
+        handler: Handler,
+        params_type: type[ParamsT] | None = None,
+        result_type: Any = None,
+        read_only: bool = False,
+        compensate: Callable[..., Any] | None = None,
+        accepts_overrides: bool = True,
+    ) -> None:
+        check_tool_name(name)
+        if not 1 <= len(description) <= MAX_DESCRIPTION:
+            raise PromptValidationError(
+                f"Tool '{name}': the description must be 1 to {MAX_DESCRIPTION} characters, got {len(description)}."
+            )
+        if not callable(handler):
+            raise PromptValidationError(f"Tool '{name}': handler must be callable, got {type(handler).__name__}.")
+        if compensate is not None and read_only:
+            raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
+        if params_type is not None and not (isinstance(params_type, type) and is_dataclass(params_type)):
+            raise PromptValidationError(
+                f"Tool '{name}': params must be a dataclass or None, got {params_type!r}; write Tool[Params, Result]."
+            )
+        self.name = name
+        self.description = description
+        self.handler = handler
+        self.params_type = params_type
+        self.result_type = result_type
+        self.read_only = read_only
+        self.compensate = compensate
+        self.accepts_overrides = accepts_overrides
+        self._param_descriptions: Mapping[str, str] = {}
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        args = type_args(item)
+        if has_type_variables(args):
+            return super().__class_getitem__(item)  # type: ignore[misc]
+        if len(args) != 2:
+            raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
+        params_type, result_type = (None if arg in (None, type(None), Any) else arg for arg in args)
+
+        def build(*positional: Any, **named: Any) -> Any:
+            return cls(*positional, params_type=params_type, result_type=result_type, **named)
+
+        return Specialized(cls, args, build)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The strict JSON schema of the arguments, with overridden descriptions applied."""
+        if self.params_type is None:
+            return {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+        schema = serde.schema(self.params_type)
+        if not self._param_descriptions:
+            return schema
+        properties = {
+            name: {**value, "description": self._param_descriptions.get(name, value.get("description"))}
+            if name in self._param_descriptions
+            else value
+            for name, value in schema.get("properties", {}).items()
+        }
+        return {**schema, "properties": properties}
+
+    @property
+    def param_descriptions(self) -> Mapping[str, str]:
+        """Field name to description, as the model sees them."""
+        if self.params_type is None:
+            return {}
+        declared = {
+            f.name: str(f.metadata["description"])
+            for f in fields(cast(Any, self.params_type))
+            if f.metadata.get("description")
+        }
+        return {**declared, **self._param_descriptions}
+
+    def with_descriptions(self, description: str | None, params: Mapping[str, str]) -> Tool[ParamsT, ResultT]:
+        """The same tool with other words for the model; used by prompt overrides."""
+        other: Tool[ParamsT, ResultT] = Tool(
+            name=self.name,
+            description=description or self.description,
+            handler=self.handler,
+            params_type=self.params_type,
+            result_type=self.result_type,
+            read_only=self.read_only,
+            compensate=self.compensate,
+            accepts_overrides=self.accepts_overrides,
+        )
+        other._param_descriptions = {**self._param_descriptions, **params}
+        return other
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+
+def check_tool_name(name: str) -> None:
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+        raise PromptValidationError(
+            f"Tool name {name!r} is invalid; use 1 to 64 lower-case letters, digits, '_' or '-'."
+        )
+
+
+@overload
+def tool(function: Callable[..., Any]) -> Tool[Any, Any]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    read_only: bool = False,
+    compensate: Callable[..., Any] | None = None,
+    accepts_overrides: bool = True,
+) -> Callable[[Callable[..., Any]], Tool[Any, Any]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    read_only: bool = False,
+    compensate: Callable[..., Any] | None = None,
+    accepts_overrides: bool = True,
+) -> Any:
+    """Make a tool of a typed function: its name, docstring and annotations say all that the model needs.
+
+        @tool(read_only=True)
+        def add(a: int, b: Annotated[int, "the second number"]) -> int:
+            "Add two numbers."
+            return a + b
+
+    A parameter named `context` receives the `ToolContext`. What is returned becomes the result's value, unless it is
+    a `ToolResult` already.
+    """
+
+    def declare(function: Callable[..., Any]) -> Tool[Any, Any]:
+        tool_name = name or function.__name__
+        text = description or inspect.getdoc(function) or ""
+        if not text:
+            raise PromptValidationError(f"Tool '{tool_name}' has no description; give the function a docstring.")
+        hints = _signature_types(function, tool_name)
+        wants_context = "context" in inspect.signature(function).parameters
+        params_type = _params_dataclass(function, tool_name, hints)
+        names = tuple(f.name for f in fields(params_type))
+
+        def arguments(params: Any, context: Any) -> dict[str, Any]:
+            values = {field_name: getattr(params, field_name) for field_name in names}
+            return {**values, "context": context} if wants_context else values
+
+        handler: Handler
+        if inspect.iscoroutinefunction(function):
+
+            async def handle_async(params: Any, *, context: Any) -> ToolResult[Any]:
+                return _as_result(await function(**arguments(params, context)))
+
+            handler = handle_async
+        else:
+
+            def handle(params: Any, *, context: Any) -> ToolResult[Any]:
+                return _as_result(function(**arguments(params, context)))
+
+            handler = handle
+        return Tool(
+            name=tool_name,
+            description=text,
+            handler=handler,
+            params_type=params_type,
+            result_type=hints.get("return"),
+            read_only=read_only,
+            compensate=compensate,
+            accepts_overrides=accepts_overrides,
+        )
+
+    return declare if function is None else declare(function)
+
+
+def _as_result(value: Any) -> ToolResult[Any]:
+    return value if isinstance(value, ToolResult) else ToolResult(value=value)
+
+
+def _signature_types(function: Callable[..., Any], tool_name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise PromptValidationError(
+            f"Tool '{tool_name}': annotation {error.name!r} cannot be resolved; define it at module level."
+        ) from error
+
+
+def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mapping[str, Any]) -> type:
+    columns: list[Any] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "context":
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise PromptValidationError(
+                f"Tool '{tool_name}': parameter '{parameter}' cannot be filled by name; use plain parameters."
+            )
+        if parameter.name not in hints:
+            raise PromptValidationError(
+                f"Tool '{tool_name}': parameter '{parameter.name}' has no annotation; the model needs its type."
+            )
+        annotation, metadata = hints[parameter.name], {}
+        if get_origin(annotation) is Annotated:
+            annotation, *notes = get_args(annotation)
+            metadata = {"description": note for note in notes if isinstance(note, str)}
+        default = MISSING if parameter.default is parameter.empty else parameter.default
+        columns.append((parameter.name, annotation, field(default=default, metadata=metadata, kw_only=True)))
+    made = make_dataclass(f"{tool_name}_params", columns, frozen=True)
+    made.__module__ = function.__module__
+    return made
