@@ -1,0 +1,134 @@
+"""The front door: the names that a first program needs, each loaded when it is first used.
+
+Nothing is imported here, so `import weakincentives` is nearly free; `_HOMES` says where each name lives.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weakincentives.adapters.anthropic import AnthropicAdapter as AnthropicAdapter
+    from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter as ClaudeAgentSDKAdapter
+    from weakincentives.adapters.litellm import LiteLLMAdapter as LiteLLMAdapter
+    from weakincentives.adapters.local import LocalAdapter as LocalAdapter
+    from weakincentives.adapters.openai import OpenAIAdapter as OpenAIAdapter
+    from weakincentives.adapters.scripted import ScriptedAdapter as ScriptedAdapter
+    from weakincentives.errors import (
+        PromptEvaluationError as PromptEvaluationError,
+        ToolValidationError as ToolValidationError,
+        WinkError as WinkError,
+    )
+    from weakincentives.filesystem import HostFilesystem as HostFilesystem, InMemoryFilesystem as InMemoryFilesystem
+    from weakincentives.limits import Budget as Budget, Deadline as Deadline, TokenUsage as TokenUsage
+    from weakincentives.prompt import (
+        HostedTool as HostedTool,
+        MarkdownSection as MarkdownSection,
+        OpenAndHalt as OpenAndHalt,
+        OpenOrRead as OpenOrRead,
+        OpenToFiles as OpenToFiles,
+        OutputParseError as OutputParseError,
+        Prompt as Prompt,
+        PromptRenderError as PromptRenderError,
+        PromptTemplate as PromptTemplate,
+        PromptValidationError as PromptValidationError,
+        ReadSections as ReadSections,
+        RenderedPrompt as RenderedPrompt,
+        Section as Section,
+        SectionVisibility as SectionVisibility,
+        SetVisibilityOverride as SetVisibilityOverride,
+        Tool as Tool,
+        ToolContext as ToolContext,
+        ToolResult as ToolResult,
+        VisibilityExpansionRequired as VisibilityExpansionRequired,
+        VisibilityOverrides as VisibilityOverrides,
+        WorkspaceSection as WorkspaceSection,
+        parse_structured_output as parse_structured_output,
+        tool as tool,
+    )
+    from weakincentives.resources import Binding as Binding, ResourceRegistry as ResourceRegistry, Scope as Scope
+    from weakincentives.runtime import (
+        MainLoop as MainLoop,
+        PromptExecuted as PromptExecuted,
+        PromptResponse as PromptResponse,
+        ToolInvoked as ToolInvoked,
+        ToolsInjected as ToolsInjected,
+    )
+    from weakincentives.session import (
+        Append as Append,
+        Replace as Replace,
+        Session as Session,
+        Snapshot as Snapshot,
+        reducer as reducer,
+    )
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AnthropicAdapter": "adapters.anthropic",
+    "Append": "session",
+    "Binding": "resources",
+    "Budget": "limits",
+    "ClaudeAgentSDKAdapter": "adapters.claude_agent_sdk",
+    "Deadline": "limits",
+    "HostFilesystem": "filesystem",
+    "HostedTool": "prompt",
+    "InMemoryFilesystem": "filesystem",
+    "LiteLLMAdapter": "adapters.litellm",
+    "LocalAdapter": "adapters.local",
+    "MainLoop": "runtime",
+    "MarkdownSection": "prompt",
+    "OpenAIAdapter": "adapters.openai",
+    "OpenAndHalt": "prompt",
+    "OpenOrRead": "prompt",
+    "OpenToFiles": "prompt",
+    "OutputParseError": "prompt",
+    "Prompt": "prompt",
+    "PromptEvaluationError": "errors",
+    "PromptExecuted": "runtime",
+    "PromptRenderError": "prompt",
+    "PromptResponse": "runtime",
+    "PromptTemplate": "prompt",
+    "PromptValidationError": "prompt",
+    "ReadSections": "prompt",
+    "RenderedPrompt": "prompt",
+    "Replace": "session",
+    "ResourceRegistry": "resources",
+    "Scope": "resources",
+    "ScriptedAdapter": "adapters.scripted",
+    "Section": "prompt",
+    "SectionVisibility": "prompt",
+    "Session": "session",
+    "SetVisibilityOverride": "prompt",
+    "Snapshot": "session",
+    "TokenUsage": "limits",
+    "Tool": "prompt",
+    "ToolContext": "prompt",
+    "ToolInvoked": "runtime",
+    "ToolResult": "prompt",
+    "ToolValidationError": "errors",
+    "ToolsInjected": "runtime",
+    "VisibilityExpansionRequired": "prompt",
+    "VisibilityOverrides": "prompt",
+    "WinkError": "errors",
+    "WorkspaceSection": "prompt",
+    "parse_structured_output": "prompt",
+    "reducer": "session",
+    "tool": "prompt",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
