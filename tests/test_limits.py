@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from threading import Thread
 
 import pytest
@@ -22,7 +22,7 @@ def test_a_deadline_counts_down_by_its_clock():
 
 
 def test_a_deadline_equals_any_deadline_of_the_same_moment():
-    moment = datetime(2026, 1, 1, 0, 0, 10, tzinfo=timezone.utc)
+    moment = datetime(2026, 1, 1, 0, 0, 10, tzinfo=UTC)
     assert Deadline.after(10, clock=FakeClock()) == Deadline(moment)
     assert hash(Deadline.after(10, clock=FakeClock())) == hash(Deadline(moment))
     assert "clock" not in repr(Deadline.after(10, clock=FakeClock()))

@@ -1,7 +1,7 @@
 """How long a run may take and how much it may spend.
 
-`Deadline` and `Budget` are values that a caller writes down; `Meter` is the one mutable thing that counts what a run has
-spent and refuses the next step. One meter is shared by every restart of a run.
+`Deadline` and `Budget` are values that a caller writes down; `Meter` is the one mutable thing that counts what a run
+has spent and refuses the next step. One meter is shared by every restart of a run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class _Clocked:
 class Deadline(_Clocked):
     """The moment at which a run must be over.
 
-    The value is the moment alone. A deadline made with a clock of its own (`Deadline.after(5, clock=FakeClock())`) reads
-    that clock; a copy that went through JSON or pickle reads the system's.
+    The value is the moment alone. A deadline made with a clock of its own (`Deadline.after(5, clock=FakeClock())`)
+    reads that clock; a copy that went through JSON or pickle reads the system's.
     """
 
     expires_at: datetime
@@ -35,7 +35,8 @@ class Deadline(_Clocked):
     def __post_init__(self) -> None:
         if self.expires_at.utcoffset() is None:
             raise ValueError(
-                f"Deadline expires_at={self.expires_at.isoformat()} has no time zone; use datetime.now(timezone.utc) + ..."
+                f"Deadline expires_at={self.expires_at.isoformat()} has no time zone; use Deadline.after(seconds=...) "
+                "or datetime.now(timezone.utc)"
             )
 
     @classmethod
@@ -136,7 +137,9 @@ class Budget:
             _check_amount(f"Budget {name}", getattr(self, name), whole=True)
         _check_amount("Budget max_cost", self.max_cost, whole=False)
         if self.max_cost is not None and self.prices is None:
-            raise ValueError("Budget max_cost needs prices; pass prices=Prices(input=..., output=...) per million tokens")
+            raise ValueError(
+                "Budget max_cost needs prices; pass prices=Prices(input=..., output=...) per million tokens"
+            )
 
 
 class Meter:
