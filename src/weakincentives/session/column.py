@@ -47,7 +47,8 @@ class Column:
         self._pinned = 0
         self._pristine: list[Any] = self._items
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
         return self._length if self._shared else len(self._items)
 
     def append(self, item: object) -> None:
@@ -69,7 +70,7 @@ class Column:
 
     def install(self, initial: object) -> None:
         """Set the initial value; it also becomes the state unless the slice was already written to."""
-        untouched = self._items is self._pristine and len(self) == len(self.initial)
+        untouched = self._items is self._pristine and self.length == len(self.initial)
         self.initial = (initial,)
         if untouched:
             self._own([initial])
@@ -79,18 +80,18 @@ class Column:
         return self._items[: self._length] if self._shared else self._items[:]
 
     def latest(self) -> Any:
-        length = len(self)
+        length = self.length
         return self._items[length - 1] if length else None
 
     def mark(self) -> Mark:
         """The items as they are now, for as long as anyone keeps the mark."""
-        length = len(self)
+        length = self.length
         self._pinned = max(self._pinned, length)
         return self._items, length
 
     def mark_briefly(self) -> Mark:
         """A mark that is used or dropped before the lock is let go, so that nothing need be kept for it."""
-        return self._items, len(self)
+        return self._items, self.length
 
     def view(self) -> SliceView[Any]:
         return SliceView(*self.mark())

@@ -45,7 +45,7 @@ class Slice(Generic[T]):
 
     def __len__(self) -> int:
         with self._store.lock:
-            return len(self._store.column(self._type))
+            return self._store.column(self._type).length
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.view())

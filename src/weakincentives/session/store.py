@@ -69,7 +69,7 @@ class Store:
                     f"Slice '{slice_type.__qualname__}' has no reducer for event '{type(event).__qualname__}'; "
                     f"add @reducer(on={type(event).__name__}) to it or call register()"
                 )
-            if column.methods_for(type(event)) and not len(column):
+            if column.methods_for(type(event)) and not column.length:
                 raise SessionError(
                     f"Slice '{slice_type.__qualname__}' holds no value and cannot be made without arguments; "
                     f"call session.install({slice_type.__name__}, initial=...) or seed it first"
@@ -106,7 +106,7 @@ class Store:
             for slice_type in marks.keys() - self._columns.keys():
                 self._add(slice_type)
             for slice_type, column in self._columns.items():
-                if preserve_logs and column.is_log and len(column):
+                if preserve_logs and column.is_log and column.length:
                     continue
                 mark = marks.get(slice_type)
                 if mark is None:
