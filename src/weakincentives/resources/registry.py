@@ -1,0 +1,98 @@
+"""The immutable set of bindings that a prompt is run with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from weakincentives.resources.binding import Binding
+from weakincentives.resources.context import ScopedResourceContext
+from weakincentives.resources.errors import ResourceError, type_name
+
+
+class ResourceRegistry:
+    """Which protocol is served by which binding; merging gives a new registry.
+
+    registry = ResourceRegistry.of(Binding(HTTPClient, lambda r: HTTPClient()))
+    registry = registry.merge({Clock: my_clock})
+    with registry.create_context() as resources:
+        resources.get(HTTPClient)
+    """
+
+    __slots__ = ("_bindings",)
+
+    def __init__(self) -> None:
+        self._bindings: Mapping[type, Binding[Any]] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, *bindings: Binding[Any]) -> ResourceRegistry:
+        """A registry of these bindings; each protocol may appear once."""
+        found: dict[type, Binding[Any]] = {}
+        for binding in bindings:
+            if not isinstance(binding, Binding):
+                raise ResourceError(
+                    f"ResourceRegistry.of takes Binding objects, not {binding!r}; use build() for instances"
+                )
+            if binding.protocol in found:
+                raise ResourceError(
+                    f"{type_name(binding.protocol)} is bound twice; keep one, or merge() two registries to override"
+                )
+            found[binding.protocol] = binding
+        return _registry(found)
+
+    @classmethod
+    def build(cls, instances: Mapping[type, Any]) -> ResourceRegistry:
+        """A registry of objects that exist already; they stay the caller's to close."""
+        found: dict[type, Binding[Any]] = {}
+        for protocol, value in instances.items():
+            if isinstance(value, Binding):
+                raise ResourceError(f"The instance for {type_name(protocol)} is a Binding; pass bindings to of()")
+            found[protocol] = Binding.instance(protocol, value)
+        return _registry(found)
+
+    def merge(self, other: ResourceRegistry | Mapping[type, Any] | None) -> ResourceRegistry:
+        """Both sets of bindings; where both bind a protocol, `other` wins. A mapping is taken as instances."""
+        if other is None:
+            return self
+        if not isinstance(other, ResourceRegistry):
+            if not isinstance(other, Mapping):
+                raise ResourceError(
+                    f"Resources are a ResourceRegistry or a mapping of class to instance, not {other!r}"
+                )
+            other = ResourceRegistry.build(other)
+        if not other._bindings:
+            return self
+        if not self._bindings:
+            return other
+        return _registry({**self._bindings, **other._bindings})
+
+    @property
+    def bindings(self) -> Mapping[type, Binding[Any]]:
+        """The bindings by protocol, read-only."""
+        return self._bindings
+
+    def create_context(self) -> ScopedResourceContext:
+        """A fresh context: nothing is built yet."""
+        return ScopedResourceContext(self._bindings)
+
+    def __contains__(self, protocol: object) -> bool:
+        return protocol in self._bindings
+
+    def __iter__(self) -> Iterator[type]:
+        return iter(self._bindings)
+
+    def __len__(self) -> int:
+        return len(self._bindings)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ResourceRegistry) and other._bindings == self._bindings
+
+    def __repr__(self) -> str:
+        return f"ResourceRegistry({', '.join(type_name(protocol) for protocol in self._bindings)})"
+
+
+def _registry(bindings: dict[type, Binding[Any]]) -> ResourceRegistry:
+    registry = ResourceRegistry()
+    registry._bindings = MappingProxyType(bindings)
+    return registry
