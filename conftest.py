@@ -1,0 +1,84 @@
+"""Runs the examples of README and docs as tests, and keeps `--quick` to the core."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+from tests.extras import EXTRAS
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md"]
+).pytest()
+
+
+class CoreOnly:
+    """An import finder for which no optional package is installed."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name.partition(".")[0] in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r} (--quick)", name=name)
+        return None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="core only: no optional package, no test marked slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes seconds; left out by --quick")
+    if config.getoption("--quick"):
+        sys.meta_path.insert(0, CoreOnly())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    if report.failed and (reason := missing_extra(collector.config, report.call.excinfo.value)):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 1, f"Skipped: {reason}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    return (yield from skipping_what_needs_an_extra(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    return (yield from skipping_what_needs_an_extra(item))
+
+
+def skipping_what_needs_an_extra(item: pytest.Item) -> Iterator[None]:
+    try:
+        return (yield)
+    except Exception as error:
+        if reason := missing_extra(item.config, error):
+            pytest.skip(reason)
+        raise
+
+
+def missing_extra(config: pytest.Config, error: BaseException) -> str | None:
+    """Which extra a failure is for want of; under --quick only, so that the full run hides nothing."""
+    seen: BaseException | None = error if config.getoption("--quick") else None
+    while seen is not None:
+        if isinstance(seen, ModuleNotFoundError) and (extra := EXTRAS.get((seen.name or "").partition(".")[0])):
+            return f"needs the extra [{extra}]"
+        if found := re.search(r"pip install 'weakincentives\[([\w-]+)\]'", str(seen)):
+            return f"needs the extra [{found[1]}]"
+        seen = seen.__cause__ or seen.__context__
+    return None

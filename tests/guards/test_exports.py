@@ -1,0 +1,51 @@
+"""What a front lists in `__all__` can be imported from it, and the lists are kept in order."""
+
+from __future__ import annotations
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import weakincentives
+
+PACKAGE = Path(weakincentives.__file__).parent
+FRONTS = sorted(
+    ".".join(path.parent.relative_to(PACKAGE.parent).parts)
+    for path in PACKAGE.rglob("__init__.py")
+    if "__all__" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_every_name_of_a_front_can_be_imported(front: str) -> None:
+    module = import_module(front)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_a_front_lists_its_names_once_and_in_order(front: str) -> None:
+    names = list(import_module(front).__all__)
+    assert names == sorted(set(names))
+
+
+def test_type_checkers_see_the_names_that_the_front_door_has() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    homes = {
+        alias.name: (node.module or "").removeprefix("weakincentives.")
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert homes == weakincentives._HOMES
+
+
+def test_dir_shows_the_names_of_the_front_door() -> None:
+    assert set(weakincentives.__all__) <= set(dir(weakincentives))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Promt'"):
+        weakincentives.Promt  # noqa: B018

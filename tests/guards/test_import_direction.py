@@ -1,0 +1,89 @@
+"""Packages import only what stands to their left in the design, type-only imports included, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+PACKAGE = SOURCE / "weakincentives"
+
+GROUND = frozenset({"errors", "clock", "_generics"})
+DATA = frozenset({"serde", "limits", "filesystem", "resources"})
+LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
+OUTER = LOOP | {"tools", "adapters", "telemetry", "durable"}
+FRONT = frozenset({""})
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "": OUTER | {"contrib"},
+    "errors": GROUND,
+    "clock": GROUND,
+    "_generics": GROUND,
+    "serde": GROUND | DATA,
+    "limits": GROUND | DATA,
+    "filesystem": GROUND | DATA,
+    "resources": GROUND | DATA,
+    "session": GROUND | DATA,
+    "prompt": GROUND | DATA | {"session"},
+    "tools": GROUND | DATA | {"session", "prompt"},
+    "runtime": GROUND | DATA | {"session", "prompt"},
+    "adapters": LOOP | {"tools"},
+    "telemetry": LOOP,
+    "durable": LOOP,
+    "contrib": OUTER | FRONT,
+    "viewer": OUTER | FRONT | {"contrib"},
+    "cli": OUTER | FRONT | {"contrib", "viewer", "demo"},
+    "demo": OUTER | FRONT | {"contrib", "cli"},
+}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the library by its dotted name; a package is its front."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """The library's modules that a module names in an import statement, wherever it stands."""
+    path = modules()[module]
+    home = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                anchor = home.split(".")[: len(home.split(".")) - node.level + 1]
+                base = ".".join([*anchor, *([base] if base else [])])
+            for alias in node.names:
+                submodule = f"{base}.{alias.name}"
+                found.add(submodule if submodule in modules() else base)
+    return frozenset(name for name in found if name in modules() and name != module)
+
+
+def top(module: str) -> str:
+    return module.partition(".")[2].partition(".")[0]
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_a_module_imports_only_what_stands_to_its_left(module: str) -> None:
+    own = top(module)
+    allowed = MAY_IMPORT[own] | ({own} if own else set())
+    assert {name for name in imports(module) if top(name) not in allowed} == set()
+
+
+def test_the_modules_import_each_other_in_no_circle() -> None:
+    try:
+        TopologicalSorter({module: imports(module) for module in modules()}).prepare()
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
