@@ -63,6 +63,11 @@ class Session:
 
     broadcast = dispatch
 
+    def announce(self, event: object) -> None:
+        """Tell the observers of an event that the slices hold already; a replay of recorded steps does that."""
+        if self._observers or watchers:
+            self._notify(event)
+
     def observe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
         """Call back with every event after it was reduced; the result of this call ends that."""
 

@@ -1,0 +1,183 @@
+"""The durable engine of this process: DBOS, set up once, with our identity, database, serializer and fences."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
+from dbos._context import assert_current_dbos_context
+from dbos._utils import GlobalParams
+
+from weakincentives.durable.database import SCHEMA
+from weakincentives.durable.errors import DurableError, Released
+from weakincentives.durable.lease import FleetLease, Lease, SoleLease
+from weakincentives.durable.store import APPLICATION, NO_TENANT, Store
+from weakincentives.durable.work import Approval, Question
+
+T = TypeVar("T")
+Body = Callable[[Any], Any]
+
+_POLL_SECONDS = 0.1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How much of a queue runs at once: per worker, per tenant over all workers, and starts per second."""
+
+    concurrency: int = 8
+    tenant_concurrency: int | None = None
+    rate: float | None = None
+
+
+class Engine:
+    """Runs bodies whose steps are recorded. There is one per process; `current()` is it."""
+
+    _current: Engine | None = None
+    _guard = threading.Lock()
+
+    def __init__(self, store: Store, *, version: str, lease_seconds: float) -> None:
+        self.store = store
+        self.version = version
+        self.identity = ""
+        self._draining = threading.Event()
+        self._bodies: dict[str, Body] = {}
+        self._lease: Lease = (
+            SoleLease(store)
+            if store.is_sqlite
+            else FleetLease(store, version=version, seconds=lease_seconds, rejoined=self._adopt)
+        )
+
+    @classmethod
+    def current(cls) -> Engine | None:
+        return cls._current
+
+    @classmethod
+    def launch(
+        cls,
+        store: Store,
+        bodies: dict[str, Body],
+        queues: dict[str, QueueLimits],
+        *,
+        version: str,
+        lease_seconds: float,
+        max_attempts: int,
+    ) -> Engine:
+        """Start the engine of this process; it serves `queues` and knows `bodies` by the name of their loop."""
+        with cls._guard:
+            if cls._current is not None:
+                raise DurableError(
+                    f"This process already runs durable work (version {cls._current.version!r}); close() that loop "
+                    "first, or run the other one in a process of its own."
+                )
+            engine = cls(store, version=version, lease_seconds=lease_seconds)
+            engine._launch(bodies, queues, max_attempts)
+            cls._current = engine
+            return engine
+
+    def start(self, loop: str, work_id: str, request: Any) -> Any:
+        """Run work in this process at once, unless it is known already; returns a handle with `get_result`."""
+        with SetWorkflowID(work_id):
+            return DBOS.start_workflow(self._bodies[loop], request)
+
+    def step(self, name: str, run: Callable[[], T]) -> T:
+        """Run one step of the current work, or take its outcome from the record."""
+        self.yield_if_needed()
+        return DBOS.run_step({"name": name}, run)
+
+    def yield_if_needed(self) -> None:
+        """Leave the current work at this point if it was taken over, or if this process is about to stop."""
+        context = assert_current_dbos_context()
+        self._lease.check(cast(str, context.executor_id))
+        if self._draining.is_set():
+            self.store.hand_back(context.workflow_id, cast(str, context.owner_xid))
+            raise Released(f"{context.workflow_id} was handed back")
+
+    def ask(self, question: Question) -> Approval:
+        """A person's answer; without one the current work leaves this process until it comes."""
+        context = assert_current_dbos_context()
+        answer = self.store.ask(context.workflow_id, cast(str, context.owner_xid), question)
+        if answer is None:
+            raise Released(f"{context.workflow_id} waits for {question.call_id}")
+        return answer
+
+    @property
+    def work_id(self) -> str:
+        return assert_current_dbos_context().workflow_id
+
+    @property
+    def next_step(self) -> int:
+        """The number that the next step will be recorded under."""
+        return assert_current_dbos_context().function_id + 1
+
+    def drain(self, timeout: float) -> bool:
+        """Take no more work, hand back what runs at its next step; True when nothing runs any more."""
+        self._draining.set()
+        dbos = _instance()
+        for event in dbos.background_thread_stop_events:
+            event.set()
+        idle = threading.Event()
+        for _ in range(max(1, int(timeout / 0.05))):
+            if not dbos._active_workflows_set.activeList():
+                return True
+            idle.wait(0.05)
+        return False
+
+    def close(self) -> None:
+        """Stop the engine and leave the fleet; what still runs here is taken over by others."""
+        with self._guard:
+            self._draining.set()
+            DBOS.destroy(destroy_registry=True)
+            self._lease.leave()
+            if Engine._current is self:
+                Engine._current = None
+
+    def _adopt(self, identity: str) -> None:
+        self.identity = identity
+        GlobalParams.executor_id = identity
+
+    def _launch(self, bodies: dict[str, Body], queues: dict[str, QueueLimits], max_attempts: int) -> None:
+        identity = self._lease.join()
+        try:
+            for queue, limits in queues.items():
+                self._register_queue(queue, limits)
+            for loop, body in bodies.items():
+                self._bodies[loop] = DBOS.workflow(name=loop, max_recovery_attempts=max_attempts - 1)(body)
+            DBOS(
+                config={
+                    "name": APPLICATION,
+                    "system_database_engine": self.store.base_engine,
+                    "dbos_system_schema": SCHEMA,
+                    "application_version": self.version,
+                    "executor_id": identity,
+                    "serializer": cast(Any, self.store.serializer),
+                    "use_listen_notify": False,
+                    "log_level": "ERROR",
+                }
+            )
+            self.identity = identity
+            DBOS.listen_queues(list(queues))
+            DBOS.launch()
+        except BaseException:
+            DBOS.destroy(destroy_registry=True)
+            self._lease.leave()
+            raise
+
+    def _register_queue(self, name: str, limits: QueueLimits) -> None:
+        self.store.client.register_queue(
+            name,
+            worker_concurrency=limits.concurrency,
+            partition_concurrency=limits.tenant_concurrency,
+            limiter={"limit": max(1, round(limits.rate)), "period": max(1.0, 1 / limits.rate)} if limits.rate else None,
+            polling_interval_sec=_POLL_SECONDS,
+        )
+
+
+def _instance() -> Any:
+    from dbos._dbos import _get_dbos_instance
+
+    return _get_dbos_instance()

@@ -1,0 +1,105 @@
+"""What one step did to the session and the resources, so that a replay can do it again without running the step.
+
+Changes are kept as contents, not as calls: a replay runs no reducer and no handler, and what a failed tool had rolled
+back is simply not there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from weakincentives.errors import WinkError
+from weakincentives.resources import ScopedResourceContext
+from weakincentives.serde import tagged
+from weakincentives.session import Session, Snapshot
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceChange:
+    """A slice now holds its first `kept` old items and then `items`."""
+
+    slice_type: type
+    kept: int
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChange:
+    """A resource now holds `state`, its own snapshot as tagged JSON text."""
+
+    protocol: type
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """All that a step changed; `heard` is the order in which observers heard the new events (slice, item)."""
+
+    slices: tuple[SliceChange, ...] = ()
+    heard: tuple[tuple[int, int], ...] = ()
+    resources: tuple[ResourceChange, ...] = ()
+
+
+def recording(session: Session, resources: ScopedResourceContext, run: Callable[[], T]) -> tuple[T, Change]:
+    """Run something and say what it changed."""
+    before, held = session.snapshot(), resources.snapshot()
+    events: list[Any] = []
+    unsubscribe = session.observe(events.append)
+    try:
+        result = run()
+    finally:
+        unsubscribe()
+    slices = _slice_changes(before, session.snapshot())
+    places = {id(item): (s, i) for s, change in enumerate(slices) for i, item in enumerate(change.items)}
+    heard = tuple(places[id(event)] for event in events if id(event) in places)
+    return result, Change(slices, heard, _resource_changes(held, resources.snapshot()))
+
+
+def replay(change: Change, session: Session, resources: ScopedResourceContext) -> None:
+    """Bring session and resources to where the recorded step left them, and tell the observers."""
+    for each in change.slices:
+        target = session[each.slice_type]
+        if each.kept == len(target):
+            for item in each.items:
+                target.append(item)
+        else:
+            target.seed((*target.all()[: each.kept], *each.items))
+    for resource in change.resources:
+        resources.get(resource.protocol).restore(tagged.load(json.loads(resource.state)))
+    for s, i in change.heard:
+        session.announce(change.slices[s].items[i])
+
+
+def _slice_changes(before: Snapshot, after: Snapshot) -> tuple[SliceChange, ...]:
+    changes = []
+    for slice_type, (items, length) in after.marks.items():
+        old, old_length = before.marks.get(slice_type, ([], 0))
+        kept = min(length, old_length) if items is old else _common(old, old_length, items, length)
+        if kept < length or kept < old_length:
+            changes.append(SliceChange(slice_type, kept, tuple(items[kept:length])))
+    return tuple(changes)
+
+
+def _common(old: list[Any], old_length: int, new: list[Any], length: int) -> int:
+    shorter = min(old_length, length)
+    return next((i for i in range(shorter) if old[i] is not new[i]), shorter)
+
+
+def _resource_changes(before: Mapping[type, Any], after: Mapping[type, Any]) -> tuple[ResourceChange, ...]:
+    changes = []
+    for protocol, state in after.items():
+        if protocol in before and (before[protocol] is state or before[protocol] == state):
+            continue
+        try:
+            changes.append(ResourceChange(protocol, json.dumps(tagged.dump(state), separators=(",", ":"))))
+        except (TypeError, ValueError, WinkError):
+            _log.debug("The state of %s stays on this machine; its snapshot is not plain data.", protocol.__qualname__)
+    return tuple(changes)

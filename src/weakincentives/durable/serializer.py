@@ -1,0 +1,73 @@
+"""Durable values as tagged JSON: readable in the database, and never a pickle.
+
+Types are looked up among those that the program has loaded; nothing is imported because a row says so.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from weakincentives.durable.errors import RemoteError
+from weakincentives.serde import tagged
+
+_EXCEPTION = "$exception"
+
+
+class TaggedSerializer:
+    """What the engine stores requests, step outcomes, results and failures with."""
+
+    def name(self) -> str:
+        return "wink_tagged_json"
+
+    def serialize(self, data: Any) -> str:
+        value = _dump_exception(data) if isinstance(data, BaseException) else tagged.dump(data)
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+    def deserialize(self, serialized_data: str) -> Any:
+        value = json.loads(serialized_data)
+        if isinstance(value, dict) and value.keys() == {_EXCEPTION}:
+            return _load_exception(value[_EXCEPTION])
+        return tagged.load(value)
+
+
+def _dump_exception(error: BaseException) -> dict[str, Any]:
+    kind = type(error)
+    return {
+        _EXCEPTION: {
+            "type": f"{kind.__module__}:{kind.__qualname__}",
+            "message": str(error),
+            "args": _dumpable(list(error.args)),
+            "state": {name: _dumpable(value) for name, value in vars(error).items() if not name.startswith("__")},
+        }
+    }
+
+
+def _dumpable(value: Any) -> Any:
+    try:
+        return tagged.dump(value)
+    except (TypeError, ValueError):
+        return tagged.dump([_safe(item) for item in value] if isinstance(value, list) else _safe(value))
+
+
+def _safe(value: Any) -> Any:
+    try:
+        tagged.dump(value)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value
+
+
+def _load_exception(data: dict[str, Any]) -> BaseException:
+    module, _, qualname = data["type"].partition(":")
+    kind: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        kind = getattr(kind, part, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return RemoteError(f"{data['type']}: {data['message']}", type_name=data["type"])
+    error = kind.__new__(kind)
+    error.args = tuple(tagged.load(data["args"]))
+    for name, value in data["state"].items():
+        setattr(error, name, tagged.load(value))
+    return error
