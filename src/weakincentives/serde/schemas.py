@@ -1,0 +1,171 @@
+"""JSON Schema of a node, in the strict form of the providers or in a plain one.
+
+Strict means: every property required, no other properties, no keyword that a provider refuses. What cannot be said
+there is said another way that reading understands: a field with a default may be null, a mapping is a list of entries.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING
+from typing import Any
+
+from weakincentives.serde.nodes import (
+    Array,
+    Choice,
+    Choices,
+    Member,
+    Node,
+    Record,
+    Row,
+    Scalar,
+    Table,
+    accepts_null,
+)
+from weakincentives.serde.writer import dump
+
+JsonSchema = dict[str, Any]
+
+_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "null": "null"}
+_FORMATS = {"datetime": "date-time", "date": "date", "time": "time", "timedelta": "duration", "UUID": "uuid"}
+_NOTES = {
+    "datetime": "ISO 8601 date and time",
+    "date": "ISO 8601 date",
+    "time": "ISO 8601 time",
+    "timedelta": "ISO 8601 duration",
+    "UUID": "UUID",
+    "Decimal": "decimal number as text",
+    "bytes": "base64",
+}
+_JSON_VALUE = "JsonValue"
+
+
+def schema(node: Node, *, strict: bool = True) -> JsonSchema:
+    """The schema of `node`, made anew; a dataclass at the top is written in place, others under `$defs`."""
+    writer = _Writer(strict)
+    top = writer.record(node) if isinstance(node, Record) else writer.write(node)
+    return {**top, "$defs": writer.definitions} if writer.definitions else top
+
+
+class _Writer:
+    def __init__(self, strict: bool) -> None:
+        self.strict = strict
+        self.definitions: dict[str, JsonSchema] = {}
+        self.names: dict[Record, str] = {}
+
+    def write(self, node: Node) -> JsonSchema:
+        match node:
+            case Scalar():
+                return self.scalar(node)
+            case Choice():
+                return _choice(node)
+            case Array():
+                array: JsonSchema = {"type": "array", "items": self.write(node.item)}
+                if node.build in (set, frozenset) and not self.strict:
+                    array["uniqueItems"] = True
+                return array
+            case Row():
+                return self.row(node)
+            case Table():
+                return self.table(node)
+            case Choices():
+                return _any_of([self.write(option) for option in node.options])
+            case Record():
+                return {"$ref": f"#/$defs/{self.define(node)}"}
+        return self.anything()
+
+    def scalar(self, node: Scalar) -> JsonSchema:
+        if (known := _TYPES.get(node.name)) is not None:
+            return {"type": known}
+        if self.strict:
+            note = _NOTES.get(node.name, "file path")
+            return {"type": "string", "description": note}
+        extra = _FORMATS.get(node.name)
+        return {"type": "string", "format": extra} if extra else {"type": "string"}
+
+    def row(self, node: Row) -> JsonSchema:
+        items = [self.write(item) for item in node.items]
+        size = len(items)
+        if not self.strict:
+            return {"type": "array", "prefixItems": items, "items": False, "minItems": size, "maxItems": size}
+        note = f"exactly {size} items: {', '.join(item.name for item in node.items)}"
+        return {"type": "array", "items": _any_of(items) if items else {"type": "null"}, "description": note}
+
+    def table(self, node: Table) -> JsonSchema:
+        value = self.write(node.value)
+        if not self.strict:
+            return {"type": "object", "additionalProperties": value}
+        entry = _object({"key": self.write(node.key), "value": value}, ["key", "value"])
+        return {"type": "array", "items": entry, "description": "one entry for each key"}
+
+    def anything(self) -> JsonSchema:
+        if not self.strict:
+            return {}
+        if _JSON_VALUE not in self.definitions:
+            reference = {"$ref": f"#/$defs/{_JSON_VALUE}"}
+            plain = [{"type": kind} for kind in ("string", "number", "boolean", "null")]
+            self.definitions[_JSON_VALUE] = {"anyOf": [*plain, {"type": "array", "items": reference}]}
+        return {"$ref": f"#/$defs/{_JSON_VALUE}"}
+
+    def define(self, node: Record) -> str:
+        if (known := self.names.get(node)) is not None:
+            return known
+        name = base = re.sub(r"\W+", "_", node.name).strip("_")
+        count = 1
+        while name in self.definitions or name == _JSON_VALUE:
+            count += 1
+            name = f"{base}_{count}"
+        self.names[node] = name
+        self.definitions[name] = {}
+        self.definitions[name] = self.record(node)
+        return name
+
+    def record(self, node: Record) -> JsonSchema:
+        properties = {name: self.member(member) for name, member in node.members.items()}
+        required = [name for name, member in node.members.items() if self.strict or member.required]
+        return _object(properties, required)
+
+    def member(self, member: Member) -> JsonSchema:
+        written = self.write(member.node)
+        if self.strict:
+            if not member.required and not accepts_null(member.node):
+                written = _any_of([written, {"type": "null"}])
+        elif member.default is not MISSING:
+            written = {**written, "default": dump(member.default)}
+        if member.description is None:
+            return written
+        note = written.get("description")
+        text = f"{member.description} ({note})" if note else member.description
+        # A reference may have no neighbours in strict mode.
+        return {**({"anyOf": [written]} if "$ref" in written else written), "description": text}
+
+
+def _object(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _choice(node: Choice) -> JsonSchema:
+    values = [dump(value) for value, _ in node.members]
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+    found = list(dict.fromkeys(kinds[type(value)] for value in values if type(value) in kinds))
+    if not found:
+        return {"enum": values}
+    return {"type": found[0] if len(found) == 1 else found, "enum": values}
+
+
+def _any_of(options: list[JsonSchema]) -> JsonSchema:
+    """A union; plain types become a list of types, which reads better and costs fewer tokens."""
+    distinct: list[JsonSchema] = []
+    for option in options:
+        for part in option["anyOf"] if option.keys() == {"anyOf"} else [option]:
+            if part not in distinct:
+                distinct.append(part)
+    if len(distinct) == 1:
+        return distinct[0]
+    if all(option.keys() == {"type"} and isinstance(option["type"], str) for option in distinct):
+        return {"type": [option["type"] for option in distinct]}
+    notes = [option["description"] for option in distinct if "description" in option]
+    if len(notes) == 1 and len(distinct) == 2:
+        bare = [{key: value for key, value in option.items() if key != "description"} for option in distinct]
+        return {**_any_of(bare), "description": notes[0]}
+    return {"anyOf": distinct}

@@ -1,0 +1,370 @@
+"""JSON that keeps every type: what goes in comes out equal and of the same class.
+
+Plain JSON values stay as they are; anything else is `{"$": tag, "v": ...}`, where a tag with a colon names a class of the
+program. Classes are found among the loaded modules and those registered or seen by `dump`; nothing is ever imported.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from base64 import b64decode, b64encode
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import MappingProxyType, NoneType
+from typing import Any, TypeVar
+from uuid import UUID
+
+from weakincentives.errors import Problem, SerdeError
+from weakincentives.serde.reader import member_path
+
+T = TypeVar("T")
+Dump = Callable[[Any], Any]
+Load = Callable[[Any], Any]
+
+
+def dump(value: Any) -> Any:
+    """The value as JSON-able data that `load` turns back into an equal value of the same type."""
+    try:
+        return _dump(value)
+    except _Trail as trail:
+        raise SerdeError((trail.problem(),)) from None
+    except RecursionError:
+        raise SerdeError((Problem("$", "value is nested too deeply or contains itself"),)) from None
+
+
+def load(data: Any) -> Any:
+    """The value that `dump` wrote; a type that the program does not have is a `SerdeError` that names it."""
+    try:
+        return _load(data)
+    except _Trail as trail:
+        raise SerdeError((trail.problem(),)) from None
+    except RecursionError:
+        raise SerdeError((Problem("$", "data is nested too deeply"),)) from None
+
+
+def register(cls: type[T], dump: Callable[[T], Any] | None = None, load: Callable[[Any], T] | None = None) -> type[T]:
+    """Make a class known to `load`; usable as a decorator.
+
+    A dataclass, enum or named tuple needs no more. Any other class gives `dump` (to something that can be dumped)
+    and `load` (back from it).
+    """
+    name = _seen(cls)
+    if dump is not None and load is not None:
+        _DUMPERS[cls] = lambda value: {"$": name, "v": _dump(dump(value))}
+        _LOADERS[name] = lambda data: load(_load(data))
+    return cls
+
+
+class _Trail(Exception):
+    """A problem on its way up, collecting the path to it."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        self.steps: list[str | int] = []
+
+    def problem(self) -> Problem:
+        path = "$"
+        for step in reversed(self.steps):
+            path = f"{path}[{step}]" if isinstance(step, int) else member_path(path, step)
+        return Problem(path, self.message)
+
+
+_KNOWN: dict[str, type] = {"builtins:NoneType": NoneType}
+_DUMPERS: dict[type, Dump] = {}
+_LOADERS: dict[str, Load] = {}
+
+
+def _dump(value: Any) -> Any:
+    cls = type(value)
+    if cls is str:
+        return value if value.isascii() else _dump_text(value)
+    if cls is bool or value is None:
+        return value
+    dumper = _DUMPERS.get(cls)
+    if dumper is None:
+        dumper = _DUMPERS[cls] = _dumper_for(cls)
+    return dumper(value)
+
+
+def _load(data: Any) -> Any:
+    cls = type(data)
+    if cls is list:
+        return _load_items(data)
+    if cls is not dict:
+        return data
+    tag = data.get("$")
+    if tag is None:
+        return {key: _load_at(key, item) for key, item in data.items()}
+    if "v" not in data or not isinstance(tag, str):
+        raise _Trail("not tagged data: an object with '$' must hold a tag and 'v'")
+    loader = _LOADERS.get(tag)
+    if loader is None:
+        loader = _LOADERS[tag] = _loader_for(tag)
+    try:
+        return loader(data["v"])
+    except (_Trail, RecursionError):
+        raise
+    except Exception as error:
+        raise _Trail(f"cannot be read as {tag}: {error or type(error).__name__}") from error
+
+
+def _load_at(step: str | int, data: Any) -> Any:
+    try:
+        return _load(data)
+    except _Trail as trail:
+        trail.steps.append(step)
+        raise
+
+
+def _dump_items(items: Any) -> list[Any]:
+    dumped: list[Any] = []
+    try:
+        for item in items:
+            dumped.append(_dump(item))
+    except _Trail as trail:
+        trail.steps.append(len(dumped))
+        raise
+    return dumped
+
+
+def _load_items(items: Any) -> list[Any]:
+    loaded: list[Any] = []
+    try:
+        for item in items:
+            loaded.append(_load(item))
+    except _Trail as trail:
+        trail.steps.append(len(loaded))
+        raise
+    return loaded
+
+
+def _dump_text(value: str) -> Any:
+    """Text as it is, unless it has lone surrogates, which JSON text cannot carry."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return {"$": "str", "v": b64encode(value.encode("utf-8", "surrogatepass")).decode()}
+    return value
+
+
+def _dump_int(value: int) -> Any:
+    return value if -(2**63) <= value < 2**63 else {"$": "int", "v": hex(value)}
+
+
+def _dump_float(value: float) -> Any:
+    return value if isfinite(value) else {"$": "float", "v": repr(value)}
+
+
+def _dump_dict(value: dict[Any, Any]) -> Any:
+    if "$" in value or not all(type(key) is str and (key.isascii() or _dump_text(key) is key) for key in value):
+        return {"$": "dict", "v": _dump_pairs(value)}
+    dumped = {}
+    for key, item in value.items():
+        try:
+            dumped[key] = _dump(item)
+        except _Trail as trail:
+            trail.steps.append(key)
+            raise
+    return dumped
+
+
+def _dump_pairs(value: Any) -> list[Any]:
+    return [_dump_items(pair) for pair in value.items()]
+
+
+def _dump_datetime(value: datetime) -> Any:
+    zone = getattr(value.tzinfo, "key", None)
+    if zone is not None:
+        return {"$": "datetime", "v": [value.replace(tzinfo=None).isoformat(), value.fold, zone]}
+    text = value.isoformat()
+    return {"$": "datetime", "v": [text, 1] if value.fold else text}
+
+
+def _load_datetime(data: Any) -> datetime:
+    if isinstance(data, str):
+        return datetime.fromisoformat(data)
+    value = datetime.fromisoformat(data[0]).replace(fold=data[1])
+    if len(data) < 3:
+        return value
+    from zoneinfo import ZoneInfo
+
+    return value.replace(tzinfo=ZoneInfo(data[2]))
+
+
+def _dump_time(value: time) -> Any:
+    return {"$": "time", "v": [value.isoformat(), value.fold]}
+
+
+def _load_time(data: Any) -> time:
+    return time.fromisoformat(data[0]).replace(fold=data[1])
+
+
+def _dump_type(value: type) -> Any:
+    return {"$": "type", "v": _seen(value)}
+
+
+def _tagger(tag: str, convert: Callable[[Any], Any]) -> Dump:
+    return lambda value: {"$": tag, "v": convert(value)}
+
+
+_DUMPERS.update(
+    {
+        int: _dump_int,
+        float: _dump_float,
+        list: _dump_items,
+        dict: _dump_dict,
+        datetime: _dump_datetime,
+        time: _dump_time,
+        tuple: _tagger("tuple", _dump_items),
+        set: _tagger("set", _dump_items),
+        frozenset: _tagger("frozenset", _dump_items),
+        deque: _tagger("deque", lambda value: [_dump_items(value), value.maxlen]),
+        OrderedDict: _tagger("OrderedDict", _dump_pairs),
+        MappingProxyType: _tagger("mappingproxy", _dump_pairs),
+        date: _tagger("date", date.isoformat),
+        timedelta: _tagger("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+        UUID: _tagger("UUID", str),
+        Decimal: _tagger("Decimal", str),
+        PurePosixPath: _tagger("PurePosixPath", str),
+        PureWindowsPath: _tagger("PureWindowsPath", str),
+        bytes: _tagger("bytes", lambda value: b64encode(value).decode()),
+        bytearray: _tagger("bytearray", lambda value: b64encode(value).decode()),
+        complex: _tagger("complex", lambda value: [_dump_float(value.real), _dump_float(value.imag)]),
+    }
+)
+_LOADERS.update(
+    {
+        "str": lambda data: b64decode(data).decode("utf-8", "surrogatepass"),
+        "int": lambda data: int(data, 16),
+        "float": float,
+        "dict": lambda data: dict(_load_items(data)),
+        "datetime": _load_datetime,
+        "time": _load_time,
+        "tuple": lambda data: tuple(_load_items(data)),
+        "set": lambda data: set(_load_items(data)),
+        "frozenset": lambda data: frozenset(_load_items(data)),
+        "deque": lambda data: deque(_load_items(data[0]), data[1]),
+        "OrderedDict": lambda data: OrderedDict(_load_items(data)),
+        "mappingproxy": lambda data: MappingProxyType(dict(_load_items(data))),
+        "date": date.fromisoformat,
+        "timedelta": lambda data: timedelta(*data),
+        "UUID": UUID,
+        "Decimal": Decimal,
+        "Path": Path,
+        "PurePosixPath": PurePosixPath,
+        "PureWindowsPath": PureWindowsPath,
+        "bytes": lambda data: b64decode(data, validate=True),
+        "bytearray": lambda data: bytearray(b64decode(data, validate=True)),
+        "complex": lambda data: complex(*_load_items(data)),
+        "type": lambda data: _find(data),
+    }
+)
+
+
+def _dumper_for(cls: type) -> Dump:
+    if issubclass(cls, type):
+        return _dump_type
+    if issubclass(cls, Path):
+        return _tagger("Path", str)
+    if issubclass(cls, enum.Enum):
+        return _tagger(_seen(cls), lambda value: value.name if value.name in cls.__members__ else _dump(value.value))
+    if is_dataclass(cls):
+        return _record_dumper(cls, tuple(field.name for field in fields(cls)))
+    if hasattr(cls, "__struct_fields__"):
+        return _record_dumper(cls, cls.__struct_fields__)
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return _tagger(_seen(cls), _dump_items)
+    for plain in (str, int, float, bytes):
+        if issubclass(cls, plain):
+            return _tagger(_seen(cls), lambda value, plain=plain: _dump(plain(value)))  # type: ignore[misc]
+    raise _Trail(
+        f"{_name(cls)} cannot be serialised; use a dataclass, or tagged.register(cls, dump=..., load=...) to say how"
+    )
+
+
+def _record_dumper(cls: type, names: tuple[str, ...]) -> Dump:
+    tag = _seen(cls)
+
+    def dump_record(value: Any) -> Any:
+        dumped = {}
+        for name in names:
+            try:
+                dumped[name] = _dump(getattr(value, name))
+            except _Trail as trail:
+                trail.steps.append(name)
+                raise
+        return {"$": tag, "v": dumped}
+
+    return dump_record
+
+
+def _loader_for(tag: str) -> Load:
+    if ":" not in tag:
+        raise _Trail(f"unknown tag {tag!r}")
+    cls: Any = _find(tag)
+    if issubclass(cls, enum.Enum):
+        return lambda data: cls[data] if isinstance(data, str) and data in cls.__members__ else cls(_load(data))
+    if is_dataclass(cls):
+        return _record_loader(cls)
+    if hasattr(cls, "__struct_fields__"):
+        return lambda data: cls(**{name: _load_at(name, item) for name, item in data.items()})
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return lambda data: cls(*_load_items(data))
+    if issubclass(cls, str | int | float | bytes):
+        return lambda data: cls(_load(data))
+    raise _Trail(f"{tag} is not a type that can be read; tagged.register it with dump= and load=")
+
+
+def _record_loader(cls: Any) -> Load:
+    settable = {field.name: field.init for field in fields(cls)}
+    # A constructor may change or compute fields: then what was written is put back afterwards.
+    rewrite = hasattr(cls, "__post_init__") or not all(settable.values())
+
+    def load_record(data: Any) -> Any:
+        arguments = {}
+        loaded = {}
+        for name, item in data.items():
+            if name not in settable:
+                raise _Trail(f"{_name(cls)} has no field {name!r}")
+            value = loaded[name] = _load_at(name, item)
+            if settable[name]:
+                arguments[name] = value
+        record = cls(**arguments)
+        if rewrite:
+            for name, value in loaded.items():
+                object.__setattr__(record, name, value)
+        return record
+
+    return load_record
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _seen(cls: type) -> str:
+    name = _name(cls)
+    if _KNOWN.get(name) is not cls:
+        _KNOWN[name] = cls
+        _LOADERS.pop(name, None)
+    return name
+
+
+def _find(name: str) -> type:
+    known = _KNOWN.get(name)
+    if known is not None:
+        return known
+    module_name, _, qualname = name.partition(":")
+    # Not getattr: a module may import more when asked for a name it does not have yet.
+    found: Any = sys.modules.get(module_name)
+    for part in qualname.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    if not isinstance(found, type):
+        raise _Trail(f"unknown type {name}; import the module that defines it, or tagged.register(it), before loading")
+    return found
