@@ -40,8 +40,7 @@ def modules(statement: str) -> int:
     """How many modules a statement loads beyond those of bare Python."""
 
     def loaded(script: str) -> set[str]:
-        return set(
-            subprocess.check_output([sys.executable, "-c", f"{script}\nimport sys\nprint(*sys.modules)"]).split()
-        )
+        command = [sys.executable, "-c", f"{script}\nimport sys\nprint(*sys.modules)"]
+        return set(subprocess.check_output(command, text=True).split())
 
     return len(loaded(statement) - loaded("pass"))

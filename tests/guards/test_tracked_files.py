@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # Written in pieces, so that this file does not match itself.
 HOMES = re.compile("(?<![\\w./-])/(?:" + "|".join(("work", "root", "Users", "home", "farm")) + ")/[\\w.]")
 REGISTRIES = re.compile(
-    "|".join(("files.python" + "hosted", "/simple" + "/", "extra-" + "index-url", "/opt/" + "pypi"))
+    "|".join(("python" + "hosted", "pypi.org/" + "simple", "extra-" + "index-url", "/opt/" + "pypi"))
 )
 
 
