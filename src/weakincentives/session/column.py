@@ -65,19 +65,19 @@ class Column:
         self._own(list(items))
 
     def clear(self, predicate: Callable[[Any], bool] | None = None) -> None:
-        kept = () if predicate is None else [item for item in self.copy() if not predicate(item)]
+        kept = () if predicate is None else [item for item in self.all() if not predicate(item)]
         self._own(list(kept or self.initial))
 
     def install(self, initial: object) -> None:
         """Set the initial value; it also becomes the state unless the slice was already written to."""
         untouched = self._items is self._pristine and self.length == len(self.initial)
         self.initial = (initial,)
-        if untouched:
+        if untouched or not self.length:
             self._own([initial])
             self._pristine = self._items
 
-    def copy(self) -> list[Any]:
-        return self._items[: self._length] if self._shared else self._items[:]
+    def all(self) -> tuple[Any, ...]:
+        return tuple(self._items[: self._length] if self._shared else self._items)
 
     def latest(self) -> Any:
         length = self.length

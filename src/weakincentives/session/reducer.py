@@ -54,29 +54,32 @@ class ReducerMethod:
 class DeclaredSlices:
     """Slice classes by the event they reduce, from their definition on.
 
-    `@dataclass(slots=True)` makes a class twice; keyed by qualified name, the second takes the place of the first.
+    `@dataclass(slots=True)` makes a class twice: of two with the same qualified name, the later one counts. The name is
+    compared when a slice is looked for, since the second class gets its full name only after it was announced.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self._lock = threading.Lock()
-        self._by_event: weakref.WeakKeyDictionary[type, dict[tuple[str, str], weakref.ref[type]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._by_event: weakref.WeakKeyDictionary[type, list[weakref.ref[type]]] = weakref.WeakKeyDictionary()
 
     def add(self, owner: type, events: tuple[type, ...]) -> None:
         with self._lock:
             self.version += 1
             for event in events:
-                self._by_event.setdefault(event, {})[owner.__module__, owner.__qualname__] = weakref.ref(owner)
+                alive = [reference for reference in self._by_event.get(event, ()) if reference() is not None]
+                self._by_event[event] = [*alive, weakref.ref(owner)]
 
     def reducing(self, event_type: type) -> list[type]:
         """The slices that reduce this event or a base class of it."""
+        found: dict[tuple[str, str], type] = {}
         with self._lock:
-            references = [
-                reference for base in event_type.__mro__ for reference in self._by_event.get(base, {}).values()
-            ]
-        return list(dict.fromkeys(owner for reference in references if (owner := reference()) is not None))
+            for base in event_type.__mro__:
+                for reference in self._by_event.get(base, ()):
+                    owner = reference()
+                    if owner is not None:
+                        found[owner.__module__, owner.__qualname__] = owner
+        return list(found.values())
 
 
 DECLARED = DeclaredSlices()

@@ -27,7 +27,7 @@ class Slice(Generic[T]):
     def all(self) -> tuple[T, ...]:
         """Every item, as a copy; `view()` is cheaper where the history is long."""
         with self._store.lock:
-            return tuple(self._store.column(self._type).copy())
+            return self._store.column(self._type).all()
 
     def view(self) -> SliceView[T]:
         """The items as they are now, without copying them; what comes later does not show."""

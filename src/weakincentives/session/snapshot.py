@@ -6,6 +6,7 @@ import json
 from typing import Any, TypeVar
 
 from weakincentives.errors import SerdeError
+from weakincentives.serde import tagged
 from weakincentives.session.column import Mark
 from weakincentives.session.errors import SessionError
 
@@ -49,43 +50,41 @@ class Snapshot:
 
     def to_json(self) -> str:
         """The snapshot as text, every item with its type."""
-        from weakincentives.serde import tagged
-
-        return json.dumps(
-            {"format": FORMAT, "session_id": self.session_id, "slices": tagged.dump(self._contents())},
-            ensure_ascii=False,
-        )
+        slices = []
+        for slice_type, items in self._contents().items():
+            try:
+                slices.append([tagged.dump(slice_type), [tagged.dump(item) for item in items]])
+            except SerdeError as error:
+                raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as text: {error}") from error
+        return json.dumps({"format": FORMAT, "session_id": self.session_id, "slices": slices}, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Snapshot:
         """The snapshot that `to_json` wrote. Types are found among those the program has; nothing is imported."""
-        from weakincentives.serde import tagged
-
         try:
             document = json.loads(text)
         except ValueError as error:
             raise SessionError(f"This is no session snapshot: {error}") from error
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise SessionError(f"This is no session snapshot: expected an object with format {FORMAT!r}")
-        try:
-            contents = tagged.load(document.get("slices"))
-        except SerdeError as error:
-            raise SessionError(f"The snapshot cannot be read here: {error}") from error
-        return cls(str(document.get("session_id", "")), _marks_of(contents))
+        match document:
+            case {"format": str(found), "session_id": str(session_id), "slices": list(slices)} if found == FORMAT:
+                return cls(session_id, dict(_slice_of(entry) for entry in slices))
+        raise SessionError(f"This is no session snapshot: expected an object with format {FORMAT!r}")
 
     def _contents(self) -> dict[type, tuple[Any, ...]]:
         return {slice_type: self[slice_type] for slice_type in self.slices}
 
 
-def _marks_of(contents: object) -> dict[type, Mark]:
-    if not isinstance(contents, dict):
-        raise SessionError("This is no session snapshot: its slices are no mapping")
-    marks: dict[type, Mark] = {}
-    for slice_type, items in contents.items():
-        if not isinstance(slice_type, type) or not isinstance(items, tuple):
-            raise SessionError(f"This is no session snapshot: {slice_type!r} is no slice")
-        for item in items:
-            if not isinstance(item, slice_type):
-                raise SessionError(f"The snapshot has {item!r} in the slice of {slice_type.__qualname__}")
-        marks[slice_type] = (list(items), len(items))
-    return marks
+def _slice_of(entry: object) -> tuple[type, Mark]:
+    if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
+        raise SessionError("This is no session snapshot: a slice is not a type and its items")
+    try:
+        slice_type = tagged.load(entry[0])
+        items = [tagged.load(item) for item in entry[1]]
+    except SerdeError as error:
+        raise SessionError(f"The snapshot cannot be read here: {error}") from error
+    if not isinstance(slice_type, type):
+        raise SessionError(f"This is no session snapshot: {slice_type!r} is no slice type")
+    for item in items:
+        if not isinstance(item, slice_type):
+            raise SessionError(f"The snapshot has {item!r} in the slice of {slice_type.__qualname__}")
+    return slice_type, (items, len(items))

@@ -1,0 +1,186 @@
+"""Going back: snapshots, restore, logs, and snapshots as text."""
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import pytest
+
+from weakincentives.session import LogEntry, Session, SessionError, Snapshot, reducer
+
+
+class Shown(Enum):
+    FULL = "full"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    path: tuple[str, ...]
+    shown: Shown = Shown.FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    overrides: Mapping[tuple[str, ...], Shown] = field(default_factory=dict)
+
+    @reducer(on=Opened)
+    def open(self, event: Opened) -> "Visibility":
+        return replace(self, overrides={**self.overrides, event.path: event.shown})
+
+
+@dataclass(frozen=True, slots=True)
+class Called(LogEntry):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    text: str
+
+
+def test_restore_brings_state_back_and_keeps_the_log():
+    session = Session()
+    session.dispatch(Opened(("a",)))
+    session.dispatch(Called("one"))
+    before = session.snapshot()
+    session.dispatch(Opened(("b",)))
+    session.dispatch(Called("two"))
+    session.dispatch(Note("new slice"))
+    session.restore(before)
+    assert session[Visibility].latest() == Visibility({("a",): Shown.FULL})
+    assert (session[Opened].all(), session[Note].all()) == ((Opened(("a",)),), ())
+    assert session[Called].all() == (Called("one"), Called("two"))
+
+
+def test_restore_may_take_the_log_back_too():
+    session = Session()
+    session.dispatch(Called("one"))
+    before = session.snapshot()
+    session.dispatch(Called("two"))
+    session.restore(before, preserve_logs=False)
+    assert session[Called].all() == (Called("one"),)
+
+
+def test_a_fresh_session_takes_the_log_of_the_snapshot():
+    session = Session()
+    session.dispatch(Called("one"))
+    other = Session()
+    other.restore(session.snapshot())
+    assert other[Called].all() == (Called("one"),)
+
+
+def test_a_slice_installed_after_the_snapshot_goes_back_to_its_initial_value():
+    session = Session()
+    before = session.snapshot()
+    session.dispatch(Opened(("a",)))
+    session.restore(before)
+    assert session[Visibility].all() == (Visibility(),)
+
+
+def test_snapshots_can_be_restored_in_any_order_and_again():
+    session, snapshots = Session(), []
+    for text in "abcd":
+        session[Note].append(Note(text))
+        snapshots.append(session.snapshot())
+    for index in (1, 3, 0, 2, 1):
+        session.restore(snapshots[index])
+        session[Note].append(Note("branch"))
+        expected = tuple(Note(text) for text in "abcd"[: index + 1])
+        assert session[Note].all() == (*expected, Note("branch"))
+        assert snapshots[index][Note] == expected
+
+
+def test_a_snapshot_of_one_session_restored_in_another_leaves_the_first_alone():
+    first, second = Session(), Session()
+    first[Note].seed([Note("a")])
+    snapshot = first.snapshot()
+    second.restore(snapshot)
+    second[Note].append(Note("second"))
+    first[Note].append(Note("first"))
+    assert first[Note].all() == (Note("a"), Note("first"))
+    assert second[Note].all() == (Note("a"), Note("second"))
+    assert snapshot[Note] == (Note("a"),)
+
+
+def test_a_snapshot_says_what_it_holds():
+    session = Session(session_id="s")
+    session.dispatch(Note("a"))
+    assert session[Called].all() == ()
+    snapshot = session.snapshot()
+    assert (snapshot.slices, snapshot[Note], snapshot[Called]) == ((Note,), (Note("a"),), ())
+    assert repr(snapshot) == "<Snapshot of session 's' (Note: 1)>"
+
+
+def test_going_back_over_a_long_history_copies_nothing():
+    session = Session()
+    session[Note].seed([Note("x")] * 1000)
+    items = session.snapshot().marks[Note][0]
+    for _ in range(3):
+        before = session.snapshot()
+        session.dispatch(Note("tool"))
+        session.dispatch(Note("tool"))
+        session.restore(before)
+    assert session.snapshot().marks[Note][0] is items
+    assert len(session[Note]) == 1000
+
+
+def test_a_snapshot_survives_text_with_every_slice():
+    session = Session(session_id="s")
+    session.dispatch(Opened(("docs", "api.v1"), Shown.SUMMARY))
+    session.dispatch(Called("tool"))
+    snapshot = Snapshot.from_json(session.snapshot().to_json())
+    assert snapshot == session.snapshot()
+    other = Session()
+    other.restore(snapshot)
+    assert other[Visibility].latest() == Visibility({("docs", "api.v1"): Shown.SUMMARY})
+    other.dispatch(Opened(("more",)))
+    assert len(other[Visibility].latest().overrides) == 2
+    assert snapshot == session.snapshot()
+
+
+def test_text_with_a_type_that_the_program_does_not_have_is_refused_by_name():
+    session = Session()
+    session.dispatch(Note("a"))
+    text = session.snapshot().to_json().replace("Note", "Missing")
+    with pytest.raises(SessionError, match="Missing"):
+        Snapshot.from_json(text)
+
+
+def test_text_with_an_item_in_the_wrong_slice_is_refused():
+    session = Session()
+    session.dispatch(Called("a"))
+    session.dispatch(Note("a"))
+    document = json.loads(session.snapshot().to_json())
+    document["slices"][0][1], document["slices"][1][1] = document["slices"][1][1], document["slices"][0][1]
+    with pytest.raises(SessionError, match="in the slice of"):
+        Snapshot.from_json(json.dumps(document))
+
+
+def test_a_slice_that_cannot_be_written_is_named():
+    session = Session()
+    session.dispatch(Note(threading.Lock()))
+    with pytest.raises(SessionError, match="Slice 'Note' cannot be written as text"):
+        session.snapshot().to_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        "[]",
+        "{}",
+        '{"format": "weakincentives.session/2", "session_id": "s", "slices": []}',
+        '{"format": "weakincentives.session/1"}',
+        '{"format": "weakincentives.session/1", "session_id": "s", "slices": {"a": [1]}}',
+        '{"format": "weakincentives.session/1", "session_id": "s", "slices": [1]}',
+        '{"format": "weakincentives.session/1", "session_id": "s", "slices": [["a", ["b"]]]}',
+        '{"format": "weakincentives.session/1", "session_id": "s", "slices": [[{"$": "type", "v": 1}, []]]}',
+    ],
+)
+def test_text_that_is_no_snapshot_is_refused(text):
+    with pytest.raises(SessionError, match="snapshot"):
+        Snapshot.from_json(text)
