@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from weakincentives.errors import WinkError
+from weakincentives.errors import SerdeError
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.serde import tagged
 from weakincentives.session import Session, Snapshot
@@ -100,6 +100,6 @@ def _resource_changes(before: Mapping[type, Any], after: Mapping[type, Any]) -> 
             continue
         try:
             changes.append(ResourceChange(protocol, json.dumps(tagged.dump(state), separators=(",", ":"))))
-        except (TypeError, ValueError, WinkError):
+        except SerdeError:
             _log.debug("The state of %s stays on this machine; its snapshot is not plain data.", protocol.__qualname__)
     return tuple(changes)

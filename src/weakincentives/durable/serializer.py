@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from weakincentives.durable.errors import RemoteError
+from weakincentives.errors import SerdeError
 from weakincentives.serde import tagged
 
 _EXCEPTION = "$exception"
@@ -38,25 +39,17 @@ def _dump_exception(error: BaseException) -> dict[str, Any]:
         _EXCEPTION: {
             "type": f"{kind.__module__}:{kind.__qualname__}",
             "message": str(error),
-            "args": _dumpable(list(error.args)),
-            "state": {name: _dumpable(value) for name, value in vars(error).items() if not name.startswith("__")},
+            "args": [_dump_or_describe(value) for value in error.args],
+            "state": {name: _dump_or_describe(value) for name, value in vars(error).items()},
         }
     }
 
 
-def _dumpable(value: Any) -> Any:
+def _dump_or_describe(value: Any) -> Any:
     try:
         return tagged.dump(value)
-    except (TypeError, ValueError):
-        return tagged.dump([_safe(item) for item in value] if isinstance(value, list) else _safe(value))
-
-
-def _safe(value: Any) -> Any:
-    try:
-        tagged.dump(value)
-    except (TypeError, ValueError):
+    except SerdeError:
         return repr(value)
-    return value
 
 
 def _load_exception(data: dict[str, Any]) -> BaseException:
@@ -68,6 +61,5 @@ def _load_exception(data: dict[str, Any]) -> BaseException:
         return RemoteError(f"{data['type']}: {data['message']}", type_name=data["type"])
     error = kind.__new__(kind)
     error.args = tuple(tagged.load(data["args"]))
-    for name, value in data["state"].items():
-        setattr(error, name, tagged.load(value))
+    vars(error).update(tagged.load(data["state"]))
     return error
