@@ -11,9 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Written in pieces, so that this file does not match itself.
 HOMES = re.compile("(?<![\\w./-])/(?:" + "|".join(("work", "root", "Users", "home", "farm")) + ")/[\\w.]")
-REGISTRIES = re.compile(
-    "|".join(("python" + "hosted", "pypi.org/" + "simple", "extra-" + "index-url", "/opt/" + "pypi"))
-)
+REGISTRIES = re.compile("python" + "hosted|pypi.org/" + "simple|extra-" + "index-url|/opt/" + "pypi")
 
 
 def tracked() -> list[Path]:

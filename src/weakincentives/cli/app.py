@@ -1,0 +1,66 @@
+"""Finds the command, runs it, and turns what it raises into a message and an exit code.
+
+0: done. 1: the run failed, or something was found. 2: wrong usage. 130: interrupted. What a command answers goes to stdout,
+progress and errors to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from weakincentives.cli.commands import PURPOSES, parser
+from weakincentives.cli.usage import UsageError
+from weakincentives.errors import WinkError
+
+EPILOG = "wink COMMAND --help says more; agents and prompts are named as module:variable."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command of `wink` and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in {"-h", "--help"}:
+        print(overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        from weakincentives import __version__
+
+        print(f"wink {__version__}")
+        return 0
+    if words[0] not in PURPOSES:
+        return complain(f"no command {words[0]!r}; there are {', '.join(PURPOSES)}", 2)
+    return run(words[0], words[1:])
+
+
+def run(name: str, words: Sequence[str]) -> int:
+    from weakincentives.cli.commands import load
+
+    try:
+        arguments = parser(name).parse_args(words)
+        return load(name).run(arguments)
+    except SystemExit as stopped:
+        return stopped.code if isinstance(stopped.code, int) else 2
+    except UsageError as error:
+        return complain(str(error), 2)
+    except BrokenPipeError:
+        # The reader has gone (`wink render ... | head`); keep the interpreter from complaining when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except WinkError as error:
+        if os.environ.get("WINK_DEBUG"):
+            raise
+        return complain(f"{type(error).__name__}: {error}", 1)
+    except KeyboardInterrupt:
+        return complain("interrupted", 130)
+
+
+def overview() -> str:
+    width = max(map(len, PURPOSES))
+    commands = "\n".join(f"  {name.ljust(width)}  {purpose}" for name, purpose in PURPOSES.items())
+    return f"usage: wink COMMAND ...\n\nTyped prompts that open section by section.\n\n{commands}\n\n{EPILOG}"
+
+
+def complain(message: str, code: int) -> int:
+    print(f"wink: {message}", file=sys.stderr)
+    return code

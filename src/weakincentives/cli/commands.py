@@ -1,0 +1,55 @@
+"""The commands of `wink`: what each is for, and the module that holds it.
+
+A command's module has `configure(parser)`, which adds its arguments, and `run(arguments)`, which returns the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Protocol, cast
+
+PURPOSES = {
+    "run": "run a prompt on a model and print its answer",
+    "render": "print a prompt exactly as a model would first see it",
+    "explain": "say what a run would show, hide and cost, before it costs anything",
+    "overrides": "list, show, edit and compare overrides of prompt texts",
+    "runs": "list, show, export and prune recorded runs",
+    "view": "look at recorded runs in a browser",
+    "report": "advise which sections to open, from recorded runs",
+    "worker": "work on durable runs until told to stop",
+    "work": "list, show, retry and cancel durable runs",
+    "completion": "print a completion script for your shell",
+}
+
+
+class Command(Protocol):
+    """A command's module."""
+
+    __doc__: str | None
+
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+def load(name: str) -> Command:
+    """Import the module of one command."""
+    return cast(Command, import_module(f"weakincentives.cli.{name}"))
+
+
+def parser(name: str) -> argparse.ArgumentParser:
+    """The complete parser of one command."""
+    command = load(name)
+    made = argparse.ArgumentParser(
+        prog=f"wink {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.configure(made)
+    return made
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command with its parser; this imports them all."""
+    for name in PURPOSES:
+        yield name, parser(name)

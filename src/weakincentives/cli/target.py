@@ -1,0 +1,35 @@
+"""Finds what `module:variable` names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+from weakincentives.cli.usage import UsageError
+
+
+def resolve(target: str) -> object:
+    """Import the module, from the working directory or the environment, and return its variable (dots allowed)."""
+    module_name, colon, variable = target.partition(":")
+    if not (module_name and colon and variable):
+        raise UsageError(f"{target!r} is not module:variable, as in 'my_agent:prompt'")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if not _exists(module_name):
+        raise UsageError(f"no module {module_name!r} here ({os.getcwd()}) or among the installed packages")
+    value: object = import_module(module_name)
+    for name in variable.split("."):
+        if not hasattr(value, name):
+            public = ", ".join(sorted(known for known in vars(value) if not known.startswith("_")))
+            raise UsageError(f"{module_name!r} has no {name!r}; it has {public}")
+        value = getattr(value, name)
+    return value
+
+
+def _exists(module_name: str) -> bool:
+    try:
+        return find_spec(module_name) is not None
+    except ModuleNotFoundError:
+        return False
