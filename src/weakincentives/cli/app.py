@@ -1,7 +1,7 @@
 """Finds the command, runs it, and turns what it raises into a message and an exit code.
 
-0: done. 1: the run failed, or something was found. 2: wrong usage. 130: interrupted. What a command answers goes to stdout,
-progress and errors to stderr.
+0: done. 1: the run failed, or something was found. 2: wrong usage. 130: interrupted. What a command answers goes to
+stdout, progress and errors to stderr.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from weakincentives.cli.commands import PURPOSES, parser
+from weakincentives.cli.commands import PURPOSES, load, parser
 from weakincentives.cli.usage import UsageError
 from weakincentives.errors import WinkError
 
@@ -34,8 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(name: str, words: Sequence[str]) -> int:
-    from weakincentives.cli.commands import load
-
     try:
         arguments = parser(name).parse_args(words)
         return load(name).run(arguments)

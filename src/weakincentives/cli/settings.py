@@ -1,4 +1,4 @@
-"""Where a default comes from: a flag beats `WINK_*`, that beats `[tool.wink]` in pyproject.toml, that the user's config.
+"""Where a default comes from: `WINK_*` beats `[tool.wink]` in pyproject.toml, which beats the user's config.
 
 The user's config is `$XDG_CONFIG_HOME/wink/config.toml`. Keys are those of the flags, with dashes.
 """
