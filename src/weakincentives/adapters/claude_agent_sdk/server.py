@@ -1,0 +1,120 @@
+"""Our tools as an MCP server on loopback whose list may change while it runs.
+
+The CLI reaches it over HTTP, which is the one route by which a list that changes is announced through public API alone:
+the SDK's own in-process servers drop such notices. The path holds a secret, so no other user of the machine can call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_types as types
+import uvicorn
+from mcp.server import Server
+from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+
+from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declaration
+from weakincentives.prompt.tool import Tool
+
+_CALL_ID = "claudecode/toolUseId"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tool call came to."""
+
+    text: str
+    success: bool = True
+
+
+class ToolServer:
+    """Serves a list of tools; calls wait until `answer` is given for their id."""
+
+    def __init__(self, tools: Iterable[Tool[Any, Any]]) -> None:
+        self._tools = {tool.name: declaration(tool) for tool in tools}
+        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._listed = asyncio.Event()
+        self._bus = InMemorySubscriptionBus()
+        self._path = f"/{secrets.token_urlsafe(24)}"
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        app: Server[Any] = Server(
+            SERVER_NAME,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=ListenHandler(self._bus),
+            get_tool_input_schema=self._schema,
+        )
+        self._http = uvicorn.Server(
+            uvicorn.Config(
+                app.streamable_http_app(streamable_http_path=self._path),
+                log_config=None,
+                access_log=False,
+                ws="none",
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}{self._path}"
+
+    def start(self) -> None:
+        self._serving = asyncio.create_task(self._http.serve(sockets=[self._socket]))
+
+    async def close(self) -> None:
+        for waiting in self._answers.values():
+            waiting.cancel()
+        self._http.should_exit = True
+        if self._serving is not None:
+            await self._serving
+        self._socket.close()
+
+    async def listed(self, timeout: float) -> bool:
+        """Wait until the CLI has asked for the list (again)."""
+        try:
+            await asyncio.wait_for(self._listed.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    async def add(self, tools: Iterable[Tool[Any, Any]], timeout: float) -> bool:
+        """Offer more tools and announce it; False when the CLI does not ask for the list again."""
+        self._tools |= {tool.name: declaration(tool) for tool in tools}
+        self._listed.clear()
+        await self._bus.publish(ToolsListChanged())
+        return await self.listed(timeout)
+
+    def answer(self, call_id: str, answer: Answer) -> None:
+        """Give a call its result; the call may come later."""
+        slot = self._slot(call_id)
+        if not slot.done():
+            slot.set_result(answer)
+
+    def _slot(self, call_id: str) -> asyncio.Future[Answer]:
+        return self._answers.setdefault(call_id, asyncio.get_running_loop().create_future())
+
+    def _schema(self, name: str) -> dict[str, Any] | None:
+        declared = self._tools.get(name)
+        return None if declared is None else declared["input_schema"]
+
+    async def _list_tools(
+        self, context: ServerRequestContext[Any, Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        self._listed.set()
+        return types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in self._tools.values()])
+
+    async def _call_tool(
+        self, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        call_id = str((params.meta or {}).get(_CALL_ID, ""))
+        answer = await self._slot(call_id)
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=answer.text)], is_error=not answer.success
+        )

@@ -1,0 +1,192 @@
+"""Translation between our messages and what the CLI says: pure, so it is tested against recorded events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt.tool import Tool
+from weakincentives.runtime.messages import Message, ModelReply, StopReason, ToolCall
+
+SERVER_NAME = "wink"
+PREFIX = f"mcp__{SERVER_NAME}__"
+STRUCTURED_OUTPUT = "StructuredOutput"
+FIRST_USER_TURN = "Begin."
+CONTINUED = "This conversation was interrupted. What was said and done so far, in order; go on from here:"
+
+_STOP_REASONS: Mapping[str, StopReason] = {
+    "end_turn": "end",
+    "stop_sequence": "end",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+    "pause_turn": "pause",
+}
+
+
+def declaration(tool: Tool[Any, Any]) -> dict[str, Any]:
+    """A tool as MCP lists it; the notes ask the CLI to show it at once and to pass large results on whole."""
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": tool.schema,
+        "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
+    }
+
+
+def opening(messages: Sequence[Message]) -> tuple[str, str]:
+    """The system prompt and the first user turn, which the CLI needs; a conversation that has begun is told as text."""
+    system = "\n\n".join(message.text for message in messages if message.role == "system")
+    if any(message.role == "assistant" for message in messages):
+        return system, f"{CONTINUED}\n\n{_transcript(messages)}"
+    user = "\n\n".join(message.text for message in messages if message.role == "user")
+    return system, user or FIRST_USER_TURN
+
+
+class Turn:
+    """One assistant message, put together from the stream events of the Messages API that the CLI passes on."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._id = ""
+        self._model = ""
+        self._stop_reason = ""
+        self._usage: dict[str, Any] = {}
+        self._blocks: list[dict[str, Any]] = []
+        self._partial = ""
+
+    def feed(self, event: Mapping[str, Any]) -> str:
+        """Take one event; returns the piece of answer text in it, if there is one."""
+        match event["type"]:
+            case "message_start":
+                message = event["message"]
+                self._id, self._model = message["id"], message["model"]
+                self._usage = dict(message.get("usage") or {})
+            case "content_block_start":
+                self._blocks.append(dict(event["content_block"]))
+                self._partial = ""
+            case "content_block_delta":
+                return self._extend(event["delta"])
+            case "content_block_stop":
+                if self._partial:
+                    self._blocks[-1]["input"] = _object(self._partial)
+            case "message_delta":
+                self._stop_reason = event["delta"].get("stop_reason") or ""
+                self._usage |= {name: value for name, value in (event.get("usage") or {}).items() if value is not None}
+            case "message_stop":
+                self.complete = True
+        return ""
+
+    @property
+    def text(self) -> str:
+        return "".join(block["text"] for block in self._blocks if block["type"] == "text")
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of our tools, in order."""
+        return tuple(
+            ToolCall(block["id"], block["name"].removeprefix(PREFIX), json.dumps(block.get("input") or {}))
+            for block in self._blocks
+            if block["type"] == "tool_use" and block["name"].startswith(PREFIX)
+        )
+
+    @property
+    def uses_cli_tools(self) -> bool:
+        """Whether the CLI has work of its own to do before it asks the model again."""
+        return any(
+            block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT))
+            for block in self._blocks
+        )
+
+    @property
+    def stopped_for_output(self) -> bool:
+        """Whether the turn ended with the tool by which the CLI takes a structured answer."""
+        return any(block["type"] == "tool_use" and block["name"] == STRUCTURED_OUTPUT for block in self._blocks)
+
+    @property
+    def usage(self) -> TokenUsage:
+        return usage(self._usage)
+
+    def reply(
+        self, stop_reason: StopReason | None = None, *, text: str | None = None, extra: TokenUsage | None = None
+    ) -> ModelReply:
+        return ModelReply(
+            text=self.text if text is None else text,
+            tool_calls=self.tool_calls,
+            usage=self.usage + (extra or TokenUsage()),
+            stop_reason=stop_reason or _STOP_REASONS.get(self._stop_reason, "end"),
+            items=tuple(json.dumps(block) for block in self._blocks),
+            response_id=self._id,
+            model=self._model,
+        )
+
+    def _extend(self, delta: Mapping[str, Any]) -> str:
+        block = self._blocks[-1]
+        match delta["type"]:
+            case "text_delta":
+                block["text"] += delta["text"]
+                return str(delta["text"])
+            case "input_json_delta":
+                self._partial += delta["partial_json"]
+                return str(delta["partial_json"]) if block["name"] == STRUCTURED_OUTPUT else ""
+            case "thinking_delta":
+                block["thinking"] += delta["thinking"]
+            case "signature_delta":
+                block["signature"] = delta["signature"]
+        return ""
+
+
+def usage(raw: Mapping[str, Any]) -> TokenUsage:
+    """The usage of one message; the service counts cached input apart, we count it as input."""
+    cached = raw.get("cache_read_input_tokens") or 0
+    fresh = (raw.get("input_tokens") or 0) + (raw.get("cache_creation_input_tokens") or 0)
+    details = raw.get("output_tokens_details") or {}
+    server = raw.get("server_tool_use") or {}
+    return TokenUsage(
+        input_tokens=fresh + cached,
+        output_tokens=raw.get("output_tokens") or 0,
+        cached_tokens=cached,
+        reasoning_tokens=details.get("thinking_tokens") or 0,
+        hosted_requests=(server.get("web_search_requests") or 0) + (server.get("web_fetch_requests") or 0),
+    )
+
+
+def unseen(model_usage: Mapping[str, Mapping[str, Any]] | None, seen: TokenUsage) -> TokenUsage:
+    """What the CLI spent beyond the messages it passed on, such as on subagents or on compacting a conversation."""
+    total = TokenUsage()
+    for spent in (model_usage or {}).values():
+        cached = spent.get("cacheReadInputTokens", 0)
+        fresh = spent.get("inputTokens", 0) + spent.get("cacheCreationInputTokens", 0)
+        total += TokenUsage(
+            input_tokens=fresh + cached, output_tokens=spent.get("outputTokens", 0), cached_tokens=cached
+        )
+    return TokenUsage(
+        input_tokens=max(0, total.input_tokens - seen.input_tokens),
+        output_tokens=max(0, total.output_tokens - seen.output_tokens),
+        cached_tokens=max(0, total.cached_tokens - seen.cached_tokens),
+    )
+
+
+def _transcript(messages: Sequence[Message]) -> str:
+    lines: list[str] = []
+    for message in messages:
+        match message.role:
+            case "assistant":
+                if message.text:
+                    lines.append(f"You said: {message.text}")
+                lines += [f"You called {call.name} with {call.arguments}" for call in message.tool_calls]
+            case "tool":
+                lines.append(f"{message.name} {'answered' if message.success else 'failed'}: {message.text}")
+            case "user":
+                lines.append(f"The user said: {message.text}")
+    return "\n\n".join(lines)
+
+
+def _object(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return {}

@@ -1,0 +1,70 @@
+"""What the CLI streams, as our messages."""
+
+from __future__ import annotations
+
+import json
+
+from tests.servers.anthropic_sse import Reply, Text, ToolUse, events
+from weakincentives.adapters.claude_agent_sdk.wire import Turn, opening, unseen, usage
+from weakincentives.limits import TokenUsage
+from weakincentives.runtime.messages import Message, ToolCall
+
+
+def turn_of(*blocks: Text | ToolUse) -> Turn:
+    turn = Turn()
+    for event in events(Reply(blocks, input_tokens=10, output_tokens=5, cached_tokens=3), "claude-sonnet-5", 0):
+        turn.feed(event)
+    return turn
+
+
+def test_a_text_message_becomes_a_reply() -> None:
+    reply = turn_of(Text("hello big world")).reply()
+    assert (reply.text, reply.stop_reason, reply.response_id) == ("hello big world", "end", "msg_0000")
+    assert reply.items == (json.dumps({"type": "text", "text": "hello big world"}),)
+
+
+def test_only_calls_of_our_tools_are_calls_for_us() -> None:
+    turn = turn_of(Text("two"), ToolUse("mcp__wink__add", {"a": 1}), ToolUse("Read", {"file_path": "x"}))
+    assert turn.reply().tool_calls == (ToolCall("toolu_00_01", "add", '{"a": 1}'),)
+    assert turn.uses_cli_tools
+
+
+def test_a_structured_answer_is_not_work_of_the_cli() -> None:
+    turn = turn_of(ToolUse("StructuredOutput", {"n": 1}))
+    assert turn.stopped_for_output
+    assert not turn.uses_cli_tools
+
+
+def test_text_and_structured_answers_are_streamed() -> None:
+    turn = Turn()
+    blocks = (Text("a b"), ToolUse("StructuredOutput", {"n": 1}), ToolUse("mcp__wink__add", {"a": 1}))
+    assert [piece for event in events(Reply(blocks), "m", 0) if (piece := turn.feed(event))] == ["a ", "b", '{"n": 1}']
+
+
+def test_cached_input_counts_as_input() -> None:
+    raw = {"input_tokens": 10, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2, "output_tokens": 5}
+    assert usage(raw) == TokenUsage(input_tokens=15, output_tokens=5, cached_tokens=3)
+
+
+def test_what_the_cli_spent_beyond_its_messages_is_the_difference() -> None:
+    total = {
+        "claude-sonnet-5": {"inputTokens": 10, "outputTokens": 5},
+        "claude-haiku-5": {"inputTokens": 7, "outputTokens": 1},
+    }
+    assert unseen(total, TokenUsage(input_tokens=10, output_tokens=5)) == TokenUsage(input_tokens=7, output_tokens=1)
+
+
+def test_a_prompt_without_a_user_turn_gets_one() -> None:
+    assert opening([Message("system", "You add.")]) == ("You add.", "Begin.")
+
+
+def test_a_conversation_that_goes_on_is_told_as_text() -> None:
+    system, user = opening(
+        [
+            Message("system", "You add."),
+            Message("assistant", tool_calls=(ToolCall("1", "add", '{"a": 1}'),)),
+            Message("tool", "1", call_id="1", name="add"),
+        ]
+    )
+    assert system == "You add."
+    assert 'You called add with {"a": 1}\n\nadd answered: 1' in user
