@@ -1,0 +1,54 @@
+"""`open_sections` as a terminal tool: the turn ends and the caller decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weakincentives.prompt.disclosure.open_or_read import open_suffix
+from weakincentives.prompt.disclosure.strategy import (
+    DisclosureContext,
+    OpenSectionsParams,
+    OpenSectionsResult,
+    overrides_for,
+    requested_paths,
+)
+from weakincentives.prompt.tool import Tool, ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAndHalt:
+    """The model's wish comes back to the caller, who opens the sections (or not) and evaluates again."""
+
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        return (OPEN_SECTIONS_AND_HALT,) if with_tools or content_only else ()
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        if children:
+            return (
+                f'[This section is summarized. Call `open_sections` with key "{key}" to view full content including '
+                f"subsections: {', '.join(children)}.]"
+            )
+        return open_suffix(key)
+
+
+def open_and_halt(params: OpenSectionsParams, *, context: DisclosureContext) -> ToolResult[OpenSectionsResult]:
+    view = context.prompt.view(context.session)
+    paths = requested_paths(params, view)
+    if isinstance(paths, ToolResult):
+        return paths
+    return ToolResult(
+        f"Expansion requested: {', '.join(params.section_keys)}.",
+        OpenSectionsResult(requested_overrides=overrides_for(paths, view)),
+    )
+
+
+OPEN_SECTIONS_AND_HALT: Tool[OpenSectionsParams, OpenSectionsResult] = Tool(
+    name="open_sections",
+    description="Open summarized sections. This ends the turn; the prompt comes back with the sections opened.",
+    handler=open_and_halt,
+    params_type=OpenSectionsParams,
+    result_type=OpenSectionsResult,
+    accepts_overrides=False,
+)

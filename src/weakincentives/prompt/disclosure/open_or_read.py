@@ -1,0 +1,58 @@
+"""Two tools: `open_sections` for sections with tools, `read_section` for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weakincentives.prompt.disclosure.read_sections import READ_SECTION, read_suffix
+from weakincentives.prompt.disclosure.strategy import (
+    DisclosureContext,
+    OpenSectionsParams,
+    OpenSectionsResult,
+    overrides_for,
+    requested_paths,
+)
+from weakincentives.prompt.tool import Tool, ToolResult
+from weakincentives.prompt.visibility import VisibilityExpansionRequired
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOrRead:
+    """Sections with tools are opened for good, by a new evaluation; the others are read without changing state."""
+
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        return ((OPEN_SECTIONS,) if with_tools else ()) + ((READ_SECTION,) if content_only else ())
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        if not has_tools:
+            return read_suffix(key)
+        return open_suffix(key)
+
+
+def open_suffix(key: str) -> str:
+    return f'[This section is summarized. To view full content, call `open_sections` with key "{key}".]'
+
+
+def open_sections(params: OpenSectionsParams, *, context: DisclosureContext) -> ToolResult[OpenSectionsResult]:
+    view = context.prompt.view(context.session)
+    paths = requested_paths(params, view)
+    if isinstance(paths, ToolResult):
+        return paths
+    raise VisibilityExpansionRequired(
+        f"The model asked to open: {', '.join(params.section_keys)}.",
+        requested_overrides=overrides_for(paths, view),
+        reason=params.reason,
+        section_keys=tuple(params.section_keys),
+    )
+
+
+OPEN_SECTIONS: Tool[OpenSectionsParams, OpenSectionsResult] = Tool(
+    name="open_sections",
+    description="Open summarized sections: their full content and their tools become available.",
+    handler=open_sections,
+    params_type=OpenSectionsParams,
+    result_type=OpenSectionsResult,
+    accepts_overrides=False,
+)

@@ -1,0 +1,63 @@
+"""Sections written as markdown text with `${placeholders}`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, TypeVar, cast
+
+from weakincentives.errors import PromptRenderError, PromptValidationError
+from weakincentives.prompt.section import Section
+from weakincentives.prompt.text import TemplateText, split_text
+
+ParamsT = TypeVar("ParamsT")
+
+
+class MarkdownSection(Section[ParamsT]):
+    """Text that is dedented, stripped, and filled from the fields of its params dataclass.
+
+        MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
+    """
+
+    def __init__(self, *, template: str, title: str, key: str, **kwargs: Any) -> None:
+        self.template = template
+        self._text = split_text(template, where=f"Section '{key}'")
+        super().__init__(title=title, key=key, **kwargs)
+        check_placeholders(self, self._text.names, "template")
+        if self.summary is not None:
+            check_placeholders(
+                self, split_text(self.summary, where=f"Section '{key}', summary", strict=False).names, "summary"
+            )
+
+    @property
+    def source(self) -> str:
+        return self.template
+
+    def body_text(self) -> TemplateText:
+        return self._text
+
+    def render_body(self, params: ParamsT | None) -> str:
+        try:
+            return self._text.fill({name: str(getattr(params, name)) for name in self._text.names})
+        except AttributeError as error:
+            raise PromptRenderError(f"Section '{self.key}': {error}.") from error
+
+
+def check_placeholders(section: Section[Any], names: Iterable[str], where: str) -> None:
+    """Every placeholder must be a field of the section's params."""
+    wanted = tuple(dict.fromkeys(names))
+    if not wanted:
+        return
+    listed = ", ".join(f"${{{name}}}" for name in wanted)
+    if section.params_type is None:
+        raise PromptValidationError(
+            f"Section '{section.key}': the {where} uses {listed} but the section takes no params; "
+            f"write {type(section).__name__}[Params] with a dataclass that has these fields."
+        )
+    known = {field.name for field in fields(cast(Any, section.params_type))}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise PromptValidationError(
+            f"Section '{section.key}': placeholder {', '.join(f'${{{name}}}' for name in unknown)} in the {where} is no "
+            f"field of {section.params_type.__name__}; it has: {', '.join(sorted(known)) or 'none'}."
+        )

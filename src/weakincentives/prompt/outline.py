@@ -1,0 +1,193 @@
+"""A template's tree, flattened and checked once: what every render walks over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt.hosted import HostedTool
+from weakincentives.prompt.section import Section
+from weakincentives.prompt.text import TemplateText, split_text
+from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.visibility import SectionPath, SectionVisibility
+
+AnyTool = Tool[Any, Any] | HostedTool[Any]
+
+ABSENT, FULL, SUMMARY = 0, 1, 2
+STATES = {SectionVisibility.FULL: FULL, SectionVisibility.SUMMARY: SUMMARY}
+VISIBILITIES = {FULL: SectionVisibility.FULL, SUMMARY: SectionVisibility.SUMMARY}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A section in its place; `end` is the index after its last descendant."""
+
+    index: int
+    section: Section[Any]
+    path: SectionPath
+    depth: int
+    parent: int
+    end: int
+    source: int
+    text: TemplateText | None
+    summary: TemplateText | None
+    tools: tuple[Tool[Any, Any], ...]
+    hosted_tools: tuple[HostedTool[Any], ...]
+
+    @property
+    def key(self) -> str:
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class ParamsSource:
+    """Where a section's params come from: the bound instance of the type, else this default, else `type()`."""
+
+    params_type: type
+    default: Any
+
+
+class Outline:
+    """Nodes in depth-first order, with what is known before any params are bound."""
+
+    def __init__(
+        self,
+        sections: Sequence[Section[Any]],
+        *,
+        reserved: frozenset[str] = frozenset(),
+        bodies: Mapping[SectionPath, TemplateText] | None = None,
+        tools: Mapping[str, Tool[Any, Any]] | None = None,
+    ) -> None:
+        self._bodies = bodies or {}
+        self._tools = tools or {}
+        self._source_index: dict[tuple[type, int], int] = {}
+        self._sources: list[ParamsSource] = []
+        self._first_default = _first_defaults(sections)
+        nodes: list[Node | None] = []
+        self._add(sections, (), 0, -1, nodes)
+        self.nodes: tuple[Node, ...] = tuple(node for node in nodes if node is not None)
+        self.sources: tuple[ParamsSource, ...] = tuple(self._sources)
+        self.by_path: dict[SectionPath, Node] = {node.path: node for node in self.nodes}
+        self.by_key: dict[str, Node] = {}
+        for node in self.nodes:
+            twin = self.by_key.setdefault(node.key, node)
+            if twin is not node:
+                raise PromptValidationError(
+                    f"Sections {'/'.join(twin.path)!r} and {'/'.join(node.path)!r} share the key '{node.key}'; "
+                    "section keys must differ, also when joined with dots."
+                )
+        self.base = bytes(
+            SUMMARY if node.section.visibility is SectionVisibility.SUMMARY else FULL for node in self.nodes
+        )
+        self.dynamic: tuple[Node, ...] = tuple(
+            node
+            for node in self.nodes
+            if node.section.enabled is not None or not isinstance(node.section.visibility, SectionVisibility)
+        )
+        self.plans: dict[object, Any] = {}
+        self._check_tool_names(reserved)
+
+    def subtree(self, node: Node) -> tuple[Node, ...]:
+        return self.nodes[node.index : node.end]
+
+    def ancestors(self, node: Node) -> Iterator[Node]:
+        """From the parent up to the root."""
+        while node.parent >= 0:
+            node = self.nodes[node.parent]
+            yield node
+
+    def children(self, node: Node) -> Iterator[Node]:
+        index = node.index + 1
+        while index < node.end:
+            yield self.nodes[index]
+            index = self.nodes[index].end
+
+    @cached_property
+    def params_types(self) -> tuple[type, ...]:
+        """Every params type in use, in order of appearance."""
+        return tuple(dict.fromkeys(source.params_type for source in self.sources))
+
+    def _add(
+        self,
+        sections: Sequence[Section[Any]],
+        prefix: SectionPath,
+        depth: int,
+        parent: int,
+        nodes: list[Node | None],
+    ) -> None:
+        for section in sections:
+            if not isinstance(section, Section):
+                raise PromptValidationError(f"{section!r} in sections= is not a Section.")
+            index, path = len(nodes), (*prefix, section.key)
+            nodes.append(None)
+            self._add(section.children, path, depth + 1, index, nodes)
+            where = f"Section '{'.'.join(path)}'"
+            nodes[index] = Node(
+                index=index,
+                section=section,
+                path=path,
+                depth=depth,
+                parent=parent,
+                end=len(nodes),
+                source=self._source(section),
+                text=self._bodies.get(path) or section.body_text(),
+                summary=None
+                if section.summary is None
+                else split_text(section.summary, where=f"{where}, summary", strict=False),
+                tools=tuple(self._tools.get(tool.name, tool) for tool in section.tools()),
+                hosted_tools=tuple(section.hosted_tools()),
+            )
+
+    def _source(self, section: Section[Any]) -> int:
+        params_type = section.params_type
+        if params_type is None:
+            return -1
+        default = section.default_params
+        if default is None:
+            default = self._first_default.get(params_type)
+        key = (params_type, id(default))
+        if key not in self._source_index:
+            self._source_index[key] = len(self._sources)
+            self._sources.append(ParamsSource(params_type, default))
+        return self._source_index[key]
+
+    def _check_tool_names(self, reserved: frozenset[str]) -> None:
+        shown: dict[str, Node] = {}
+        for node in self.nodes:
+            within: set[str] = set()
+            for tool in (*node.tools, *node.hosted_tools):
+                if tool.name in reserved:
+                    raise PromptValidationError(
+                        f"Section '{node.key}': the tool name '{tool.name}' is reserved for progressive disclosure."
+                    )
+                if tool.name in within:
+                    raise PromptValidationError(f"Section '{node.key}' has two tools named '{tool.name}'.")
+                within.add(tool.name)
+                if not self._shown_by_declaration(node):
+                    continue
+                twin = shown.setdefault(tool.name, node)
+                if twin is not node:
+                    raise PromptValidationError(
+                        f"Sections '{twin.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "
+                        "together; rename one."
+                    )
+
+    def _shown_by_declaration(self, node: Node) -> bool:
+        """Whether nothing but the author's constants decides that the section is shown in full."""
+        return all(
+            up.section.visibility is SectionVisibility.FULL and up.section.enabled is None
+            for up in (node, *self.ancestors(node))
+        )
+
+
+def _first_defaults(sections: Sequence[Section[Any]]) -> dict[type, Any]:
+    defaults: dict[type, Any] = {}
+    for section in sections:
+        if section.default_params is not None and section.params_type is not None:
+            defaults.setdefault(section.params_type, section.default_params)
+        for params_type, default in _first_defaults(section.children).items():
+            defaults.setdefault(params_type, default)
+    return defaults

@@ -1,0 +1,53 @@
+"""Template text split once into literals and placeholders, by the rules of `string.Template`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from textwrap import dedent
+
+from weakincentives.errors import PromptValidationError
+
+_DOLLAR = re.compile(r"\$(?:(?P<escaped>\$)|(?P<named>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\})")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateText:
+    """`literals[0] names[0] literals[1] names[1] ... literals[-1]`, ready to be filled."""
+
+    literals: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def fill(self, values: dict[str, str]) -> str:
+        parts = [self.literals[0]]
+        for name, literal in zip(self.names, self.literals[1:], strict=True):
+            parts += (values[name], literal)
+        return "".join(parts)
+
+
+def split_text(source: str, *, where: str, strict: bool = True) -> TemplateText:
+    """Split dedented, stripped `source`; a stray `$` is an error when strict, and itself otherwise."""
+    text = dedent(source).strip()
+    literals: list[str] = []
+    names: list[str] = []
+    literal, position = "", 0
+    while (dollar := text.find("$", position)) >= 0:
+        literal += text[position:dollar]
+        match = _DOLLAR.match(text, dollar)
+        if match is None:
+            if strict:
+                line = text.count("\n", 0, dollar) + 1
+                raise PromptValidationError(
+                    f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) starts no placeholder; "
+                    "write '$$' for a dollar sign."
+                )
+            literal, position = literal + "$", dollar + 1
+            continue
+        position = match.end()
+        if match["escaped"]:
+            literal += "$"
+        else:
+            names.append(match["named"] or match["braced"])
+            literals.append(literal)
+            literal = ""
+    return TemplateText((*literals, literal + text[position:]), tuple(names))
