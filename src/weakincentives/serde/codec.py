@@ -80,7 +80,8 @@ class Codec(Generic[T]):
 
 def codec(cls: type[T]) -> Codec[T]:
     """The prepared reader of a dataclass, or of any annotation made of supported types."""
-    return _codec(cls, "" if isinstance(cls, type) else str(cls))
+    annotation: Any = cls
+    return _codec(annotation, "" if isinstance(annotation, type) else str(annotation))
 
 
 def parse(cls: type[T], data: Any, *, allow_extra: bool = False) -> T:
@@ -152,13 +153,14 @@ class _Mirror:
                 return node.enum or Literal[tuple(value for value, _ in node.members)]
             case Array():
                 item = self.of(node.item)
-                return tuple[item, ...] if node.build is tuple else node.build[item]  # type: ignore[index]
+                container: Any = node.build
+                return container[item, ...] if container is tuple else container[item]
             case Row():
                 return tuple[tuple(self.of(item) for item in node.items)]  # type: ignore[misc]
             case Table():
                 return dict[self.of(node.key), self.of(node.value)]  # type: ignore[misc]
             case Choices():
-                return Union[tuple(self.of(option) for option in node.options)]
+                return Union[tuple(self.of(option) for option in node.options)]  # noqa: UP007
         return Any
 
     def struct(self, node: Record) -> Any:
@@ -168,10 +170,10 @@ class _Mirror:
             # A string is resolved when the decoder is made, among the attributes that `build` sets.
             return self.structs.get(name, ForwardRef(name))
         name = self.started[node] = f"Mirror{len(self.started)}"
-        fields = [
-            (member.name, self.of(member.node)) + (() if member.required else (msgspec.UNSET,))
-            for member in node.members.values()
-        ]
+        fields: list[Any] = []
+        for member in node.members.values():
+            mirrored = self.of(member.node)
+            fields.append((member.name, mirrored) if member.required else (member.name, mirrored, msgspec.UNSET))
         struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
         self.structs[name] = struct
         return struct

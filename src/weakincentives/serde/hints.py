@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import typing
+from inspect import get_annotations
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +17,7 @@ def field_types(annotation: Any, cls: type, names: frozenset[str]) -> tuple[dict
     arguments = _arguments_by_class(annotation, cls)
     local = False
     for base in reversed(cls.__mro__):
-        for name, hint in base.__dict__.get("__annotations__", {}).items():
+        for name, hint in get_annotations(base).items():
             if name not in names:
                 continue
             resolved, from_caller = _resolve(base, name, hint)

@@ -236,7 +236,7 @@ def _description(field: Field[Any], hint: Any) -> str | None:
 def _literals(args: tuple[Any, ...], where: str) -> tuple[Any, ...]:
     for value in args:
         if not isinstance(value, str | int | bool | None):
-            raise _unsupported(Literal[value], where)  # type: ignore[valid-type]
+            raise _unsupported(Literal[value], where)
     return tuple(value.value if isinstance(value, enum.Enum) else value for value in args)
 
 
@@ -246,7 +246,7 @@ def _plain(value: object) -> Any:
 
 def _bound(variable: TypeVar) -> Any:
     if variable.__constraints__:
-        return Union[variable.__constraints__]
+        return Union[variable.__constraints__]  # noqa: UP007
     return Any if variable.__bound__ is None else variable.__bound__
 
 

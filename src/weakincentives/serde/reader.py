@@ -277,4 +277,3 @@ def _tag_matches(node: Node, data: Any) -> bool:
         return False
     tags = [member for member in node.members.values() if isinstance(member.node, Choice) and not member.node.enum]
     return any(data.get(tag.name) in [value for value, _ in tag.node.members] for tag in tags)  # type: ignore[attr-defined]
-

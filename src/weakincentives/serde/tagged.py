@@ -1,7 +1,7 @@
 """JSON that keeps every type: what goes in comes out equal and of the same class.
 
-Plain JSON values stay as they are; anything else is `{"$": tag, "v": ...}`, where a tag with a colon names a class of the
-program. Classes are found among the loaded modules and those registered or seen by `dump`; nothing is ever imported.
+Plain JSON values stay as they are; anything else is `{"$": tag, "v": ...}`, where a tag with a colon names a class of
+the program. Classes are found among the loaded modules and those registered or seen by `dump`; nothing is imported.
 """
 
 from __future__ import annotations
@@ -205,6 +205,10 @@ def _load_time(data: Any) -> time:
     return time.fromisoformat(data[0]).replace(fold=data[1])
 
 
+def _load_deque(data: Any) -> deque[Any]:
+    return deque(_load_items(data[0]), data[1])
+
+
 def _dump_type(value: type) -> Any:
     return {"$": "type", "v": _seen(value)}
 
@@ -249,7 +253,7 @@ _LOADERS.update(
         "tuple": lambda data: tuple(_load_items(data)),
         "set": lambda data: set(_load_items(data)),
         "frozenset": lambda data: frozenset(_load_items(data)),
-        "deque": lambda data: deque(_load_items(data[0]), data[1]),
+        "deque": _load_deque,
         "OrderedDict": lambda data: OrderedDict(_load_items(data)),
         "mappingproxy": lambda data: MappingProxyType(dict(_load_items(data))),
         "date": date.fromisoformat,

@@ -38,9 +38,12 @@ def _to_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, type):
         return value.__qualname__
-    for plain in (str, int, float, bytes):
-        if isinstance(value, plain):
-            return plain(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
     if isinstance(value, abc.Set | abc.Sequence):
         return list(value)
     raise TypeError(f"{type(value).__qualname__} has no JSON form; use a dataclass, a mapping or a plain value")

@@ -1,0 +1,198 @@
+"""Structured output: what a prompt declares, and how an answer becomes a value of that type.
+
+An answer may wrap its JSON in prose. Fenced `json` blocks are tried first, then the whole message, then the first value
+of the declared container in the text. Text that is not JSON falls through to the next; JSON that does not fit is an
+error, since looking further could pick up something that was never meant as the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass, make_dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol, get_args, get_origin
+
+from weakincentives import serde
+from weakincentives.errors import OutputParseError, PromptValidationError, SerdeError
+
+Container = Literal["object", "array"]
+
+_OPENING = {"object": "{", "array": "["}
+_FENCE = "```"
+
+
+@dataclass(frozen=True)
+class StructuredOutputConfig:
+    """What a prompt's answer must be: one `output_type`, or an array of them."""
+
+    output_type: Any
+    container: Container = "object"
+    allow_extra_keys: bool = False
+
+    @property
+    def name(self) -> str:
+        """The type as messages call it."""
+        return self._codec.node.name
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The strict JSON Schema of the answer; shared, so do not change it."""
+        return self._codec.schema()
+
+    @cached_property
+    def wire_schema(self) -> dict[str, Any]:
+        """The schema to send: providers want an object at the top, so an array is the one field `items`."""
+        return self.schema if self.container == "object" else self._wrapped.schema()
+
+    @cached_property
+    def _codec(self) -> serde.Codec[Any]:
+        annotation: Any = self.output_type if self.container == "object" else list[self.output_type]  # type: ignore[name-defined]
+        return serde.codec(annotation)
+
+    @cached_property
+    def _wrapped(self) -> serde.Codec[Any]:
+        return serde.codec(make_dataclass("Items", [("items", list[self.output_type])]))  # type: ignore[name-defined]
+
+    def read(self, text: str) -> Any:
+        """The value of JSON text; for arrays, also of an object that wraps one as `items`."""
+        if self.container == "array" and text[:1] == "{":
+            try:
+                return self._wrapped.decode(text, allow_extra=self.allow_extra_keys).items
+            except SerdeError as error:
+                if any(path == "$.items" and message.startswith("missing") for path, message in error.problems):
+                    return self._codec.parse({})
+                raise
+        return self._codec.decode(text, allow_extra=self.allow_extra_keys)
+
+
+class DeclaresOutput(Protocol):
+    """Anything that says what its answer must be: a rendered prompt."""
+
+    @property
+    def structured_output(self) -> StructuredOutputConfig | None: ...
+
+
+def structured_output(annotation: Any, allow_extra_keys: bool = False) -> StructuredOutputConfig:
+    """What `PromptTemplate[annotation]` declares: a dataclass, or a list of one."""
+    container: Container = "object"
+    output_type = annotation
+    if get_origin(annotation) is list:
+        container = "array"
+        (output_type,) = get_args(annotation)
+    cls = get_origin(output_type) or output_type
+    if not isinstance(cls, type) or not is_dataclass(cls):
+        shown = getattr(annotation, "__name__", None) if isinstance(annotation, type) else annotation
+        raise PromptValidationError(
+            f"Output type {shown} is not a dataclass; declare PromptTemplate[MyDataclass] or "
+            "PromptTemplate[list[MyDataclass]]"
+        )
+    config = StructuredOutputConfig(output_type, container, allow_extra_keys)
+    try:
+        _ = config.schema
+    except SerdeError as error:
+        raise PromptValidationError(f"Output type {cls.__name__} cannot be an output: {error}") from error
+    return config
+
+
+def parse_structured_output(output_text: Any, rendered: DeclaresOutput | StructuredOutputConfig) -> Any:
+    """The typed value of an answer; a value that is already typed comes back as it is.
+
+    `OutputParseError` has the whole answer as `raw` and the field that failed as `path`.
+    """
+    config = rendered if isinstance(rendered, StructuredOutputConfig) else rendered.structured_output
+    if config is None:
+        raise OutputParseError(
+            "The prompt declares no output type; write PromptTemplate[MyDataclass]", raw=str(output_text)
+        )
+    if isinstance(output_text, bytes):
+        output_text = output_text.decode("utf-8", "replace")
+    if not isinstance(output_text, str):
+        return _typed(output_text, config)
+    try:
+        return _find(output_text, config)
+    except SerdeError as error:
+        raise _misfit(error, output_text, config) from error
+
+
+def _typed(value: Any, config: StructuredOutputConfig) -> Any:
+    cls = get_origin(config.output_type) or config.output_type
+    if config.container == "object":
+        if isinstance(value, cls):
+            return value
+    elif isinstance(value, list | tuple) and all(isinstance(item, cls) for item in value):
+        return value
+    try:
+        return config._codec.parse(value, allow_extra=config.allow_extra_keys)
+    except SerdeError as error:
+        raise _misfit(error, str(value), config) from error
+
+
+def _find(text: str, config: StructuredOutputConfig) -> Any:
+    opening = _OPENING[config.container]
+    malformed: SerdeError | None = None
+    other: SerdeError | None = None
+    candidates = [*_fenced(text), text] if _FENCE in text else [text]
+    for candidate in candidates:
+        candidate = candidate.strip(" \t\r\n\ufeff")
+        try:
+            return config.read(candidate)
+        except serde.MalformedJson as error:
+            if malformed is None and candidate.startswith(("{", "[")):
+                malformed = error
+        except SerdeError as error:
+            if candidate[:1] == opening:
+                raise
+            other = other or error
+    if other is not None:
+        raise other
+    for candidate in _values(text, opening):
+        try:
+            return config.read(candidate)
+        except serde.MalformedJson as error:
+            malformed = malformed or error
+    detail = f": {malformed.problems[0].message}" if malformed is not None else ""
+    raise OutputParseError(f"The answer holds no JSON {config.container} for {config.name}{detail}", raw=text)
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """The insides of the fences that open with `json` at the start of a line, up to the next fence or the end."""
+    block: list[str] | None = None
+    for line in text.split("\n"):
+        if not line.startswith(_FENCE):
+            if block is not None:
+                block.append(line)
+            continue
+        if block is not None:
+            yield "\n".join(block)
+        words = line.lstrip("`").split(maxsplit=1)
+        block = [] if words and words[0].lower() == "json" else None
+    if block is not None:
+        yield "\n".join(block)
+
+
+def _values(text: str, opening: str) -> Iterator[str]:
+    """The JSON values in `text` that start with `opening`, one after the other, in one pass.
+
+    After text that breaks off, the search goes on from where it broke: what lies inside a broken value is no answer,
+    and hostile text is read once.
+    """
+    from json import JSONDecodeError, JSONDecoder
+
+    read = JSONDecoder().raw_decode
+    start = text.find(opening)
+    while start >= 0:
+        try:
+            end = read(text, start)[1]
+        except JSONDecodeError as error:
+            if error.msg.startswith("Unterminated string"):
+                return
+            end = max(error.pos, start + 1)
+        except (RecursionError, ValueError):
+            return
+        else:
+            yield text[start:end]
+        start = text.find(opening, end)
+
+
+def _misfit(error: SerdeError, raw: str, config: StructuredOutputConfig) -> OutputParseError:
+    return OutputParseError(f"The answer does not fit {config.name}: {error}", raw=raw, path=error.problems[0].path)
