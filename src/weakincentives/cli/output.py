@@ -1,0 +1,23 @@
+"""What goes to stdout and stderr, and whether it may have colour."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def may_colour(stream: TextIO) -> bool:
+    """A terminal, and no NO_COLOR."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def progress(message: str, *, style: str = "2") -> None:
+    """One line for a person who waits, on stderr."""
+    text = f"\x1b[{style}m{message}\x1b[0m" if may_colour(sys.stderr) else message
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,60 @@
+"""Which prompt a command is about: `module:variable`, its params, and the sections to open."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from weakincentives.cli.params import read_params
+from weakincentives.cli.target import resolve
+from weakincentives.cli.usage import UsageError
+from weakincentives.prompt import Prompt, PromptTemplate, SectionVisibility
+from weakincentives.prompt.visibility import SectionPath
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", metavar="module:variable", help="a PromptTemplate, a Prompt, or a function that returns one"
+    )
+    parser.add_argument(
+        "--params",
+        "-p",
+        metavar="FIELD=VALUE",
+        action="append",
+        nargs="+",
+        default=[],
+        help="params of the prompt: field=value, Type.field=value or @file.json; may be repeated",
+    )
+    parser.add_argument(
+        "--open", metavar="KEY", action="append", default=[], help="show this section in full; may be repeated"
+    )
+
+
+def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
+    """The prompt that the arguments name, with their params bound."""
+    words = [word for group in arguments.params for word in group]
+    prompt = as_prompt(arguments.target)
+    return prompt.bind(*read_params(words, prompt.template.outline.params_types))
+
+
+def as_prompt(target: str) -> Prompt[Any]:
+    found = resolve(target)
+    if callable(found) and not isinstance(found, type):
+        found = found()
+    if isinstance(found, Prompt):
+        return found
+    if isinstance(found, PromptTemplate):
+        return Prompt(found)
+    raise UsageError(f"{target!r} is a {type(found).__name__}; name a PromptTemplate, a Prompt or a function for one")
+
+
+def opened(arguments: argparse.Namespace, prompt: Prompt[Any]) -> dict[SectionPath, SectionVisibility]:
+    """The sections of `--open`, and their ancestors, which have to be shown for them to appear."""
+    by_key = prompt.template.outline.by_key
+    overrides: dict[SectionPath, SectionVisibility] = {}
+    for key in arguments.open:
+        if key not in by_key:
+            raise UsageError(f"--open {key}: no such section; there are {', '.join(by_key)}")
+        path = by_key[key].path
+        overrides.update({path[: length + 1]: SectionVisibility.FULL for length in range(len(path))})
+    return overrides
