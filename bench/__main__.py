@@ -9,27 +9,29 @@ from pathlib import Path
 
 from bench.row import Row
 from bench.table import as_json, lines
-from bench.topics import topics
+from bench.topics import is_slow, load, names
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
 def main(argv: list[str] | None = None) -> int:
-    found = topics()
+    known = names()
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure what the library costs (CPU time).")
-    parser.add_argument("topic", nargs="*", help=f"any of: {', '.join(found)} (default: all that are not slow)")
+    parser.add_argument("topic", nargs="*", help=f"any of: {', '.join(known)} (default: all that are not slow)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--save", action="store_true", help=f"also write the tables to bench/{RESULTS.name}")
     arguments = parser.parse_args(argv)
-    if unknown := [name for name in arguments.topic if name not in found]:
-        parser.error(f"no such topic: {', '.join(unknown)}; there are {', '.join(found)}")
-    chosen = arguments.topic or [name for name, topic in found.items() if not getattr(topic, "SLOW", False)]
+    if unknown := [name for name in arguments.topic if name not in known]:
+        parser.error(f"no such topic: {', '.join(unknown)}; there are {', '.join(known)}")
 
     results: dict[str, list[Row]] = {}
-    for name in chosen:
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+    for name in arguments.topic or known:
         try:
-            results[name] = list(found[name].rows())
+            topic = load(name)
+            if topic is None or (is_slow(topic) and not arguments.topic):
+                continue
+            print(f"measuring {name} ...", file=sys.stderr, flush=True)
+            results[name] = list(topic.rows())
         except ImportError as error:
             print(f"skipped {name}: {error}", file=sys.stderr)
             continue

@@ -10,21 +10,25 @@ from typing import Protocol, cast
 import bench
 from bench.row import Row
 
+OURS = {"__main__", "measure", "row", "table", "topics"}
+
 
 class Topic(Protocol):
     """A module with rows to measure."""
 
-    __name__: str
-
     def rows(self) -> Iterable[Row]: ...
 
 
-def topics() -> dict[str, Topic]:
-    """Every topic by its name; importing one must be cheap."""
-    found = {}
-    for info in pkgutil.iter_modules(bench.__path__):
-        if info.name not in {"__main__", "measure", "row", "table", "topics"}:
-            module = import_module(f"bench.{info.name}")
-            if hasattr(module, "rows"):
-                found[info.name] = cast(Topic, module)
-    return found
+def names() -> list[str]:
+    return [info.name for info in pkgutil.iter_modules(bench.__path__) if info.name not in OURS]
+
+
+def load(name: str) -> Topic | None:
+    """The topic, or None where the module only helps another one."""
+    module = import_module(f"bench.{name}")
+    return cast(Topic, module) if hasattr(module, "rows") else None
+
+
+def is_slow(topic: Topic) -> bool:
+    """Whether the topic runs only when it is named."""
+    return bool(getattr(topic, "SLOW", False))
