@@ -1,0 +1,154 @@
+"""What a prompt says today, by content hash: the side that overrides are checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from hashlib import sha256
+from textwrap import dedent
+from typing import Any, Protocol, cast
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt.outline import Node, Outline
+from weakincentives.prompt.overrides.override import PromptOverride, SectionOverride, ToolOverride
+from weakincentives.prompt.text import split_text
+from weakincentives.prompt.tool import MAX_DESCRIPTION, Tool
+from weakincentives.prompt.visibility import SectionPath
+
+
+class Described(Protocol):
+    """A template, as far as a descriptor needs it."""
+
+    @property
+    def ns(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def outline(self) -> Outline: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SectionDescriptor:
+    """A section's text by hash; `placeholders` are the names that a body may use."""
+
+    path: SectionPath
+    content_hash: str
+    accepts_overrides: bool
+    placeholders: tuple[str, ...] = ()
+    source: str | None = field(default=None, repr=False, compare=False)
+
+    def problem_with(self, body: str) -> str | None:
+        """Why this body cannot stand in for the section's text, or None."""
+        try:
+            names = split_text(body, where="the body").names
+        except PromptValidationError as error:
+            return str(error)
+        unknown = [f"${{{name}}}" for name in dict.fromkeys(names) if name not in self.placeholders]
+        if unknown:
+            known = ", ".join(self.placeholders) or "none"
+            return f"the body uses {', '.join(unknown)}, which the section cannot fill; it has: {known}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDescriptor:
+    """A tool's words by hash: its description and those of its params."""
+
+    name: str
+    content_hash: str
+    accepts_overrides: bool
+    description: str = field(default="", repr=False, compare=False)
+    params: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def problem_with(self, description: str | None, params: Mapping[str, str]) -> str | None:
+        """Why these words cannot stand in for the tool's, or None."""
+        if description is not None and not 1 <= len(description) <= MAX_DESCRIPTION:
+            return f"the description must be 1 to {MAX_DESCRIPTION} characters, got {len(description)}"
+        unknown = [name for name in params if name not in self.params]
+        if unknown:
+            return f"it has no param {', '.join(map(repr, unknown))}; it has: {', '.join(self.params) or 'none'}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDescriptor:
+    """The content hashes of a template's sections and tools."""
+
+    ns: str
+    key: str
+    sections: Mapping[SectionPath, SectionDescriptor]
+    tools: Mapping[str, ToolDescriptor]
+
+    @classmethod
+    def of(cls, template: Described) -> PromptDescriptor:
+        nodes = template.outline.nodes
+        tools: dict[str, ToolDescriptor] = {}
+        for tool in (tool for node in nodes for tool in node.tools):
+            described = _describe_tool(tool, twin=tool.name in tools)
+            tools[tool.name] = described
+        return cls(template.ns, template.key, {node.path: _describe_section(node) for node in nodes}, tools)
+
+    def override_section(self, path: SectionPath, body: str) -> SectionOverride:
+        """An override for the section as it is today; one that could not be applied is refused."""
+        section = self.sections.get(path)
+        if section is None:
+            known = ", ".join(".".join(other) for other in self.sections)
+            raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(path)}'; it has: {known}")
+        if not section.accepts_overrides:
+            raise PromptValidationError(f"Section '{'.'.join(path)}' accepts no overrides")
+        if problem := section.problem_with(body):
+            raise PromptValidationError(f"Section '{'.'.join(path)}': {problem}")
+        return SectionOverride(section.content_hash, body)
+
+    def override_tool(
+        self, name: str, *, description: str | None = None, params: Mapping[str, str] | None = None
+    ) -> ToolOverride:
+        """An override for the tool as it is today; one that could not be applied is refused."""
+        tool = self.tools.get(name)
+        if tool is None:
+            raise PromptValidationError(f"Prompt '{self.key}' has no tool '{name}'; it has: {', '.join(self.tools)}")
+        if not tool.accepts_overrides:
+            raise PromptValidationError(f"Tool '{name}' accepts no overrides")
+        if problem := tool.problem_with(description, params or {}):
+            raise PromptValidationError(f"Tool '{name}': {problem}")
+        return ToolOverride(tool.content_hash, description, params or {})
+
+    def new_override(self, tag: str) -> PromptOverride:
+        """An override of this prompt with nothing in it yet."""
+        return PromptOverride(self.ns, self.key, tag)
+
+
+def _describe_section(node: Node) -> SectionDescriptor:
+    section = node.section
+    params_type = section.params_type
+    names = () if params_type is None else tuple(column.name for column in fields(cast(Any, params_type)))
+    if section.source is None:
+        made_by = f"{type(section).__module__}.{type(section).__qualname__}"
+        return SectionDescriptor(node.path, _hash("code", made_by), accepts_overrides=False, placeholders=names)
+    source = dedent(section.source).strip()
+    return SectionDescriptor(node.path, _hash("text", source), section.accepts_overrides, names, source)
+
+
+def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:
+    """A name that two tools share in different sections is closed: an override could not say which one it means."""
+    described = tool.param_descriptions
+    columns = () if tool.params_type is None else fields(cast(Any, tool.params_type))
+    params = {column.name: described.get(column.name, "") for column in columns}
+    words = [part for name, text in params.items() for part in (name, text)]
+    return ToolDescriptor(
+        tool.name,
+        _hash("tool", tool.description, *words),
+        tool.accepts_overrides and not twin,
+        tool.description,
+        params,
+    )
+
+
+def _hash(*parts: str) -> str:
+    digest = sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
