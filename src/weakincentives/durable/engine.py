@@ -5,33 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from math import ceil
 from typing import Any, TypeVar, cast
 
-from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
+from dbos import DBOS, SetWorkflowID
 from dbos._context import assert_current_dbos_context
 from dbos._utils import GlobalParams
 
 from weakincentives.durable.database import SCHEMA
 from weakincentives.durable.errors import DurableError, Released
 from weakincentives.durable.lease import FleetLease, Lease, SoleLease
-from weakincentives.durable.store import APPLICATION, NO_TENANT, Store
+from weakincentives.durable.limits import QueueLimits
+from weakincentives.durable.store import APPLICATION, Store
 from weakincentives.durable.work import Approval, Question
 
 T = TypeVar("T")
 Body = Callable[[Any], Any]
 
 _POLL_SECONDS = 0.1
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """How much of a queue runs at once: per worker, per tenant over all workers, and starts per second."""
-
-    concurrency: int = 8
-    tenant_concurrency: int | None = None
-    rate: float | None = None
 
 
 class Engine:
@@ -75,8 +66,13 @@ class Engine:
                     "first, or run the other one in a process of its own."
                 )
             engine = cls(store, version=version, lease_seconds=lease_seconds)
-            engine._launch(bodies, queues, max_attempts)
+            # Before the launch: work that waited in a queue starts during it.
             cls._current = engine
+            try:
+                engine._launch(bodies, queues, max_attempts)
+            except BaseException:
+                cls._current = None
+                raise
             return engine
 
     def start(self, loop: str, work_id: str, request: Any) -> Any:
@@ -142,6 +138,8 @@ class Engine:
 
     def _launch(self, bodies: dict[str, Body], queues: dict[str, QueueLimits], max_attempts: int) -> None:
         identity = self._lease.join()
+        # A handler of its own keeps the engine from printing; what it logs goes where the program's logging says.
+        logging.getLogger("dbos").addHandler(logging.NullHandler())
         try:
             for queue, limits in queues.items():
                 self._register_queue(queue, limits)
@@ -156,7 +154,7 @@ class Engine:
                     "executor_id": identity,
                     "serializer": cast(Any, self.store.serializer),
                     "use_listen_notify": False,
-                    "log_level": "ERROR",
+                    "log_level": "WARNING",
                 }
             )
             self.identity = identity
@@ -172,7 +170,7 @@ class Engine:
             name,
             worker_concurrency=limits.concurrency,
             partition_concurrency=limits.tenant_concurrency,
-            limiter={"limit": max(1, round(limits.rate)), "period": max(1.0, 1 / limits.rate)} if limits.rate else None,
+            limiter={"limit": ceil(limits.rate), "period": ceil(limits.rate) / limits.rate} if limits.rate else None,
             polling_interval_sec=_POLL_SECONDS,
         )
 

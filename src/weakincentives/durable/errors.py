@@ -1,14 +1,14 @@
 """What can go wrong with durable work.
 
-    WinkError
-    └── DurableError
-        ├── DatabaseBusyError     another process runs the work of this SQLite file
-        ├── KeyConflictError      the key belongs to another request
-        ├── NoSuchWorkError       nothing is known under this key
-        ├── WorkPendingError      the result is not there yet
-        ├── WorkCancelledError    the work was cancelled
-        ├── DeadLetterError       the work brought its workers down too often
-        └── RemoteError           the work failed with an exception that this process does not know
+WinkError
+└── DurableError
+    ├── DatabaseBusyError     another process runs the work of this SQLite file
+    ├── KeyConflictError      the key belongs to another request
+    ├── NoSuchWorkError       nothing is known under this key
+    ├── WorkPendingError      the result is not there yet
+    ├── WorkCancelledError    the work was cancelled
+    ├── DeadLetterError       the work brought its workers down too often
+    └── RemoteError           the work failed with an exception that this process does not know
 """
 
 from __future__ import annotations

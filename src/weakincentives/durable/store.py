@@ -16,12 +16,14 @@ from dbos import DBOSClient
 from dbos._schemas.system_database import SystemSchema
 
 from weakincentives.durable.database import SCHEMA
-from weakincentives.durable.errors import DurableError, KeyConflictError, NoSuchWorkError
+from weakincentives.durable.errors import DurableError, KeyConflictError, NoSuchWorkError, RemoteError
 from weakincentives.durable.serializer import TaggedSerializer
 from weakincentives.durable.work import Approval, Question, Step, Work, engine_status, status_of
 
 APPLICATION = "weakincentives"
 NO_TENANT = "-"
+# Where work that was started without a queue goes on; every process that runs the loop serves it.
+DIRECT = ".direct"
 _FOREVER_MS = 2**62
 _TABLE_LOCK = 7_739_461
 
@@ -59,10 +61,15 @@ class Store:
             dbos_system_schema=SCHEMA,
             serializer=cast(Any, self.serializer),
             application_name=APPLICATION,
+            lazy=True,
         )
         self._system = self.client._sys_db
         self.engine = self._system.engine
-        self._create()
+        try:
+            self._create()
+        except sa.exc.OperationalError as error:
+            reason = str(error.orig).partition("\n")[0]
+            raise DurableError(f"Cannot use {engine.url.render_as_string(hide_password=True)}: {reason}") from error
 
     def close(self) -> None:
         self.client.destroy()
@@ -91,8 +98,8 @@ class Store:
         if stored is not None and stored != given:
             raise KeyConflictError(f"Key {work_id!r} belongs to another request; use a new key for a new request.")
 
-    def find(self, work_id: str, *, output: bool = False) -> Work:
-        found = self.client.list_workflows(workflow_ids=[work_id], load_input=output, load_output=output)
+    def find(self, work_id: str) -> Work:
+        found = self.client.list_workflows(workflow_ids=[work_id], load_input=False, load_output=False)
         if not found:
             raise NoSuchWorkError(f"Nothing is known under the key {work_id!r}; `wink work list` shows what is.")
         return _work(found[0])
@@ -109,18 +116,41 @@ class Store:
         return tuple(_work(each) for each in found)
 
     def steps(self, work_id: str) -> tuple[Step, ...]:
-        rows = self.client.list_workflow_steps(work_id)
-        return tuple(
-            Step(
-                number=row["function_id"],
-                name=row["function_name"],
-                started_ms=row["started_at_epoch_ms"],
-                completed_ms=row["completed_at_epoch_ms"],
-                error=str(row["error"]) if row["error"] is not None else None,
-                outcome=row["output"],
-            )
-            for row in rows
+        """The recorded steps, without their outcomes: those may be of types that this process does not know."""
+        columns = (
+            _steps.c.function_id,
+            _steps.c.function_name,
+            _steps.c.started_at_epoch_ms,
+            _steps.c.completed_at_epoch_ms,
+            _steps.c.error,
         )
+        query = sa.select(*columns).where(_steps.c.workflow_uuid == work_id).order_by(_steps.c.function_id)
+        with self.engine.connect() as connection:
+            return tuple(Step(*row[:4], self._failure(row[4])) for row in connection.execute(query))
+
+    def outcome(self, work_id: str) -> Any:
+        """What finished work returned; what it raised is raised again."""
+        output, error = self._outcome(work_id)
+        if error is not None:
+            raise self.serializer.deserialize(error)
+        return self.serializer.deserialize(output)
+
+    def failure(self, work_id: str) -> str | None:
+        """What the work failed with, as text."""
+        return self._failure(self._outcome(work_id)[1])
+
+    def _outcome(self, work_id: str) -> tuple[Any, Any]:
+        outputs = SystemSchema.workflow_output
+        query = sa.select(outputs.c.output, outputs.c.error).where(outputs.c.workflow_uuid == work_id)
+        with self.engine.connect() as connection:
+            row = connection.execute(query).one_or_none()
+        return (None, None) if row is None else (row.output, row.error)
+
+    def _failure(self, stored: str | None) -> str | None:
+        if stored is None:
+            return None
+        error = self.serializer.deserialize(stored)
+        return str(error) if isinstance(error, RemoteError) else f"{type(error).__qualname__}: {error}"
 
     def cancel(self, work_id: str) -> None:
         self.find(work_id)
@@ -137,11 +167,11 @@ class Store:
             self.client.rewind_workflow(
                 work_id,
                 start_step=max(last or 1, 1),
-                queue_name=work.queue or work.loop,
+                queue_name=work.queue or work.loop + DIRECT,
                 queue_partition_key=work.tenant or NO_TENANT,
             )
         elif work.status in ("cancelled", "dead"):
-            self.client.resume_workflow(work_id, queue_name=work.queue or work.loop)
+            self.client.resume_workflow(work_id, queue_name=work.queue or work.loop + DIRECT)
             self._set_tenant(work_id)
         else:
             raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
@@ -294,7 +324,7 @@ def _requeued(status: str) -> dict[str, Any]:
         "owner_xid": None,
         "started_at_epoch_ms": None,
         "updated_at": int(time.time() * 1000),
-        "queue_name": sa.func.coalesce(_status.c.queue_name, _status.c.name),
+        "queue_name": sa.func.coalesce(_status.c.queue_name, _status.c.name + DIRECT),
         "queue_partition_key": sa.func.coalesce(_status.c.queue_partition_key, NO_TENANT),
     }
 
@@ -311,7 +341,4 @@ def _work(status: Any) -> Work:
         attempts=status.recovery_attempts or 0,
         created_ms=status.created_at or 0,
         updated_ms=status.updated_at or 0,
-        request=status.input["args"][0] if isinstance(status.input, dict) else None,
-        result=status.output,
-        error=status.error,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 WorkStatus = Literal["queued", "running", "waiting", "done", "failed", "cancelled", "dead"]
 
@@ -44,9 +44,6 @@ class Work:
     attempts: int
     created_ms: int
     updated_ms: int
-    request: Any = None
-    result: Any = None
-    error: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,10 @@ class Step:
     started_ms: int | None
     completed_ms: int | None
     error: str | None
-    outcome: Any
+
+    @property
+    def milliseconds(self) -> int:
+        return (self.completed_ms or 0) - (self.started_ms or 0)
 
 
 @dataclass(frozen=True, slots=True)

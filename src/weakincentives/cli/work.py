@@ -1,0 +1,142 @@
+"""List, show, retry and cancel durable runs.
+
+A run is named loop/key, as `wink work list` prints it. Nothing is imported from your program, so results whose types
+are defined there are shown as stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weakincentives.cli.settings import default
+from weakincentives.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    from weakincentives.durable.store import Store
+    from weakincentives.durable.work import Work
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    listing = verbs.add_parser("list", help="the newest runs, one per line")
+    listing.add_argument("--status", help="only: queued, running, waiting, done, failed, cancelled or dead")
+    listing.add_argument("--loop", help="only the runs of this loop")
+    listing.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")
+    for verb, purpose in (
+        ("show", "one run with its steps and open questions"),
+        ("retry", "start a failed, dead or cancelled run again; recorded steps are kept"),
+        ("cancel", "stop a run at its next step"),
+    ):
+        verbs.add_parser(verb, help=purpose).add_argument("id", help="loop/key")
+    for each in verbs.choices.values():
+        each.add_argument(
+            "--database-url", help="a file or postgresql://... (default: WINK_DATABASE_URL, .wink/durable.db)"
+        )
+        each.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    store = open_store(arguments.database_url or default("database-url"))
+    try:
+        return _VERBS[arguments.verb](store, arguments)
+    finally:
+        store.close()
+
+
+def open_store(url: str | None) -> Store:
+    from weakincentives.durable.database import connect, database_url
+
+    resolved = database_url(url)
+    path = Path(resolved.removeprefix("sqlite:///"))
+    if resolved.startswith("sqlite") and not path.exists():
+        raise UsageError(f"no durable work in {path}; name another file or postgresql://... with --database-url")
+    engine = connect(resolved)
+    from weakincentives.durable.store import Store
+
+    return Store(engine)
+
+
+def show_list(store: Store, arguments: argparse.Namespace) -> int:
+    from weakincentives.durable.work import STATUSES
+
+    if arguments.status and arguments.status not in STATUSES:
+        raise UsageError(f"no status {arguments.status!r}; there are {', '.join(STATUSES)}")
+    found = store.list(status=arguments.status, loop=arguments.loop, limit=arguments.limit)
+    if arguments.json:
+        _print_json([_facts(work) for work in found])
+    else:
+        for work in found:
+            print(f"{work.status:9}  {_time(work.updated_ms)}  {work.attempts}x  {work.id}  {work.worker}".rstrip())
+        if not found:
+            print("nothing", file=sys.stderr)
+    return 0
+
+
+def show_one(store: Store, arguments: argparse.Namespace) -> int:
+    work, steps = store.find(arguments.id), store.steps(arguments.id)
+    questions = store.questions(arguments.id) if work.status == "waiting" else ()
+    failure = store.failure(arguments.id)
+    if arguments.json:
+        listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
+        asked = [{"call_id": q.call_id, "question": q.text, "expires": _time(q.expires_ms)} for q in questions]
+        _print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
+        return 0
+    for name, value in _facts(work).items():
+        print(f"{name:9} {value}")
+    if failure:
+        print(f"error     {failure}")
+    for question in questions:
+        print(f"waits for {question.call_id}: {question.text}")
+    for step in steps:
+        print(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{f'  {step.error}' if step.error else ''}")
+    return 0
+
+
+def retry(store: Store, arguments: argparse.Namespace) -> int:
+    _answer(store.retry(arguments.id), arguments)
+    return 0
+
+
+def cancel(store: Store, arguments: argparse.Namespace) -> int:
+    store.cancel(arguments.id)
+    _answer(store.find(arguments.id), arguments)
+    return 0
+
+
+_VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel}
+
+
+def _answer(work: Work, arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        _print_json(_facts(work))
+    else:
+        print(f"{work.id} is {work.status}")
+
+
+def _facts(work: Work) -> dict[str, Any]:
+    return {
+        "id": work.id,
+        "status": work.status,
+        "version": work.version,
+        "queue": work.queue,
+        "tenant": work.tenant,
+        "worker": work.worker,
+        "attempts": work.attempts,
+        "created": _time(work.created_ms),
+        "updated": _time(work.updated_ms),
+    }
+
+
+def _time(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
