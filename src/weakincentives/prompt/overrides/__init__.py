@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from weakincentives.prompt.overrides.application import Applied, StaleOverride, applied_from, apply
+from weakincentives.prompt.overrides.application import Applied, StaleOverride, apply_override, check_override
 from weakincentives.prompt.overrides.descriptor import PromptDescriptor, SectionDescriptor, ToolDescriptor
 from weakincentives.prompt.overrides.override import LATEST, PromptOverride, SectionOverride, ToolOverride
 from weakincentives.prompt.overrides.store import PromptOverridesError, PromptOverridesStore
@@ -27,8 +27,8 @@ __all__ = [
     "StaleOverride",
     "ToolDescriptor",
     "ToolOverride",
-    "applied_from",
-    "apply",
+    "apply_override",
+    "check_override",
     "diff",
 ]
 

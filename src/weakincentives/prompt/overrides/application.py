@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from weakincentives.prompt.overrides.descriptor import PromptDescriptor, SectionDescriptor, ToolDescriptor
-from weakincentives.prompt.overrides.override import LATEST, PromptOverride, ToolOverride
-from weakincentives.prompt.overrides.store import PromptOverridesStore
-from weakincentives.prompt.text import TemplateText, split_text
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.overrides.override import PromptOverride, ToolOverride
 from weakincentives.prompt.visibility import SectionPath
 
 logger = logging.getLogger(__name__)
@@ -37,24 +34,20 @@ class Applied:
     """What holds: bodies by section, words by tool; `stale` lists what was left out."""
 
     section_bodies: Mapping[SectionPath, str] = field(default_factory=dict)
-    tool_overrides: Mapping[str, ToolOverride] = field(default_factory=dict)
+    tools: Mapping[str, ToolOverride] = field(default_factory=dict)
     stale: tuple[StaleOverride, ...] = ()
 
-    @property
-    def texts(self) -> dict[SectionPath, TemplateText]:
-        """The bodies, split at their placeholders."""
-        return {path: split_text(body, where=".".join(path)) for path, body in self.section_bodies.items()}
 
-    def tool(self, tool: Tool[Any, Any]) -> Tool[Any, Any]:
-        """The tool with the words that hold for it."""
-        override = self.tool_overrides.get(tool.name)
-        return tool if override is None else tool.with_descriptions(override.description, override.params)
+def apply_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
+    """What the override does to the prompt as it is today; everything left out is logged as a warning."""
+    applied = check_override(descriptor, override)
+    for stale in applied.stale:
+        logger.warning("Override %s/%s@%s not applied to %s", override.ns, override.key, override.tag, stale)
+    return applied
 
 
-def apply(descriptor: PromptDescriptor, override: PromptOverride | None) -> Applied:
-    """Sort an override into what holds for the prompt as described and what does not."""
-    if override is None:
-        return Applied()
+def check_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
+    """The same, without a word in the log."""
     bodies: dict[SectionPath, str] = {}
     tools: dict[str, ToolOverride] = {}
     stale: list[StaleOverride] = []
@@ -70,21 +63,17 @@ def apply(descriptor: PromptDescriptor, override: PromptOverride | None) -> Appl
     for name, words in override.tools.items():
         tool = descriptor.tools.get(name)
         problem = _problem(tool, words.expected_hash)
-        if problem is None and tool is not None and (misfit := tool.problem_with(words.description, words.params)):
+        if (
+            problem is None
+            and tool is not None
+            and (misfit := tool.problem_with(words.description, words.param_descriptions))
+        ):
             problem = "invalid", misfit
         if problem is None:
             tools[name] = words
         else:
             stale.append(StaleOverride("tool", name, *problem))
     return Applied(bodies, tools, tuple(stale))
-
-
-def applied_from(store: PromptOverridesStore, descriptor: PromptDescriptor, tag: str = LATEST) -> Applied:
-    """What the store's override does to the prompt today; everything left out is logged as a warning."""
-    applied = apply(descriptor, store.resolve(descriptor, tag))
-    for stale in applied.stale:
-        logger.warning("Override %s/%s@%s not applied to %s", descriptor.ns, descriptor.key, tag, stale)
-    return applied
 
 
 def _problem(described: SectionDescriptor | ToolDescriptor | None, expected_hash: str) -> tuple[Reason, str] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from textwrap import dedent
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt.outline import Node, Outline
@@ -14,19 +14,6 @@ from weakincentives.prompt.overrides.override import PromptOverride, SectionOver
 from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tool import MAX_DESCRIPTION, Tool
 from weakincentives.prompt.visibility import SectionPath
-
-
-class Described(Protocol):
-    """A template, as far as a descriptor needs it."""
-
-    @property
-    def ns(self) -> str: ...
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def outline(self) -> Outline: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +47,16 @@ class ToolDescriptor:
     content_hash: str
     accepts_overrides: bool
     description: str = field(default="", repr=False, compare=False)
-    params: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    param_descriptions: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
-    def problem_with(self, description: str | None, params: Mapping[str, str]) -> str | None:
+    def problem_with(self, description: str | None, param_descriptions: Mapping[str, str]) -> str | None:
         """Why these words cannot stand in for the tool's, or None."""
         if description is not None and not 1 <= len(description) <= MAX_DESCRIPTION:
             return f"the description must be 1 to {MAX_DESCRIPTION} characters, got {len(description)}"
-        unknown = [name for name in params if name not in self.params]
+        unknown = [name for name in param_descriptions if name not in self.param_descriptions]
         if unknown:
-            return f"it has no param {', '.join(map(repr, unknown))}; it has: {', '.join(self.params) or 'none'}"
+            known = ", ".join(self.param_descriptions) or "none"
+            return f"it has no param {', '.join(map(repr, unknown))}; it has: {known}"
         return None
 
 
@@ -82,13 +70,12 @@ class PromptDescriptor:
     tools: Mapping[str, ToolDescriptor]
 
     @classmethod
-    def of(cls, template: Described) -> PromptDescriptor:
-        nodes = template.outline.nodes
+    def of(cls, ns: str, key: str, outline: Outline) -> PromptDescriptor:
+        """The descriptor of a template's own text, without any override."""
         tools: dict[str, ToolDescriptor] = {}
-        for tool in (tool for node in nodes for tool in node.tools):
-            described = _describe_tool(tool, twin=tool.name in tools)
-            tools[tool.name] = described
-        return cls(template.ns, template.key, {node.path: _describe_section(node) for node in nodes}, tools)
+        for tool in (tool for node in outline.nodes for tool in node.tools):
+            tools[tool.name] = _describe_tool(tool, twin=tool.name in tools)
+        return cls(ns, key, {node.path: _describe_section(node) for node in outline.nodes}, tools)
 
     def override_section(self, path: SectionPath, body: str) -> SectionOverride:
         """An override for the section as it is today; one that could not be applied is refused."""
@@ -103,7 +90,7 @@ class PromptDescriptor:
         return SectionOverride(section.content_hash, body)
 
     def override_tool(
-        self, name: str, *, description: str | None = None, params: Mapping[str, str] | None = None
+        self, name: str, *, description: str | None = None, param_descriptions: Mapping[str, str] | None = None
     ) -> ToolOverride:
         """An override for the tool as it is today; one that could not be applied is refused."""
         tool = self.tools.get(name)
@@ -111,9 +98,9 @@ class PromptDescriptor:
             raise PromptValidationError(f"Prompt '{self.key}' has no tool '{name}'; it has: {', '.join(self.tools)}")
         if not tool.accepts_overrides:
             raise PromptValidationError(f"Tool '{name}' accepts no overrides")
-        if problem := tool.problem_with(description, params or {}):
+        if problem := tool.problem_with(description, param_descriptions or {}):
             raise PromptValidationError(f"Tool '{name}': {problem}")
-        return ToolOverride(tool.content_hash, description, params or {})
+        return ToolOverride(tool.content_hash, description, param_descriptions or {})
 
     def new_override(self, tag: str) -> PromptOverride:
         """An override of this prompt with nothing in it yet."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import unified_diff
 
-from weakincentives.prompt.overrides.application import apply
+from weakincentives.prompt.overrides.application import check_override
 from weakincentives.prompt.overrides.descriptor import PromptDescriptor
 from weakincentives.prompt.overrides.override import PromptOverride
 
 
 def diff(descriptor: PromptDescriptor, override: PromptOverride) -> str:
     """A unified diff from the prompt's own words to the override's; what is not applied says so and why."""
-    stale = {(left_out.kind, left_out.name): left_out for left_out in apply(descriptor, override).stale}
+    stale = {(left_out.kind, left_out.name): left_out for left_out in check_override(descriptor, override).stale}
     parts: list[str] = []
     for path, body in override.sections.items():
         section, name = descriptor.sections.get(path), ".".join(path)
@@ -25,8 +25,8 @@ def diff(descriptor: PromptDescriptor, override: PromptOverride) -> str:
             parts.append(f"# not applied: {left_out}\n")
         if words.description is not None:
             parts += _unified(f"tool {name}", tool.description if tool else "", words.description, override.tag)
-        for param, text in words.params.items():
-            before = tool.params.get(param, "") if tool else ""
+        for param, text in words.param_descriptions.items():
+            before = tool.param_descriptions.get(param, "") if tool else ""
             parts += _unified(f"tool {name} param {param}", before, text, override.tag)
     return "".join(parts)
 

@@ -129,7 +129,7 @@ class _Tool:
     name: str
     expected_hash: str
     description: str | None = None
-    params: Mapping[str, str] = field(default_factory=dict)
+    param_descriptions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _encode(override: PromptOverride) -> bytes:
         override.key,
         override.tag,
         tuple(_Section(path, s.expected_hash, tuple(s.body.split("\n"))) for path, s in override.sections.items()),
-        tuple(_Tool(name, t.expected_hash, t.description, t.params) for name, t in override.tools.items()),
+        tuple(_Tool(name, t.expected_hash, t.description, t.param_descriptions) for name, t in override.tools.items()),
     )
     return (json.dumps(serde.dump(document), indent=2, ensure_ascii=False) + "\n").encode()
 
@@ -168,7 +168,10 @@ def _decode(path: Path, data: bytes) -> PromptOverride:
                 section.path: SectionOverride(section.expected_hash, "\n".join(section.body))
                 for section in document.sections
             },
-            {tool.name: ToolOverride(tool.expected_hash, tool.description, tool.params) for tool in document.tools},
+            {
+                tool.name: ToolOverride(tool.expected_hash, tool.description, tool.param_descriptions)
+                for tool in document.tools
+            },
         )
     except (SerdeError, PromptValidationError) as error:
         raise PromptOverridesError(f"Override file {path} is damaged: {error}") from error

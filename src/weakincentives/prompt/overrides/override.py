@@ -25,7 +25,7 @@ class ToolOverride:
 
     expected_hash: str
     description: str | None = None
-    params: Mapping[str, str] = field(default_factory=dict)
+    param_descriptions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
