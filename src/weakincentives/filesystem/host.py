@@ -1,0 +1,286 @@
+"""Files of the machine, below one directory and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from weakincentives.filesystem import search
+from weakincentives.filesystem.errors import (
+    AlreadyExistsError,
+    DirectoryNotEmptyError,
+    FilesystemError,
+    InvalidPathError,
+    IsDirectoryError,
+    NotDirectoryError,
+    NotFoundError,
+    SnapshotError,
+)
+from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
+from weakincentives.filesystem.journal import Journal, Mark
+from weakincentives.filesystem.mirror import Mirror
+from weakincentives.filesystem.paths import Parts, join, split
+from weakincentives.filesystem.protocol import Entry, Kind, Match, Stat, WriteMode
+from weakincentives.filesystem.state import State, Store, create, replace
+from weakincentives.filesystem.text import SNIFF, encode, is_binary, read_lines
+
+
+@dataclass(frozen=True, slots=True)
+class HostSnapshot:
+    """A moment of a HostFilesystem; it keeps what is needed to go back, for as long as it is referred to."""
+
+    mark: Mark
+    tree: Mapping[Parts, State] | None = None
+
+
+class HostFilesystem:
+    """The files below `root`: `HostFilesystem("work")`.
+
+    Paths, symbolic links included, cannot lead out of the root. A snapshot costs nothing; the old content of a file is
+    saved before its first change after it. So restoring undoes what was done through this object, and leaves alone
+    what other processes did.
+
+    `track_external=True` undoes that too: every snapshot then scans the tree and saves files that changed, and
+    restoring takes back anyone's edits. `ignore` names what to leave out of it (`node_modules`, `*.log`, `data/raw`).
+    """
+
+    def __init__(
+        self, root: str | os.PathLike[str], *, track_external: bool = False, ignore: Iterable[str] = ()
+    ) -> None:
+        self._jail = Jail(root)
+        self._store = Store(self._jail)
+        self._journal = Journal(self._store)
+        self._mirror = Mirror(self._store, ignore) if track_external else None
+        self._lock = threading.RLock()
+
+    @property
+    def root(self) -> str:
+        """The absolute path of the root, links resolved."""
+        return self._jail.root
+
+    def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> str:
+        with self._opened(path) as fd, os.fdopen(fd, "rb") as stream:
+            return read_lines(stream, path, offset=offset, limit=limit)
+
+    def read_bytes(self, path: str) -> bytes:
+        with self._opened(path) as fd, os.fdopen(fd, "rb") as stream:
+            return stream.read()
+
+    def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
+        if mode not in ("create", "overwrite", "append"):
+            raise ValueError(f"mode is 'create', 'overwrite' or 'append', not {mode!r}")
+        data = encode(content, path)
+        parts = split(path)
+        with self._lock:
+            self._make_parents(parts[:-1], path)
+            with self._jail.locate(parts, path) as place:
+                status = place.stat()
+                if status is not None:
+                    _check_file(status, path)
+                    if mode == "create":
+                        raise AlreadyExistsError(
+                            f"{path!r} exists already; use mode='overwrite' to replace it", path=path
+                        )
+                    os.close(place.open(os.O_WRONLY))
+                self._record(place)
+                if mode == "append" and status is not None:
+                    with os.fdopen(place.open(os.O_WRONLY | os.O_APPEND), "wb") as stream:
+                        stream.write(data)
+                elif mode == "create":
+                    create(place, data)
+                else:
+                    replace(place, data, None if status is None else stat.S_IMODE(status.st_mode))
+
+    def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
+        parts = split(path)
+        with self._lock:
+            if parents:
+                self._make_parents(parts[:-1], path)
+            try:
+                with self._jail.locate(parts, path) as place:
+                    status = place.stat()
+                    if status is None:
+                        self._record(place)
+                        os.mkdir(place.name, dir_fd=place.fd)
+                    elif not (exist_ok and stat.S_ISDIR(status.st_mode)):
+                        raise AlreadyExistsError(f"{path!r} exists already", path=path)
+            except NotFoundError:
+                raise NotFoundError(
+                    f"Cannot make {path!r}: {join(parts[:-1])!r} does not exist; pass parents=True", path=path
+                ) from None
+
+    def list(self, path: str = ".") -> tuple[Entry, ...]:
+        with self._directory(path) as (fd, base):
+            return tuple(
+                Entry(name, join((*base, name)), kind := _kind(status.st_mode), status.st_size if kind == "file" else 0)
+                for name, status in entries(fd)
+            )
+
+    def glob(self, pattern: str, *, path: str = ".") -> tuple[str, ...]:
+        with self._directory(path):
+            return search.glob(self._walk, pattern, split(path))
+
+    def grep(
+        self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
+    ) -> tuple[Match, ...]:
+        self.stat(path)
+        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit)
+
+    def stat(self, path: str) -> Stat:
+        parts = split(path)
+        with self._jail.locate(parts, path) as place:
+            status = _existing(place, path)
+        kind = _kind(status.st_mode)
+        modified = datetime.fromtimestamp(status.st_mtime, UTC)
+        return Stat(join(parts), kind, status.st_size if kind == "file" else 0, modified)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.stat(path)
+        except (NotFoundError, NotDirectoryError):
+            return False
+        return True
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        parts = split(path)
+        with self._lock, self._jail.locate(parts, path, follow=False) as place:
+            if place.name == ".":
+                raise InvalidPathError("The root cannot be deleted", path=path)
+            status = _existing(place, path)
+            if not stat.S_ISDIR(status.st_mode):
+                self._remove(place, os.unlink)
+                return
+            with _open_directory(place) as fd:
+                if not recursive and os.listdir(fd):
+                    raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
+                self._empty(fd, place.parts)
+            self._remove(place, os.rmdir)
+
+    def snapshot(self) -> HostSnapshot:
+        with self._lock:
+            return HostSnapshot(self._journal.mark(), self._mirror.take() if self._mirror else None)
+
+    def restore(self, snapshot: HostSnapshot) -> None:
+        if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal is not self._journal:
+            raise SnapshotError(f"The snapshot was not taken of this filesystem ({self.root}), or it was closed since")
+        with self._lock:
+            failures = self._journal.go_to(snapshot.mark)
+            if self._mirror is not None and snapshot.tree is not None:
+                failures += self._mirror.go_to(snapshot.tree)
+        if failures:
+            raise SnapshotError(f"Could not restore everything: {'; '.join(failures)}")
+
+    def close(self) -> None:
+        """Forget the snapshots and what was saved for them; the files stay as they are."""
+        with self._lock:
+            self._journal = Journal(self._store)
+            self._store.clear()
+
+    def __repr__(self) -> str:
+        return f"HostFilesystem({self.root!r})"
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        """A descriptor of a regular file; the user of it closes it."""
+        with self._jail.locate(split(path), path) as place:
+            fd = place.open(os.O_RDONLY)
+            try:
+                _check_file(os.fstat(fd), path)
+            except FilesystemError:
+                os.close(fd)
+                raise
+            yield fd
+
+    @contextmanager
+    def _directory(self, path: str) -> Iterator[tuple[int, Parts]]:
+        parts = split(path)
+        with self._jail.locate(parts, path) as place:
+            if not stat.S_ISDIR(_existing(place, path).st_mode):
+                raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
+            with _open_directory(place) as fd:
+                yield fd, parts
+
+    def _walk(self, base: Parts, depth: int | None) -> Iterator[tuple[Parts, Callable[[], bytes]]]:
+        path = join(base)
+        with self._jail.locate(base, path) as place:
+            if not stat.S_ISDIR(_existing(place, path).st_mode):
+                yield base, lambda: self.read_bytes(path)
+                return
+            with _open_directory(place) as fd, closing(walk(fd, base, depth)) as found:
+                for entry, status in found:
+                    if stat.S_ISREG(status.st_mode):
+                        yield entry.parts, lambda entry=entry: _load(entry)  # type: ignore[misc]
+
+    def _make_parents(self, parts: Parts, path: str) -> None:
+        if parts and self.exists(join(parts)):
+            return
+        for depth in range(1, len(parts) + 1):
+            with self._jail.locate(parts[:depth], path) as place:
+                if place.stat() is None:
+                    self._record(place)
+                    os.mkdir(place.name, dir_fd=place.fd)
+
+    def _empty(self, fd: int, base: Parts) -> None:
+        for name, status in entries(fd):
+            place = Place(fd, name, (*base, name))
+            if stat.S_ISDIR(status.st_mode):
+                with _open_directory(place) as inner:
+                    self._empty(inner, place.parts)
+                self._remove(place, os.rmdir)
+            else:
+                self._remove(place, os.unlink)
+
+    def _remove(self, place: Place, remove: Callable[..., None]) -> None:
+        with translated(join(place.parts)):
+            self._record(place)
+            remove(place.name, dir_fd=place.fd)
+
+    def _record(self, place: Place) -> None:
+        if self._mirror is None or self._mirror.ignores(place.parts):
+            self._journal.record(place)
+
+
+@contextmanager
+def _open_directory(place: Place) -> Iterator[int]:
+    fd = place.open(os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _existing(place: Place, path: str) -> os.stat_result:
+    status = place.stat()
+    if status is None:
+        raise NotFoundError(f"{path!r} does not exist", path=path)
+    return status
+
+
+def _check_file(status: os.stat_result, path: str) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsDirectoryError(f"{path!r} is a directory; list it instead", path=path)
+    if not stat.S_ISREG(status.st_mode):
+        raise FilesystemError(f"{path!r} is neither a file nor a directory", path=path)
+
+
+def _load(place: Place) -> bytes:
+    """The content of a file met on a walk; nothing if it is binary or cannot be read any more."""
+    try:
+        with os.fdopen(place.open(os.O_RDONLY), "rb") as stream:
+            head = stream.read(SNIFF)
+            return b"" if is_binary(head) else head + stream.read()
+    except OSError:
+        return b""
+
+
+def _kind(mode: int) -> Kind:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "directory"
+    return "symlink" if stat.S_ISLNK(mode) else "other"

@@ -1,0 +1,222 @@
+"""Reaching places below a root directory and nowhere else.
+
+Every name on the way is opened relative to its parent, without following links; a link is read and its target walked in
+the same manner. So nothing that another process renames or links in between can lead out of the root.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from weakincentives.filesystem.errors import (
+    AlreadyExistsError,
+    DirectoryNotEmptyError,
+    FilesystemError,
+    InvalidPathError,
+    IsDirectoryError,
+    NotDirectoryError,
+    NotFoundError,
+)
+from weakincentives.filesystem.paths import Parts, join
+
+MAX_LINKS = 40
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+OPEN_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in an open directory; `parts` is where it really is, links resolved. The root is the name `.`."""
+
+    fd: int
+    name: str
+    parts: Parts
+
+    def stat(self) -> os.stat_result | None:
+        """What is there, itself a link or not; None if nothing is."""
+        try:
+            return os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def open(self, flags: int, mode: int = 0o666) -> int:
+        return os.open(self.name, flags | NOFOLLOW, mode, dir_fd=self.fd)
+
+
+class Jail:
+    """A root directory and the only way to places below it."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        if os.open not in os.supports_dir_fd:
+            raise FilesystemError("HostFilesystem needs a POSIX system; use InMemoryFilesystem here")
+        self.root = os.path.realpath(root)
+        if not os.path.isdir(self.root):
+            raise NotFoundError(f"Root {os.fspath(root)!r} is not a directory; make it first", path=os.fspath(root))
+
+    @contextmanager
+    def locate(self, parts: Parts, path: str, *, follow: bool = True, links: bool = True) -> Iterator[Place]:
+        """The place of a path whose directory exists; what is there may be missing.
+
+        `follow=False` gives a link at the end itself, `links=False` refuses every link on the way. What the operating
+        system refuses inside the block is raised as a `FilesystemError` that names the path.
+        """
+        walk = _Walk(self.root, path, links=links)
+        try:
+            with translated(path):
+                yield walk.to(parts, follow=follow)
+        finally:
+            walk.close()
+
+
+class _Walk:
+    """One way down from the root: the open directories and their names."""
+
+    __slots__ = ("fds", "left", "names", "path", "root")
+
+    def __init__(self, root: str, path: str, *, links: bool) -> None:
+        self.root = root
+        self.path = path
+        self.left = MAX_LINKS if links else 0
+        self.fds: list[int] = []
+        self.names: list[str] = []
+
+    def to(self, parts: Parts, *, follow: bool) -> Place:
+        self.fds.append(os.open(self.root, OPEN_DIRECTORY))
+        pending = [*reversed(parts)]
+        while pending:
+            name = pending.pop()
+            if name == "..":
+                if not self.names:
+                    raise self.leads_out()
+                self.names.pop()
+                os.close(self.fds.pop())
+                continue
+            if pending:
+                target = self.enter(name)
+            else:
+                target = _readlink(name, self.fds[-1]) if follow else None
+                if target is None:
+                    return Place(self.fds[-1], name, (*self.names, name))
+            if target is not None:
+                pending.extend(reversed(self.follow(target)))
+        return Place(self.fds[-1], ".", tuple(self.names))
+
+    def enter(self, name: str) -> str | None:
+        """Go down into a directory; a link is not entered but its target returned."""
+        try:
+            fd = os.open(name, OPEN_DIRECTORY, dir_fd=self.fds[-1])
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
+                target = _readlink(name, self.fds[-1])
+                if target is not None:
+                    return target
+                raise NotDirectoryError(
+                    f"{self.path!r}: {join((*self.names, name))!r} is a file, not a directory", path=self.path
+                ) from None
+            raise
+        self.fds.append(fd)
+        self.names.append(name)
+        return None
+
+    def follow(self, target: str) -> list[str]:
+        """The names to walk instead of a link."""
+        if self.left == 0:
+            raise InvalidPathError(f"{self.path!r} leads through too many symbolic links", path=self.path)
+        self.left -= 1
+        if target.startswith("/"):
+            if target != self.root and not target.startswith(self.root.rstrip("/") + "/"):
+                raise self.leads_out()
+            target = target[len(self.root) :]
+            self.names.clear()
+            while len(self.fds) > 1:
+                os.close(self.fds.pop())
+        return [name for name in target.split("/") if name not in ("", ".")]
+
+    def leads_out(self) -> InvalidPathError:
+        return InvalidPathError(f"{self.path!r} is a symbolic link that leads out of the root", path=self.path)
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Raise what the operating system refuses as a FilesystemError."""
+    try:
+        yield
+    except FilesystemError:
+        raise
+    except UnicodeEncodeError:
+        raise InvalidPathError(f"Path {path!r} is not valid Unicode", path=path) from None
+    except OSError as error:
+        raise _translate(error, path) from error
+
+
+def entries(fd: int) -> list[tuple[str, os.stat_result]]:
+    """What is in an open directory, by name; what vanishes meanwhile is left out."""
+    found = []
+    with os.scandir(fd) as scan:
+        for entry in scan:
+            try:
+                found.append((entry.name, entry.stat(follow_symlinks=False)))
+            except FileNotFoundError:
+                continue
+    return sorted(found, key=lambda item: item[0])
+
+
+def walk(
+    fd: int, base: Parts, depth: int | None = None, *, skip: Callable[[Parts], bool] | None = None
+) -> Generator[tuple[Place, os.stat_result], None, None]:
+    """Everything below an open directory that can be read, parents first, without following links.
+
+    A place is good until the next step. `skip` leaves out a path and what is below it.
+    """
+    if depth is not None and depth <= 0:
+        return
+    for name, status in entries(fd):
+        parts = (*base, name)
+        if skip is not None and skip(parts):
+            continue
+        yield Place(fd, name, parts), status
+        if stat.S_ISDIR(status.st_mode):
+            try:
+                inner = os.open(name, OPEN_DIRECTORY, dir_fd=fd)
+            except OSError:
+                continue
+            try:
+                yield from walk(inner, parts, None if depth is None else depth - 1, skip=skip)
+            finally:
+                os.close(inner)
+
+
+def _readlink(name: str, fd: int) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=fd)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
+
+_KINDS: dict[int, tuple[type[FilesystemError], str]] = {
+    errno.ENOENT: (NotFoundError, "does not exist"),
+    errno.EEXIST: (AlreadyExistsError, "exists already"),
+    errno.EISDIR: (IsDirectoryError, "is a directory"),
+    errno.ENOTDIR: (NotDirectoryError, "is not a directory"),
+    errno.ENOTEMPTY: (DirectoryNotEmptyError, "is not empty; pass recursive=True"),
+    errno.ENAMETOOLONG: (InvalidPathError, "is too long a name for this system"),
+    errno.ELOOP: (InvalidPathError, "is a symbolic link that changed while it was used"),
+}
+
+
+def _translate(error: OSError, path: str) -> FilesystemError:
+    kind, text = _KINDS.get(error.errno or 0, (FilesystemError, f"failed: {error.strerror or error}"))
+    return kind(f"{path!r} {text}", path=path)

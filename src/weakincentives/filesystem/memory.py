@@ -1,0 +1,211 @@
+"""Files that live in the process, in a tree whose snapshots cost nothing."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from weakincentives.filesystem import search
+from weakincentives.filesystem.errors import (
+    AlreadyExistsError,
+    DirectoryNotEmptyError,
+    InvalidPathError,
+    IsDirectoryError,
+    NotDirectoryError,
+    NotFoundError,
+    SnapshotError,
+)
+from weakincentives.filesystem.paths import Parts, join, split
+from weakincentives.filesystem.protocol import Entry, Match, Stat, WriteMode
+from weakincentives.filesystem.text import encode, read_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Names and what they hold: the bytes of a file, or another directory."""
+
+    entries: Mapping[str, Directory | bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class InMemorySnapshot:
+    """A tree that nothing changes any more; it can be serialised and restored in another process."""
+
+    root: Directory
+
+
+class InMemoryFilesystem:
+    """A filesystem in memory: `InMemoryFilesystem({"notes/today.md": "..."})`.
+
+    A snapshot is the root of the tree, taken in O(1). The first change below it copies the directories on its way;
+    directories made since the last snapshot are changed in place.
+    """
+
+    __slots__ = ("_fresh", "_lock", "_root")
+
+    def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
+        self._lock = threading.RLock()
+        self._root = Directory()
+        self._fresh: dict[int, dict[str, Directory | bytes]] = {}
+        for path, content in (files or {}).items():
+            self.write(path, content, mode="create")
+
+    def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> str:
+        return read_lines(io.BytesIO(self.read_bytes(path)), path, offset=offset, limit=limit)
+
+    def read_bytes(self, path: str) -> bytes:
+        node = self._node(path)
+        if isinstance(node, Directory):
+            raise IsDirectoryError(f"{path!r} is a directory; list it instead", path=path)
+        return node
+
+    def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
+        if mode not in ("create", "overwrite", "append"):
+            raise ValueError(f"mode is 'create', 'overwrite' or 'append', not {mode!r}")
+        data = encode(content, path)
+        parts = _parts(path)
+        with self._lock:
+            old = self._find(parts, path)
+            if isinstance(old, Directory):
+                raise IsDirectoryError(f"{path!r} is a directory", path=path)
+            if old is not None and mode == "create":
+                raise AlreadyExistsError(f"{path!r} exists already; use mode='overwrite' to replace it", path=path)
+            self._change(parts[:-1])[parts[-1]] = (old or b"") + data if mode == "append" else data
+
+    def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
+        parts = _parts(path)
+        with self._lock:
+            old = self._find(parts, path)
+            if old is not None:
+                if exist_ok and isinstance(old, Directory):
+                    return
+                raise AlreadyExistsError(f"{path!r} exists already", path=path)
+            if not parents and self._find(parts[:-1], path) is None:
+                raise NotFoundError(
+                    f"Cannot make {path!r}: {join(parts[:-1])!r} does not exist; pass parents=True", path=path
+                )
+            self._change(parts)
+
+    def list(self, path: str = ".") -> tuple[Entry, ...]:
+        with self._lock:
+            node = self._node(path)
+            if not isinstance(node, Directory):
+                raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
+            children = sorted(node.entries.items(), key=_by_name)
+        base = split(path)
+        return tuple(
+            Entry(name, join((*base, name)), "directory", 0)
+            if isinstance(child, Directory)
+            else Entry(name, join((*base, name)), "file", len(child))
+            for name, child in children
+        )
+
+    def glob(self, pattern: str, *, path: str = ".") -> tuple[str, ...]:
+        if not isinstance(self._node(path), Directory):
+            raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
+        return search.glob(self._walk, pattern, split(path))
+
+    def grep(
+        self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
+    ) -> tuple[Match, ...]:
+        self._node(path)
+        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit)
+
+    def stat(self, path: str) -> Stat:
+        node = self._node(path)
+        name = join(split(path))
+        return Stat(name, "directory", 0) if isinstance(node, Directory) else Stat(name, "file", len(node))
+
+    def exists(self, path: str) -> bool:
+        try:
+            return self._find(_parts(path), path) is not None
+        except NotDirectoryError:
+            return False
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        parts = _parts(path)
+        if not parts:
+            raise InvalidPathError("The root cannot be deleted", path=path)
+        with self._lock:
+            node = self._node(path)
+            if isinstance(node, Directory) and node.entries and not recursive:
+                raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
+            del self._change(parts[:-1])[parts[-1]]
+
+    def snapshot(self) -> InMemorySnapshot:
+        with self._lock:
+            self._fresh = {}
+            return InMemorySnapshot(self._root)
+
+    def restore(self, snapshot: InMemorySnapshot) -> None:
+        if not isinstance(snapshot, InMemorySnapshot):
+            raise SnapshotError(f"An InMemoryFilesystem restores its own snapshots, not {type(snapshot).__name__}")
+        with self._lock:
+            self._fresh = {}
+            self._root = snapshot.root
+
+    def __repr__(self) -> str:
+        return f"InMemoryFilesystem({len(self.glob('**'))} files)"
+
+    def _find(self, parts: Parts, path: str) -> Directory | bytes | None:
+        node: Directory | bytes | None = self._root
+        for depth, name in enumerate(parts):
+            if not isinstance(node, Directory):
+                raise NotDirectoryError(f"{path!r}: {join(parts[:depth])!r} is a file, not a directory", path=path)
+            node = node.entries.get(name)
+            if node is None:
+                return None
+        return node
+
+    def _node(self, path: str) -> Directory | bytes:
+        node = self._find(_parts(path), path)
+        if node is None:
+            raise NotFoundError(f"{path!r} does not exist", path=path)
+        return node
+
+    def _change(self, parts: Parts) -> dict[str, Directory | bytes]:
+        """The entries of a directory, free to be changed; missing directories are made on the way."""
+        self._root, entries = self._own(self._root)
+        for name in parts:
+            child = entries.get(name)
+            entries[name], entries = self._own(child if isinstance(child, Directory) else Directory())
+        return entries
+
+    def _own(self, node: Directory) -> tuple[Directory, dict[str, Directory | bytes]]:
+        fresh = self._fresh.get(id(node.entries))
+        if fresh is not None:
+            return node, fresh
+        entries = dict(node.entries)
+        # Held by reference, so that the id stays this dictionary's for as long as it is looked up.
+        self._fresh[id(entries)] = entries
+        return Directory(entries), entries
+
+    def _walk(self, base: Parts, depth: int | None) -> Iterator[tuple[Parts, Callable[[], bytes]]]:
+        with self._lock:
+            node = self._find(base, join(base))
+            files = list(_files(base, node, depth)) if node is not None else []
+        for parts, content in files:
+            yield parts, lambda content=content: content  # type: ignore[misc]
+
+
+def _files(base: Parts, node: Directory | bytes, depth: int | None) -> Iterator[tuple[Parts, bytes]]:
+    if not isinstance(node, Directory):
+        yield base, node
+    elif depth is None or depth > 0:
+        for name, child in sorted(node.entries.items(), key=_by_name):
+            yield from _files((*base, name), child, None if depth is None else depth - 1)
+
+
+def _by_name(item: tuple[str, object]) -> str:
+    return item[0]
+
+
+def _parts(path: str) -> Parts:
+    parts = split(path)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InvalidPathError(f"Path {path!r} is not valid Unicode", path=path) from None
+    return parts

@@ -1,0 +1,84 @@
+"""Seeing and undoing what other processes change below a root.
+
+Each snapshot scans the tree and saves the files that changed since the last scan, told by their times, size and inode.
+A file that changed so shortly before a scan that its times could not show another change is compared by content.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+
+from weakincentives.filesystem.jail import Place, walk
+from weakincentives.filesystem.paths import Parts
+from weakincentives.filesystem.pattern import compile_filter
+from weakincentives.filesystem.state import DirectoryState, FileState, LinkState, State, Store
+
+SETTLED_NS = 50_000_000
+"""The clocks of filesystems tick in milliseconds: within this time two changes may look like one."""
+
+Signature = tuple[int, ...]
+
+
+class Mirror:
+    """The saved states of a whole tree, kept up to date by scans."""
+
+    def __init__(self, store: Store, ignore: Iterable[str]) -> None:
+        self._store = store
+        self._ignore = [compile_filter(pattern) for pattern in ignore]
+        self._index: dict[Parts, tuple[Signature | None, State]] = {}
+
+    def ignores(self, parts: Parts) -> bool:
+        """Whether the path, or a directory above it, is ignored."""
+        return any(self._skips(parts[:depth]) for depth in range(1, len(parts) + 1))
+
+    def take(self) -> Mapping[Parts, State]:
+        """The whole tree as it is now."""
+        index: dict[Parts, tuple[Signature | None, State]] = {}
+        now = time.time_ns()
+        for place, status in self._scan():
+            known = self._index.get(place.parts, (None, None))[1]
+            state = known if self._is_still(place, status, known) else self._store.save(place, status)
+            settled = now - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS
+            index[place.parts] = (_signature(status) if settled else None, state)
+        self._index = index
+        return {parts: state for parts, (_, state) in index.items()}
+
+    def go_to(self, tree: Mapping[Parts, State]) -> list[str]:
+        """Make the disk that tree again; what could not be done is returned in words."""
+        changes: dict[Parts, State] = {}
+        missing = dict(tree)
+        for place, status in self._scan():
+            state = missing.pop(place.parts, None)
+            if not self._is_still(place, status, state):
+                changes[place.parts] = state
+        return self._store.put_back({**changes, **missing})
+
+    def _scan(self) -> Iterator[tuple[Place, os.stat_result]]:
+        with self._store.jail.locate((), ".") as root, closing(walk(root.fd, (), skip=self._skips)) as found:
+            for place, status in found:
+                if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                    yield place, status
+
+    def _skips(self, parts: Parts) -> bool:
+        return any(matches(parts) for matches in self._ignore)
+
+    def _is_still(self, place: Place, status: os.stat_result, state: State) -> bool:
+        mode = status.st_mode
+        if isinstance(state, DirectoryState):
+            return stat.S_ISDIR(mode) and stat.S_IMODE(mode) == state.mode
+        if isinstance(state, LinkState):
+            return stat.S_ISLNK(mode) and os.readlink(place.name, dir_fd=place.fd) == state.target
+        if not isinstance(state, FileState) or not stat.S_ISREG(mode) or stat.S_IMODE(mode) != state.mode:
+            return False
+        if self._index.get(place.parts) == (_signature(status), state):
+            return True
+        with os.fdopen(place.open(os.O_RDONLY), "rb") as current:
+            return state.blob.equals(current)
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode)
