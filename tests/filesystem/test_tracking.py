@@ -1,0 +1,76 @@
+"""HostFilesystem(track_external=True): what other processes did is restored as well."""
+
+import os
+
+import pytest
+
+from weakincentives.filesystem import HostFilesystem
+
+
+@pytest.fixture
+def fs(root):
+    return HostFilesystem(root, track_external=True, ignore=("node_modules", "*.log", "data/raw"))
+
+
+def test_changes_of_another_process_are_restored(fs, root):
+    (root / "edited").write_text("old")
+    (root / "deleted").write_text("old")
+    (root / "d").mkdir()
+    (root / "d" / "link").symlink_to("edited")
+    (root / "mode").write_text("x")
+    snapshot = fs.snapshot()
+    (root / "edited").write_text("new")
+    (root / "deleted").unlink()
+    (root / "made").mkdir()
+    (root / "made" / "f").write_text("x")
+    (root / "d" / "link").unlink()
+    (root / "d" / "link").write_text("a file")
+    (root / "mode").chmod(0o700)
+    fs.restore(snapshot)
+    assert sorted(os.listdir(root)) == ["d", "deleted", "edited", "mode"]
+    assert ((root / "edited").read_text(), (root / "deleted").read_text()) == ("old", "old")
+    assert os.readlink(root / "d" / "link") == "edited"
+    assert os.stat(root / "mode").st_mode & 0o777 != 0o700
+
+
+def test_an_edit_that_keeps_size_and_times_is_seen(fs, root):
+    path = root / "f"
+    path.write_text("old")
+    os.utime(path, ns=(1, 1))
+    fs.snapshot()
+    snapshot = fs.snapshot()
+    path.write_text("new")
+    os.utime(path, ns=(1, 1))
+    fs.restore(snapshot)
+    assert path.read_text() == "old"
+
+
+def test_ignored_paths_are_left_to_others_but_own_changes_are_undone(fs, root):
+    (root / "data").mkdir()
+    fs.write("app.log", "mine")
+    snapshot = fs.snapshot()
+    fs.write("app.log", "changed")
+    for path in ("node_modules/x/y", "deep/other.log", "data/raw/f", "data/seen"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("theirs")
+    fs.restore(snapshot)
+    assert fs.glob("**") == ("app.log", "data/raw/f", "deep/other.log", "node_modules/x/y")
+    assert fs.read("app.log") == "mine"
+
+
+def test_large_files_are_restored(fs, root):
+    (root / "big").write_bytes(b"1" * 600_000)
+    snapshot = fs.snapshot()
+    (root / "big").write_bytes(b"1" * 599_999 + b"2")
+    fs.restore(snapshot)
+    assert (root / "big").read_bytes() == b"1" * 600_000
+
+
+def test_files_that_did_not_change_are_not_touched(fs, root):
+    (root / "f").write_text("x")
+    before = os.stat(root / "f")
+    snapshot = fs.snapshot()
+    (root / "g").write_text("y")
+    fs.restore(snapshot)
+    after = os.stat(root / "f")
+    assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
