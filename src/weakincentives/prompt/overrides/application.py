@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from weakincentives.prompt.overrides.descriptor import PromptDescriptor, SectionDescriptor, ToolDescriptor
+from weakincentives.prompt.overrides.descriptor import MISSING, PromptDescriptor
 from weakincentives.prompt.overrides.override import PromptOverride, ToolOverride
 from weakincentives.prompt.visibility import SectionPath
 
 logger = logging.getLogger(__name__)
-
-Reason = Literal["changed", "missing", "closed", "invalid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,7 @@ class StaleOverride:
 
     kind: Literal["section", "tool"]
     name: str
-    reason: Reason
+    reason: Literal["missing", "closed", "changed", "invalid"]
     detail: str
 
     def __str__(self) -> str:
@@ -53,34 +51,14 @@ def check_override(descriptor: PromptDescriptor, override: PromptOverride) -> Ap
     stale: list[StaleOverride] = []
     for path, body in override.sections.items():
         section = descriptor.sections.get(path)
-        problem = _problem(section, body.expected_hash)
-        if problem is None and section is not None and (misfit := section.problem_with(body.body)):
-            problem = "invalid", misfit
-        if problem is None:
-            bodies[path] = body.body
-        else:
+        if problem := section.problem_with(body) if section else MISSING:
             stale.append(StaleOverride("section", ".".join(path), *problem))
+        else:
+            bodies[path] = body.body
     for name, words in override.tools.items():
         tool = descriptor.tools.get(name)
-        problem = _problem(tool, words.expected_hash)
-        if (
-            problem is None
-            and tool is not None
-            and (misfit := tool.problem_with(words.description, words.param_descriptions))
-        ):
-            problem = "invalid", misfit
-        if problem is None:
-            tools[name] = words
-        else:
+        if problem := tool.problem_with(words) if tool else MISSING:
             stale.append(StaleOverride("tool", name, *problem))
+        else:
+            tools[name] = words
     return Applied(bodies, tools, tuple(stale))
-
-
-def _problem(described: SectionDescriptor | ToolDescriptor | None, expected_hash: str) -> tuple[Reason, str] | None:
-    if described is None:
-        return "missing", "the prompt has none of this name"
-    if not described.accepts_overrides:
-        return "closed", "it accepts no overrides"
-    if described.content_hash != expected_hash:
-        return "changed", "it was written for other text than today's; write it again or delete it"
-    return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from textwrap import dedent
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt.outline import Node, Outline
@@ -14,6 +14,18 @@ from weakincentives.prompt.overrides.override import PromptOverride, SectionOver
 from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tool import MAX_DESCRIPTION, Tool
 from weakincentives.prompt.visibility import SectionPath
+
+
+class Problem(NamedTuple):
+    """Why an override does not hold."""
+
+    reason: Literal["missing", "closed", "changed", "invalid"]
+    detail: str
+
+
+MISSING = Problem("missing", "the prompt has none of this name")
+CLOSED = Problem("closed", "it accepts no overrides")
+CHANGED = Problem("changed", "it was written for other text than today's; write it again or delete it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +38,19 @@ class SectionDescriptor:
     placeholders: tuple[str, ...] = ()
     source: str | None = field(default=None, repr=False, compare=False)
 
-    def problem_with(self, body: str) -> str | None:
-        """Why this body cannot stand in for the section's text, or None."""
+    def problem_with(self, override: SectionOverride) -> Problem | None:
+        if not self.accepts_overrides:
+            return CLOSED
+        if override.expected_hash != self.content_hash:
+            return CHANGED
         try:
-            names = split_text(body, where="the body").names
+            names = split_text(override.body, where="its body").names
         except PromptValidationError as error:
-            return str(error)
-        unknown = [f"${{{name}}}" for name in dict.fromkeys(names) if name not in self.placeholders]
+            return Problem("invalid", str(error))
+        unknown = ", ".join(f"${{{name}}}" for name in dict.fromkeys(names) if name not in self.placeholders)
         if unknown:
             known = ", ".join(self.placeholders) or "none"
-            return f"the body uses {', '.join(unknown)}, which the section cannot fill; it has: {known}"
+            return Problem("invalid", f"its body uses {unknown}, which the section cannot fill; it has: {known}")
         return None
 
 
@@ -49,14 +64,18 @@ class ToolDescriptor:
     description: str = field(default="", repr=False, compare=False)
     param_descriptions: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
-    def problem_with(self, description: str | None, param_descriptions: Mapping[str, str]) -> str | None:
-        """Why these words cannot stand in for the tool's, or None."""
-        if description is not None and not 1 <= len(description) <= MAX_DESCRIPTION:
-            return f"the description must be 1 to {MAX_DESCRIPTION} characters, got {len(description)}"
-        unknown = [name for name in param_descriptions if name not in self.param_descriptions]
+    def problem_with(self, override: ToolOverride) -> Problem | None:
+        if not self.accepts_overrides:
+            return CLOSED
+        if override.expected_hash != self.content_hash:
+            return CHANGED
+        if override.description is not None and not 1 <= len(override.description) <= MAX_DESCRIPTION:
+            length = len(override.description)
+            return Problem("invalid", f"its description must be 1 to {MAX_DESCRIPTION} characters, got {length}")
+        unknown = ", ".join(repr(name) for name in override.param_descriptions if name not in self.param_descriptions)
         if unknown:
             known = ", ".join(self.param_descriptions) or "none"
-            return f"it has no param {', '.join(map(repr, unknown))}; it has: {known}"
+            return Problem("invalid", f"it has no param {unknown}; it has: {known}")
         return None
 
 
@@ -82,12 +101,11 @@ class PromptDescriptor:
         section = self.sections.get(path)
         if section is None:
             known = ", ".join(".".join(other) for other in self.sections)
-            raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(path)}'; it has: {known}")
-        if not section.accepts_overrides:
-            raise PromptValidationError(f"Section '{'.'.join(path)}' accepts no overrides")
-        if problem := section.problem_with(body):
-            raise PromptValidationError(f"Section '{'.'.join(path)}': {problem}")
-        return SectionOverride(section.content_hash, body)
+            raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(path)}'; it has: {known}.")
+        override = SectionOverride(section.content_hash, body)
+        if problem := section.problem_with(override):
+            raise PromptValidationError(f"Section '{'.'.join(path)}' cannot be overridden so: {problem.detail}.")
+        return override
 
     def override_tool(
         self, name: str, *, description: str | None = None, param_descriptions: Mapping[str, str] | None = None
@@ -95,12 +113,11 @@ class PromptDescriptor:
         """An override for the tool as it is today; one that could not be applied is refused."""
         tool = self.tools.get(name)
         if tool is None:
-            raise PromptValidationError(f"Prompt '{self.key}' has no tool '{name}'; it has: {', '.join(self.tools)}")
-        if not tool.accepts_overrides:
-            raise PromptValidationError(f"Tool '{name}' accepts no overrides")
-        if problem := tool.problem_with(description, param_descriptions or {}):
-            raise PromptValidationError(f"Tool '{name}': {problem}")
-        return ToolOverride(tool.content_hash, description, param_descriptions or {})
+            raise PromptValidationError(f"Prompt '{self.key}' has no tool '{name}'; it has: {', '.join(self.tools)}.")
+        override = ToolOverride(tool.content_hash, description, param_descriptions or {})
+        if problem := tool.problem_with(override):
+            raise PromptValidationError(f"Tool '{name}' cannot be overridden so: {problem.detail}.")
+        return override
 
     def new_override(self, tag: str) -> PromptOverride:
         """An override of this prompt with nothing in it yet."""

@@ -1,0 +1,322 @@
+"""Prompt overrides: descriptors, what holds and what is stale, and the store of JSON files."""
+
+import json
+import logging
+from dataclasses import dataclass, field, replace
+from threading import Thread
+
+import pytest
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolResult
+from weakincentives.prompt.overrides import (
+    Applied,
+    JsonPromptOverridesStore,
+    PromptOverride,
+    PromptOverridesError,
+    SectionOverride,
+    StaleOverride,
+    ToolOverride,
+    apply_override,
+    check_override,
+    diff,
+)
+
+
+@dataclass(frozen=True)
+class Tone:
+    tone: str = "kind"
+
+
+@dataclass(frozen=True)
+class Query:
+    text: str = field(metadata={"description": "what to look for"})
+    limit: int = 10
+
+
+def find(params: Query, *, context: object) -> ToolResult[None]:
+    return ToolResult(message="found", value=None)
+
+
+def make_template(
+    *, body: str = "Be ${tone}.", description: str = "Find things.", closed: bool = False
+) -> PromptTemplate[None]:
+    tool = Tool[Query, None](name="find", description=description, handler=find, accepts_overrides=not closed)
+    inner = MarkdownSection[Tone](title="Inner", key="inner.part", template=body, accepts_overrides=not closed)
+    outer = MarkdownSection(title="Outer", key="outer", template="Outer text.", children=[inner], tools=[tool])
+    return PromptTemplate(ns="demo", key="talk", sections=[outer])
+
+
+INNER = ("outer", "inner.part")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return JsonPromptOverridesStore(tmp_path / "overrides")
+
+
+def test_a_descriptor_hashes_what_an_override_replaces_and_nothing_else():
+    one = make_template().descriptor
+    indented = make_template(body="\n    Be ${tone}.\n  ").descriptor
+    other = make_template(body="Stay ${tone}.").descriptor
+    assert (one.ns, one.key, list(one.sections), list(one.tools)) == ("demo", "talk", [("outer",), INNER], ["find"])
+    assert one == indented
+    assert one.sections[INNER] != other.sections[INNER]
+    assert one.sections[("outer",)] == other.sections[("outer",)]
+    assert one.tools["find"] != make_template(description="Look.").descriptor.tools["find"]
+
+
+def test_an_override_made_for_todays_text_holds():
+    descriptor = make_template().descriptor
+    override = (
+        descriptor.new_override("latest")
+        .with_section(INNER, descriptor.override_section(INNER, "Always ${tone}."))
+        .with_tool("find", descriptor.override_tool("find", param_descriptions={"limit": "at most"}))
+    )
+    applied = check_override(descriptor, override)
+    assert applied == Applied({INNER: "Always ${tone}."}, {"find": override.tools["find"]})
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (make_template(body="New ${tone}.", description="New."), "changed"),
+        (make_template(closed=True), "closed"),
+        (PromptTemplate(ns="demo", key="talk", sections=[]), "missing"),
+    ],
+)
+def test_an_override_that_does_not_hold_is_reported_with_its_reason(template, reason, caplog):
+    descriptor = make_template().descriptor
+    override = PromptOverride(
+        "demo",
+        "talk",
+        sections={INNER: descriptor.override_section(INNER, "x")},
+        tools={"find": descriptor.override_tool("find", description="x")},
+    )
+    with caplog.at_level(logging.WARNING):
+        applied = apply_override(template.descriptor, override)
+    assert (applied.section_bodies, applied.tools) == ({}, {})
+    assert [(stale.kind, stale.name, stale.reason) for stale in applied.stale] == [
+        ("section", "outer.inner.part", reason),
+        ("tool", "find", reason),
+    ]
+    assert "Override demo/talk@latest not applied to section 'outer.inner.part': " in caplog.text
+
+
+@pytest.mark.parametrize("body", ["Costs $5.", "Be ${mood}."])
+def test_a_body_that_cannot_be_filled_does_not_hold_and_cannot_be_made(body):
+    descriptor = make_template().descriptor
+    by_hand = SectionOverride(descriptor.sections[INNER].content_hash, body)
+    applied = check_override(descriptor, descriptor.new_override("latest").with_section(INNER, by_hand))
+    assert [stale.reason for stale in applied.stale] == ["invalid"]
+    with pytest.raises(PromptValidationError, match=r"Section 'outer\.inner\.part' cannot be overridden so"):
+        descriptor.override_section(INNER, body)
+
+
+@pytest.mark.parametrize(
+    "words", [{"description": ""}, {"description": "x" * 2000}, {"param_descriptions": {"nope": "x"}}]
+)
+def test_words_that_do_not_fit_the_tool_do_not_hold_and_cannot_be_made(words):
+    descriptor = make_template().descriptor
+    by_hand = ToolOverride(descriptor.tools["find"].content_hash, **words)
+    applied = check_override(descriptor, descriptor.new_override("latest").with_tool("find", by_hand))
+    assert [stale.reason for stale in applied.stale] == ["invalid"]
+    with pytest.raises(PromptValidationError, match="Tool 'find' cannot be overridden so"):
+        descriptor.override_tool("find", **words)
+
+
+def test_overriding_what_is_not_there_names_what_is():
+    descriptor = make_template().descriptor
+    with pytest.raises(PromptValidationError, match=r"no section 'nope'; it has: outer, outer\.inner\.part"):
+        descriptor.override_section(("nope",), "x")
+    with pytest.raises(PromptValidationError, match="no tool 'nope'; it has: find"):
+        descriptor.override_tool("nope", description="x")
+
+
+def test_a_tool_name_that_two_sections_share_is_closed():
+    def section(key: str, description: str) -> MarkdownSection:
+        tool = Tool[Query, None](name="find", description=description, handler=find)
+        return MarkdownSection(title=key, key=key, template="x", tools=[tool], enabled=lambda: True)
+
+    template = PromptTemplate(ns="demo", key="twins", sections=[section("a", "one"), section("b", "two")])
+    assert template.descriptor.tools["find"].accepts_overrides is False
+
+
+def test_rendering_uses_the_stored_override_of_the_chosen_tag(store):
+    template = make_template()
+    descriptor = template.descriptor
+    store.upsert(
+        PromptOverride(
+            "demo",
+            "talk",
+            "stable",
+            {INNER: descriptor.override_section(INNER, "Always ${tone}.")},
+            {"find": descriptor.override_tool("find", description="Seek.", param_descriptions={"text": "the words"})},
+        )
+    )
+    stable = Prompt(template, overrides_store=store, overrides_tag="stable").bind(Tone("calm")).render()
+    latest = Prompt(template, overrides_store=store).bind(Tone("calm")).render()
+    assert "Always calm." in stable.text and "Be calm." in latest.text
+    assert [tool.description for tool in stable.tools] == ["Seek."]
+    assert stable.tools[0].schema["properties"]["text"]["description"] == "the words"
+    assert [tool.description for tool in latest.tools] == ["Find things."]
+
+
+def test_rendering_leaves_a_stale_override_out_and_warns(store, caplog):
+    old = make_template().descriptor
+    store.upsert(old.new_override("latest").with_section(INNER, old.override_section(INNER, "Old words.")))
+    changed = make_template(body="Newly ${tone}.")
+    with caplog.at_level(logging.WARNING):
+        text = Prompt(changed, overrides_store=store).bind(Tone()).render().text
+    assert "Newly kind." in text
+    assert "it was written for other text than today's" in caplog.text
+
+
+def test_an_edit_shows_at_the_next_render_and_a_deletion_too(store):
+    template = make_template()
+    prompt = Prompt(template, overrides_store=store).bind(Tone())
+    for body in ("One.", "Two."):
+        override = template.descriptor.override_section(INNER, body)
+        store.update(ns="demo", key="talk", change=lambda stored, o=override: stored.with_section(INNER, o))
+        assert body in prompt.render().text
+    assert store.delete(ns="demo", key="talk", tag="latest") is True
+    assert "Be kind." in prompt.render().text
+    assert store.delete(ns="demo", key="talk", tag="latest") is False
+
+
+def test_an_override_can_be_edited_and_promoted():
+    override = (
+        PromptOverride("demo", "talk").with_section(INNER, SectionOverride("h", "b")).with_tool("t", ToolOverride("h"))
+    )
+    assert override.without_section(INNER).without_tool("t") == PromptOverride("demo", "talk")
+    assert override.tagged("stable") == replace(override, tag="stable")
+
+
+def test_what_is_stored_comes_back_equal(store):
+    override = PromptOverride(
+        "demo",
+        "talk",
+        "any tag",
+        {INNER: SectionOverride("h", "  line one\n\nüñí line\r\nlast \n"), ("a",): SectionOverride("h2", "")},
+        {"find": ToolOverride("h3", None, {"x": "y"}), "seek": ToolOverride("h4", "words")},
+    )
+    store.upsert(override)
+    assert store.get(ns="demo", key="talk", tag="any tag") == override
+    assert store.list() == (override,)
+
+
+def test_the_file_is_readable_and_lies_where_its_names_say(store):
+    store.upsert(PromptOverride("demo", "talk", sections={("a",): SectionOverride("h", "one\ntwo")}))
+    path = store.root_dir / "demo" / "talk" / "latest.json"
+    assert path == store.path_of(ns="demo", key="talk")
+    assert json.loads(path.read_text())["sections"] == [{"path": ["a"], "expected_hash": "h", "body": ["one", "two"]}]
+
+
+def test_odd_names_stay_inside_the_root_and_apart(store):
+    names = [
+        "..",
+        ".",
+        "../../etc",
+        "/abs",
+        "a/b",
+        "A",
+        "a",
+        "a%2fb",
+        "c:\\x",
+        "nul\0",
+        "é",
+        "x.",
+        "l" * 300,
+        "l" * 301,
+        ".lock",
+    ]
+    for name in names:
+        store.upsert(PromptOverride(name, name, name))
+    assert len({str(store.path_of(ns=name, key=name, tag=name)).lower() for name in names}) == len(names)
+    assert [store.get(ns=name, key=name, tag=name) for name in names] == [PromptOverride(n, n, n) for n in names]
+    assert len(store.list()) == len(names)
+    assert {path.name for path in store.root_dir.parent.iterdir()} == {"overrides"}
+
+
+def test_list_filters_by_namespace_and_key(store):
+    for ns, key in (("b", "k"), ("a", "k"), ("a", "j")):
+        store.upsert(PromptOverride(ns, key))
+    assert [(o.ns, o.key) for o in store.list()] == [("a", "j"), ("a", "k"), ("b", "k")]
+    assert [(o.ns, o.key) for o in store.list(ns="a", key="k")] == [("a", "k")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": "other/1", "ns": "demo", "key": "talk", "tag": "latest"}',
+        '{"format": "weakincentives.override/1", "ns": "demo", "key": "talk", "tag": "latest", "extra": 1}',
+        '{"format": "weakincentives.override/1", "ns": "", "key": "talk", "tag": "latest"}',
+        '{"format": "weakincentives.override/1", "ns": "other", "key": "talk", "tag": "latest"}',
+    ],
+)
+def test_a_damaged_file_is_named_and_never_ignored(store, text):
+    path = store.path_of(ns="demo", key="talk")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(PromptOverridesError, match=r"latest\.json"):
+        store.resolve(make_template().descriptor)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(store):
+    store.upsert(PromptOverride("demo", "talk", sections={("a",): SectionOverride("h", "old")}))
+    with pytest.raises(UnicodeEncodeError):
+        store.upsert(PromptOverride("demo", "talk", sections={("a",): SectionOverride("h", "\ud800")}))
+    assert store.get(ns="demo", key="talk").sections[("a",)].body == "old"
+    assert [path.name for path in store.path_of(ns="demo", key="talk").parent.iterdir()] == ["latest.json"]
+
+
+def test_a_change_that_moves_the_override_is_refused(store):
+    with pytest.raises(PromptOverridesError, match="elsewhere"):
+        store.update(ns="demo", key="talk", change=lambda stored: stored.tagged("stable"))
+
+
+def test_two_writers_who_change_different_sections_both_keep_their_work(store):
+    def write(number: int) -> None:
+        mine = JsonPromptOverridesStore(store.root_dir)
+        for index in range(5):
+            path = (f"s{number}-{index}",)
+            mine.update(
+                ns="demo", key="talk", change=lambda stored, p=path: stored.with_section(p, SectionOverride("h", "b"))
+            )
+
+    threads = [Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.get(ns="demo", key="talk").sections) == 20
+
+
+def test_a_diff_shows_what_changes_and_what_does_not_apply():
+    descriptor = make_template().descriptor
+    override = (
+        descriptor.new_override("latest")
+        .with_section(INNER, descriptor.override_section(INNER, "Always ${tone}."))
+        .with_tool("find", ToolOverride("other", "Seek."))
+    )
+    assert diff(descriptor, override) == (
+        "--- section outer.inner.part (prompt)\n"
+        "+++ section outer.inner.part (latest)\n"
+        "@@ -1 +1 @@\n"
+        "-Be ${tone}.\n"
+        "+Always ${tone}.\n"
+        "# not applied: tool 'find': it was written for other text than today's; write it again or delete it\n"
+        "--- tool find (prompt)\n"
+        "+++ tool find (latest)\n"
+        "@@ -1 +1 @@\n"
+        "-Find things.\n"
+        "+Seek.\n"
+    )
+
+
+def test_a_stale_override_reads_as_a_sentence():
+    stale = StaleOverride("tool", "find", "closed", "it accepts no overrides")
+    assert str(stale) == "tool 'find': it accepts no overrides"
