@@ -1,0 +1,343 @@
+"""Anthropic's Messages API: requests whose prefix stays the same, so that prompt caching holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.network.wire import OPENING, Outgoing, Wire, by_name, encode, encoded_tools
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt.tool import Tool
+from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, StopReason, ToolCall
+
+PROVIDER = "anthropic"
+SLOT = "_encoded_for_anthropic"
+Route = Literal["tool_addition", "append"]
+
+TOOL_CHANGES = "mid-conversation-tool-changes-2026-07-01"
+INLINE_TOOLS = "inline-tools-2026-09-15"
+CACHED = {"type": "ephemeral"}
+
+_TAKES_TOOL_ADDITION = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
+_RETRYABLE = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
+_STOPS: dict[str, StopReason] = {
+    "end_turn": "end",
+    "stop_sequence": "end",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+    "pause_turn": "pause",
+}
+
+
+def best_route(model: str) -> Route:
+    """`tool_addition` where the model is said to take it, else `append`."""
+    return "tool_addition" if _TAKES_TOOL_ADDITION.match(model) else "append"
+
+
+def describe(tool: Tool[Any, Any]) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+
+
+class MessagesWire(Wire):
+    """One run in the form of the Messages API.
+
+    Cache breakpoints: one after the system text (which covers the tools before it), and the automatic one at the end
+    of the conversation, which is a field of its own and so leaves what was sent before untouched.
+    """
+
+    provider = PROVIDER
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        route: Route,
+        codecs: Mapping[str, HostedToolCodec[Any, Any]],
+        parameters: Mapping[str, Any],
+        max_tokens: int,
+    ) -> None:
+        super().__init__(codecs)
+        self._model = model
+        self._route = route
+        self._parameters = parameters
+        self._max_tokens = max_tokens
+        self._start = b""
+        self._start_of: tuple[int, int, object, bytes] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._system: list[bytes] = []
+        self._results: list[bytes] = []
+        self._changes: list[bytes] = []
+        self._betas: dict[str, None] = {}
+        self._declared: set[str] = set()
+
+    def outgoing(self, request: ModelRequest, *, stream: bool = False) -> Outgoing:
+        self._extend(request)
+        self._close_turn()
+        if not self._buffer:
+            self._append(encode({"role": "user", "content": OPENING}))
+        end = b'],"cache_control":{"type":"ephemeral"}'
+        if stream:
+            end += b',"stream":true'
+        return Outgoing((self._begin(request), self._buffer, end, b"}"), self._headers(request))
+
+    def _headers(self, request: ModelRequest) -> Mapping[str, str]:
+        betas = list(self._betas)
+        if request.hosted_tools:
+            betas += self._codec_values("betas", request)
+        return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
+
+    def _begin(self, request: ModelRequest) -> bytes:
+        append = self._route == "append"
+        offered = len(request.tools) if append else request.initial_tools
+        hosted = len(request.hosted_tools) if append else request.initial_hosted_tools
+        system = b",".join(self._system)
+        known = (offered, hosted, request.output, system)
+        if self._start_of != known:
+            tools = encoded_tools(request.tools[:offered], SLOT, describe)
+            tools += [self._hosted(tool, request) for tool in request.hosted_tools[:hosted]]
+            head = encode(
+                {"model": self._model, "max_tokens": self._max_tokens, **self._parameters, **self._output(request)}
+            )
+            listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
+            told = b',"system":[' + system + b"]" if system else b""
+            self._start = head[:-1] + listed + told + b',"messages":['
+            self._start_of = known
+        return self._start
+
+    def _output(self, request: ModelRequest) -> dict[str, Any]:
+        if request.output is None:
+            return {}
+        form = {"type": "json_schema", "schema": request.output.wire_schema}
+        return {"output_config": {**self._parameters.get("output_config", {}), "format": form}}
+
+    def _restart(self) -> None:
+        super()._restart()
+        self._forget()
+
+    def _add(self, message: Message, request: ModelRequest) -> None:
+        role = message.role
+        if role == "tool":
+            result = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.text}
+            self._results.append(encode(result if message.success else {**result, "is_error": True}))
+            return
+        if role in ("tools_added", "tools_removed"):
+            if self._route == "tool_addition":
+                self._add_changes(message, request)
+            return
+        if role == "system" and not self._buffer:
+            self._system.append(encode({"type": "text", "text": message.text, "cache_control": CACHED}))
+            return
+        self._close_turn()
+        if role == "assistant":
+            if not self._buffer:
+                self._append(encode({"role": "user", "content": OPENING}))
+            self._append(b'{"role":"assistant","content":[' + b",".join(_blocks(message)) + b"]}")
+        else:
+            self._append(encode({"role": "user", "content": message.text}))
+
+    def _close_turn(self) -> None:
+        """Results of one turn belong in one user message, and tools that came with them after it."""
+        if self._results:
+            self._append(b'{"role":"user","content":[' + b",".join(self._results) + b"]}")
+            self._results = []
+        if self._changes:
+            self._append(b'{"role":"system","content":[' + b",".join(self._changes) + b"]}")
+            self._changes = []
+
+    def _add_changes(self, message: Message, request: ModelRequest) -> None:
+        self._betas[TOOL_CHANGES] = None
+        if message.role == "tools_removed":
+            self._changes += [_change("tool_removal", name) for name in message.tools]
+            return
+        initial = {tool.name for tool in request.tools[: request.initial_tools]}
+        initial |= {tool.name for tool in request.hosted_tools[: request.initial_hosted_tools]}
+        known = [name for name in message.tools if name in self._declared or name in initial]
+        self._changes += [_change("tool_addition", name) for name in known]
+        new = [name for name in message.tools if name not in known]
+        if not new and any(name in self._declared for name in known):
+            self._betas[INLINE_TOOLS] = None
+        tools, hosted = by_name(new, request.tools, request.hosted_tools)
+        for chunk in encoded_tools(tools, SLOT, describe) + [self._hosted(tool, request) for tool in hosted]:
+            self._betas[INLINE_TOOLS] = None
+            definition = b'{"type":"tool_definition","definition":' + chunk + b"}"
+            self._changes.append(b'{"type":"tool_addition","tool":' + definition + b"}")
+        self._declared.update(new)
+
+    def reply(self, body: bytes | bytearray) -> ModelReply:
+        return _reply(_decode_answer(body))
+
+    def events(self) -> MessageEvents:
+        return MessageEvents()
+
+
+def _change(kind: str, name: str) -> bytes:
+    return encode({"type": kind, "tool": {"type": "tool_reference", "name": name}})
+
+
+def _blocks(message: Message) -> list[bytes]:
+    if message.items and message.provider == PROVIDER:
+        return [item.encode() for item in message.items]
+    blocks = [encode({"type": "text", "text": message.text})] if message.text else []
+    for call in message.tool_calls:
+        head = encode({"type": "tool_use", "id": call.id, "name": call.name})
+        blocks.append(head[:-1] + b',"input":' + _object(call.arguments) + b"}")
+    return blocks
+
+
+def _object(arguments: str) -> bytes:
+    """Arguments as the object that the format asks for; a model's malformed text goes back inside one."""
+    try:
+        value = msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        value = {"malformed": arguments}
+    return encode(value if isinstance(value, dict) else {"malformed": arguments})
+
+
+class _ServerTools(msgspec.Struct):
+    web_search_requests: int = 0
+    web_fetch_requests: int = 0
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = 0
+    output_tokens: int | None = 0
+    cache_read_input_tokens: int | None = 0
+    cache_creation_input_tokens: int | None = 0
+    server_tool_use: _ServerTools | None = None
+
+
+class _Answer(msgspec.Struct):
+    content: list[msgspec.Raw]
+    id: str = ""
+    model: str = ""
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+    stop_details: dict[str, Any] | None = None
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
+class _Text(msgspec.Struct):
+    text: str = ""
+
+
+class _ToolUse(msgspec.Struct):
+    id: str
+    name: str
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_text = msgspec.json.Decoder(_Text).decode
+_decode_use = msgspec.json.Decoder(_ToolUse).decode
+
+
+def _reply(answer: _Answer) -> ModelReply:
+    texts: list[str] = []
+    calls: list[ToolCall] = []
+    items: list[str] = []
+    hosted = 0
+    for raw in answer.content:
+        items.append(bytes(raw).decode())
+        kind = _decode_kind(raw).type
+        if kind == "text":
+            texts.append(_decode_text(raw).text)
+        elif kind == "tool_use":
+            use = _decode_use(raw)
+            calls.append(ToolCall(use.id, use.name, bytes(use.input).decode()))
+        elif kind == "server_tool_use":
+            hosted += 1
+    stop = _STOPS.get(answer.stop_reason or "end_turn", "end")
+    if stop == "refusal" and not texts:
+        texts = [str((answer.stop_details or {}).get("explanation") or "")]
+    if not items and stop == "end":
+        raise Failure(
+            "anthropic answered without any content",
+            phase="response",
+            payload={"id": answer.id, "stop_reason": answer.stop_reason, "content": []},
+            retryable=False,
+        )
+    return ModelReply(
+        text="".join(texts),
+        tool_calls=tuple(calls),
+        usage=_usage(answer.usage, hosted),
+        stop_reason=stop,
+        items=tuple(items),
+        response_id=answer.id,
+        model=answer.model,
+    )
+
+
+def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
+    if usage is None:
+        return TokenUsage(hosted_requests=hosted)
+    cached = usage.cache_read_input_tokens or 0
+    fresh = (usage.input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    return TokenUsage(fresh + cached, usage.output_tokens or 0, cached, 0, hosted)
+
+
+class MessageEvents:
+    """Puts the blocks of a streamed message together again, and passes its text on."""
+
+    def __init__(self) -> None:
+        self._answer: dict[str, Any] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, list[str]] = {}
+
+    def feed(self, event: bytes) -> Iterable[str | ModelReply]:
+        data = msgspec.json.decode(event, type=dict[str, Any])
+        match data.get("type"):
+            case "message_start":
+                self._answer = data["message"]
+            case "content_block_start":
+                self._blocks[data["index"]] = data["content_block"]
+            case "content_block_delta":
+                return self._delta(data["index"], data["delta"])
+            case "content_block_stop":
+                pieces = self._inputs.pop(data["index"], None)
+                if pieces:
+                    self._blocks[data["index"]]["input"] = msgspec.json.decode("".join(pieces) or "{}")
+            case "message_delta":
+                self._answer.update(data["delta"])
+                usage = {key: value for key, value in (data.get("usage") or {}).items() if value is not None}
+                self._answer["usage"] = {**(self._answer.get("usage") or {}), **usage}
+            case "message_stop":
+                blocks = [self._blocks[index] for index in sorted(self._blocks)]
+                return (_reply(_decode_answer(encode({**self._answer, "content": blocks}))),)
+            case "error":
+                error = data.get("error") or {}
+                raise Failure(
+                    f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}",
+                    phase="response",
+                    payload=data,
+                    retryable=error.get("type") in _RETRYABLE,
+                )
+        return ()
+
+    def _delta(self, index: int, delta: dict[str, Any]) -> Iterable[str | ModelReply]:
+        block = self._blocks[index]
+        match delta.get("type"):
+            case "text_delta":
+                block["text"] = block.get("text", "") + delta["text"]
+                return (delta["text"],) if delta["text"] else ()
+            case "input_json_delta":
+                self._inputs.setdefault(index, []).append(delta["partial_json"])
+            case "thinking_delta":
+                block["thinking"] = block.get("thinking", "") + delta["thinking"]
+            case "signature_delta":
+                block["signature"] = delta["signature"]
+            case "citations_delta":
+                block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+        return ()

@@ -1,0 +1,1 @@
+"""How requests reach a vendor: encoded conversations, lean connections, retries, streams."""

@@ -1,0 +1,164 @@
+"""Requests through the vendor's own client, for clients that carry more than settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from weakincentives.adapters.network.response import AsyncStream, Failure, Response, Stream
+from weakincentives.adapters.network.sse import EventReader
+from weakincentives.adapters.network.wire import Outgoing
+
+
+class SdkLine:
+    """Posts bodies through an SDK client without its typed request and response models, whose cost grows with the
+    square of the conversation; retries are ours, so the client's are off."""
+
+    def __init__(self, client: Any, sdk: Any, path: str, *, awaits: bool) -> None:
+        self._client = client
+        self._sdk = sdk
+        self._path = path
+        self._awaits = awaits
+
+    def send(self, outgoing: Outgoing, timeout: float | None) -> Response:
+        return self._translated(lambda: _response(self._post(outgoing, timeout, stream=False)))
+
+    def open(self, outgoing: Outgoing, timeout: float | None) -> Response | Stream:
+        return self._translated(lambda: self._opened(self._post(outgoing, timeout, stream=True)))
+
+    async def send_async(self, outgoing: Outgoing, timeout: float | None) -> Response:
+        if not self._awaits:
+            return await asyncio.to_thread(self.send, outgoing, timeout)
+        try:
+            return _response(await self._options(outgoing, timeout, stream=False))
+        except Exception as error:
+            return self._answer(error)
+
+    async def open_async(self, outgoing: Outgoing, timeout: float | None) -> Response | AsyncStream:
+        if not self._awaits:
+            opened = await asyncio.to_thread(self.open, outgoing, timeout)
+            return opened if isinstance(opened, Response) else _ThreadedStream(opened)
+        try:
+            response = await self._options(outgoing, timeout, stream=True)
+            return _AwaitedStream(response, self._failure)
+        except Exception as error:
+            return self._answer(error)
+
+    def _post(self, outgoing: Outgoing, timeout: float | None, *, stream: bool) -> Any:
+        if self._awaits:
+            name = type(self._client).__name__
+            raise Failure(
+                f"the client is an {name} with a transport of its own, which only evaluate_async can use; "
+                f"pass {name.removeprefix('Async')}(...) or call evaluate_async",
+                retryable=False,
+            )
+        return self._options(outgoing, timeout, stream=stream)
+
+    def _options(self, outgoing: Outgoing, timeout: float | None, *, stream: bool) -> Any:
+        options: dict[str, Any] = {"max_retries": 0}
+        if outgoing.headers:
+            options["headers"] = dict(outgoing.headers)
+        if timeout is not None:
+            options["timeout"] = timeout
+        return self._client.post(
+            self._path,
+            cast_to=_response_type(),
+            body=msgspec.json.decode(outgoing.joined()),
+            options=options,
+            stream=stream,
+            **({"stream_cls": self._sdk.AsyncStream if self._awaits else self._sdk.Stream} if stream else {}),
+        )
+
+    def _opened(self, response: Any) -> Stream:
+        return _BlockingStream(response, self._failure)
+
+    def _translated(self, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except Exception as error:
+            return self._answer(error)
+
+    def _answer(self, error: Exception) -> Response:
+        """An error status as a response, a failure as a failure; what a user's own code raised goes on."""
+        if isinstance(error, self._sdk.APIStatusError):
+            return _response(error.response)
+        raise self._failure(error) from None
+
+    def _failure(self, error: Exception) -> Exception:
+        if isinstance(error, self._sdk.APITimeoutError) or type(error).__name__.endswith("Timeout"):
+            return Failure("the server did not answer in time")
+        if isinstance(error, self._sdk.APIConnectionError):
+            cause = error.__cause__
+            return Failure(f"the connection failed: {cause or error}")
+        if isinstance(error, OSError) or any(kind.__name__ == "TransportError" for kind in type(error).__mro__):
+            return Failure(f"the connection broke: {error}")
+        if type(error).__module__.startswith(self._sdk.__name__):
+            return Failure(f"the {self._sdk.__name__} client refused the request: {error}", retryable=False)
+        return error
+
+
+class _BlockingStream:
+    def __init__(self, response: Any, failure: Callable[[Exception], Exception]) -> None:
+        self._response = response
+        self._pieces: Iterator[bytes] = response.iter_bytes()
+        self._reader = EventReader()
+        self._failure = failure
+
+    def read(self, timeout: float | None) -> list[bytes] | None:
+        try:
+            for piece in self._pieces:
+                events = self._reader.feed(piece)
+                if events:
+                    return events
+        except Exception as error:
+            raise self._failure(error) from None
+        return None
+
+    def close(self) -> None:
+        self._response.close()
+
+
+class _AwaitedStream:
+    def __init__(self, response: Any, failure: Callable[[Exception], Exception]) -> None:
+        self._response = response
+        self._pieces: AsyncIterator[bytes] = response.aiter_bytes()
+        self._reader = EventReader()
+        self._failure = failure
+
+    async def read(self, timeout: float | None) -> list[bytes] | None:
+        try:
+            async with asyncio.timeout(timeout):
+                async for piece in self._pieces:
+                    events = self._reader.feed(piece)
+                    if events:
+                        return events
+        except Exception as error:
+            raise self._failure(error) from None
+        return None
+
+    async def close(self) -> None:
+        await self._response.aclose()
+
+
+class _ThreadedStream:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def read(self, timeout: float | None) -> list[bytes] | None:
+        return await asyncio.to_thread(self._stream.read, timeout)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._stream.close)
+
+
+def _response(raw: Any) -> Response:
+    return Response(raw.status_code, {name.lower(): value for name, value in raw.headers.items()}, raw.content)
+
+
+def _response_type() -> Any:
+    import httpx2
+
+    return httpx2.Response

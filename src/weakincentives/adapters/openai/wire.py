@@ -1,0 +1,327 @@
+"""OpenAI's Responses API: stateless requests, each an extension of the last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.network.wire import Outgoing, Wire, by_name, encode, encoded_tools
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt.tool import Tool
+from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, StopReason, ToolCall
+
+PROVIDER = "openai"
+SLOT = "_encoded_for_openai"
+Route = Literal["additional_tools", "append"]
+
+_TAKES_ADDITIONAL_TOOLS = re.compile(r"(ft:)?(gpt-(4o|4\.1|4\.5|[5-9]|[1-9]\d)|o[3-9])")
+_REASONS = re.compile(r"(ft:)?(gpt-([5-9]|[1-9]\d)(?!.*chat)|o\d)")
+_VERSION = re.compile(r"(?:ft:)?gpt-(\d+)(?:\.(\d+))?")
+_RETRYABLE = frozenset({"server_error", "rate_limit_exceeded"})
+
+
+def best_route(model: str) -> Route:
+    """`additional_tools` where the model is documented to take that item, else `append`."""
+    return "additional_tools" if _TAKES_ADDITIONAL_TOOLS.match(model) else "append"
+
+
+def describe(tool: Tool[Any, Any]) -> dict[str, Any]:
+    """A function tool with a strict schema."""
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.schema,
+        "strict": True,
+    }
+
+
+class ResponsesWire(Wire):
+    """One run in the form of the Responses API."""
+
+    provider = PROVIDER
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        route: Route,
+        codecs: Mapping[str, HostedToolCodec[Any, Any]],
+        parameters: Mapping[str, Any],
+    ) -> None:
+        super().__init__(codecs)
+        self._model = model
+        self._route = route
+        self._parameters = parameters
+        self._declared: set[str] = set()
+        self._start: bytes = b""
+        self._start_of: tuple[int, int, object] | None = None
+
+    def outgoing(self, request: ModelRequest, *, stream: bool = False) -> Outgoing:
+        self._extend(request)
+        end = self._end(request)
+        if stream:
+            end += b',"stream":true'
+        return Outgoing((self._begin(request), self._buffer, b"]", end, b"}"), {})
+
+    def _begin(self, request: ModelRequest) -> bytes:
+        append = self._route == "append"
+        offered = len(request.tools) if append else request.initial_tools
+        hosted = len(request.hosted_tools) if append else request.initial_hosted_tools
+        known = (offered, hosted, request.output)
+        if self._start_of != known:
+            tools = encoded_tools(request.tools[:offered], SLOT, describe)
+            tools += [self._hosted(tool, request) for tool in request.hosted_tools[:hosted]]
+            head = encode({"model": self._model, "store": False, **self._parameters, **self._text(request)})
+            listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
+            self._start = head[:-1] + listed + b',"input":['
+            self._start_of = known
+        return self._start
+
+    def _text(self, request: ModelRequest) -> dict[str, Any]:
+        if request.output is None:
+            return {}
+        form = {"type": "json_schema", "name": "output", "strict": True, "schema": request.output.wire_schema}
+        return {"text": {**self._parameters.get("text", {}), "format": form}}
+
+    def _end(self, request: ModelRequest) -> bytes:
+        end = b""
+        include = list(self._parameters.get("include", ()))
+        if _REASONS.match(self._model):
+            include.append("reasoning.encrypted_content")
+        if request.hosted_tools:
+            include += self._codec_values("include", request)
+        if include:
+            end += b',"include":' + encode(list(dict.fromkeys(include)))
+        if request.revoked and (choice := self._allowed(request)) is not None:
+            end += b',"tool_choice":' + encode(choice)
+        return end
+
+    def _allowed(self, request: ModelRequest) -> dict[str, Any] | str | None:
+        """What may still be called, as a `tool_choice`; None where the model cannot be told."""
+        tools = [tool for tool in request.tools if tool.name not in request.revoked]
+        hosted = [tool for tool in request.hosted_tools if tool.name not in request.revoked]
+        if self._route == "additional_tools" and not _names_added_tools(self._model):
+            added = {tool.name for tool in request.tools[request.initial_tools :]}
+            added |= {tool.name for tool in request.hosted_tools[request.initial_hosted_tools :]}
+            if any(tool.name in added for tool in (*tools, *hosted)):
+                return None
+        if not tools and not hosted:
+            return "none"
+        listed: list[dict[str, Any]] = [{"type": "function", "name": tool.name} for tool in tools]
+        listed += [{"type": self._codec(tool, request).serialize(tool)["type"]} for tool in hosted]
+        return {"type": "allowed_tools", "mode": "auto", "tools": listed}
+
+    def _restart(self) -> None:
+        super()._restart()
+        self._declared = set()
+
+    def _add(self, message: Message, request: ModelRequest) -> None:
+        role = message.role
+        if role == "tool":
+            self._append(
+                encode({"type": "function_call_output", "call_id": message.call_id, "output": message.text})
+            )
+        elif role == "assistant":
+            self._add_assistant(message)
+        elif role == "system":
+            self._append(encode({"role": "developer", "content": message.text}))
+        elif role == "user":
+            self._append(encode({"role": "user", "content": message.text}))
+        elif role == "tools_added" and self._route == "additional_tools":
+            self._add_tools(message, request)
+
+    def _add_assistant(self, message: Message) -> None:
+        if message.items and message.provider == PROVIDER:
+            for item in message.items:
+                self._append(item.encode())
+            return
+        if message.text:
+            self._append(encode({"role": "assistant", "content": message.text}))
+        for call in message.tool_calls:
+            self._append(
+                encode(
+                    {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+                )
+            )
+
+    def _add_tools(self, message: Message, request: ModelRequest) -> None:
+        # A tool that was declared before and revoked since comes back by `tool_choice` alone.
+        names = [name for name in message.tools if name not in self._declared]
+        tools, hosted = by_name(
+            names, request.tools[request.initial_tools :], request.hosted_tools[request.initial_hosted_tools :]
+        )
+        chunks = encoded_tools(tools, SLOT, describe) + [self._hosted(tool, request) for tool in hosted]
+        if chunks:
+            self._declared.update(names)
+            listed = b",".join(chunks)
+            self._append(b'{"type":"additional_tools","role":"developer","tools":[' + listed + b"]}")
+
+    def reply(self, body: bytes | bytearray) -> ModelReply:
+        return _reply(_decode_response(body))
+
+    def events(self) -> ResponseEvents:
+        return ResponseEvents()
+
+
+class ResponseEvents:
+    """Text deltas, and the reply out of the event that closes the response."""
+
+    def feed(self, event: bytes) -> Iterable[str | ModelReply]:
+        if event == b"[DONE]":
+            return ()
+        seen = _decode_event(event)
+        kind = seen.type
+        if kind == "response.output_text.delta":
+            return (seen.delta,) if isinstance(seen.delta, str) and seen.delta else ()
+        if kind in ("response.completed", "response.incomplete", "response.failed"):
+            return (_reply(_decode_response(seen.response)),)
+        if kind == "error":
+            payload = msgspec.json.decode(event)
+            raise Failure(
+                f"openai reported an error in the stream: {seen.message or seen.code or 'no explanation'}",
+                phase="response",
+                payload=payload,
+                retryable=seen.code in _RETRYABLE,
+            )
+        return ()
+
+
+def _names_added_tools(model: str) -> bool:
+    """From gpt-5.6 on, `tool_choice` may name a tool that an `additional_tools` item declared."""
+    found = _VERSION.match(model)
+    return bool(found) and (int(found[1]), int(found[2] or 0)) >= (5, 6)
+
+
+class _InputDetails(msgspec.Struct):
+    cached_tokens: int | None = 0
+
+
+class _OutputDetails(msgspec.Struct):
+    reasoning_tokens: int | None = 0
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Why(msgspec.Struct):
+    reason: str | None = None
+
+
+class _Response(msgspec.Struct):
+    output: list[msgspec.Raw]
+    id: str = ""
+    model: str = ""
+    status: str | None = "completed"
+    usage: _Usage | None = None
+    incomplete_details: _Why | None = None
+    error: dict[str, Any] | None = None
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
+class _Call(msgspec.Struct):
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+class _Message(msgspec.Struct):
+    content: list[_Part] = []
+
+
+class _Event(msgspec.Struct):
+    type: str
+    delta: Any = None
+    response: msgspec.Raw = msgspec.Raw(b"null")
+    code: str | None = None
+    message: str | None = None
+
+
+_decode_response = msgspec.json.Decoder(_Response).decode
+_decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_call = msgspec.json.Decoder(_Call).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+def _reply(response: _Response) -> ModelReply:
+    if response.error or response.status in ("failed", "cancelled"):
+        error = response.error or {}
+        raise Failure(
+            f"openai could not answer: {error.get('message') or response.status}",
+            phase="response",
+            payload=error or {"status": response.status},
+            retryable=error.get("code") in _RETRYABLE,
+        )
+    texts: list[str] = []
+    refusals: list[str] = []
+    calls: list[ToolCall] = []
+    items: list[str] = []
+    hosted = 0
+    for raw in response.output:
+        items.append(bytes(raw).decode())
+        kind = _decode_kind(raw).type
+        if kind == "function_call":
+            call = _decode_call(raw)
+            calls.append(ToolCall(call.call_id, call.name, call.arguments))
+        elif kind == "message":
+            for part in _decode_message(raw).content:
+                if part.text:
+                    texts.append(part.text)
+                elif part.refusal:
+                    refusals.append(part.refusal)
+        elif kind.endswith("_call"):
+            hosted += 1
+    stop: StopReason = "tool_calls" if calls else "end"
+    if response.status == "incomplete":
+        reason = response.incomplete_details.reason if response.incomplete_details else None
+        stop = "content_filter" if reason == "content_filter" else "length"
+    elif refusals:
+        stop, texts = "refusal", refusals
+    if not items and stop == "end":
+        raise Failure(
+            "openai answered without any output",
+            phase="response",
+            payload={"id": response.id, "status": response.status, "output": []},
+            retryable=False,
+        )
+    return ModelReply(
+        text="".join(texts),
+        tool_calls=tuple(calls),
+        usage=_usage(response.usage, hosted),
+        stop_reason=stop,
+        items=tuple(items),
+        response_id=response.id,
+        model=response.model,
+    )
+
+
+def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
+    if usage is None:
+        return TokenUsage(hosted_requests=hosted)
+    read, written = usage.input_tokens_details, usage.output_tokens_details
+    return TokenUsage(
+        usage.input_tokens,
+        usage.output_tokens,
+        (read.cached_tokens or 0) if read else 0,
+        (written.reasoning_tokens or 0) if written else 0,
+        hosted,
+    )

@@ -1,0 +1,185 @@
+"""An HTTP server on loopback that answers from a script and keeps what it was asked.
+
+It speaks just enough HTTP/1.1 for the clients under test, out of one thread with its own event loop, and is quick
+enough to stand behind benchmarks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+from tests.servers.turn import Raw, Turn
+
+
+@dataclass(frozen=True)
+class Received:
+    """One request as it arrived."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @cached_property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One response: a whole body, or the events of a stream (all but `cut_after` of them, if that is given)."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] | None = None
+    events: tuple[bytes, ...] | None = None
+    delay: float = 0.0
+    cut: bool = False
+    cut_after: int | None = None
+    reset: bool = False
+
+
+Step = Turn | Raw
+Script = Iterable[Step] | Callable[[Received], Step]
+
+
+class Loopback:
+    """Serves a script. Subclasses render a `Turn` in their vendor's format."""
+
+    def __init__(self, script: Script = (), *, tls: ssl.SSLContext | None = None) -> None:
+        self.requests: list[Received] = []
+        self.connections = 0
+        self._script = script if callable(script) else iter(tuple(script))
+        self._tls = tls
+        self._ready = threading.Event()
+        self._open: set[asyncio.Transport] = set()
+
+    def render(self, turn: Turn, received: Received) -> Answer:
+        raise NotImplementedError
+
+    def answer(self, received: Received) -> Answer:
+        self.requests.append(received)
+        if callable(self._script):
+            step = self._script(received)
+        else:
+            step = next(self._script, None)
+        if step is None:
+            return Answer(500, b'{"error":{"message":"the script is used up"}}', {"x-should-retry": "false"})
+        if isinstance(step, Raw):
+            return Answer(step.status, step.body, step.headers, None, step.delay, step.cut, None, step.reset)
+        return self.render(step, received)
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._ready.wait(10)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        server = await self._loop.create_server(
+            lambda: _Connection(self), "127.0.0.1", 0, backlog=1024, ssl=self._tls
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        for transport in tuple(self._open):
+            transport.abort()
+        await asyncio.sleep(0)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, server: Loopback) -> None:
+        self._server = server
+        self._buffer = bytearray()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport: asyncio.Transport = transport
+        self._server.connections += 1
+        self._server._open.add(transport)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server._open.discard(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = self._buffer[:end].decode("latin-1").split("\r\n")
+            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+            length = int(headers.get("content-length", 0))
+            if len(self._buffer) < end + 4 + length:
+                return
+            method, target, _ = head[0].split(" ")
+            body = bytes(self._buffer[end + 4 : end + 4 + length])
+            del self._buffer[: end + 4 + length]
+            answer = self._server.answer(Received(method, target, headers, body))
+            if answer.delay:
+                asyncio.get_running_loop().call_later(answer.delay, self._send, answer)
+            else:
+                self._send(answer)
+
+    def _send(self, answer: Answer) -> None:
+        if self._transport.is_closing():
+            return
+        if answer.reset:
+            linger = struct.pack("ii", 1, 0)
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._transport.abort()
+            return
+        headers = {"content-type": "application/json", **(answer.headers or {})}
+        if answer.events is not None:
+            self._stream(answer, {**headers, "content-type": "text/event-stream", "transfer-encoding": "chunked"})
+            return
+        headers.setdefault("content-length", str(len(answer.body)))
+        body = answer.body[: len(answer.body) // 2] if answer.cut else answer.body
+        self._transport.write(_head(answer.status, headers) + body)
+        if answer.cut:
+            self._transport.close()
+
+    def _stream(self, answer: Answer, headers: Mapping[str, str]) -> None:
+        assert answer.events is not None
+        pieces = [_head(answer.status, headers)]
+        for event in answer.events[: answer.cut_after]:
+            pieces.append(b"%x\r\n%b\r\n" % (len(event), event))
+        if answer.cut_after is None:
+            pieces.append(b"0\r\n\r\n")
+        self._transport.write(b"".join(pieces))
+        if answer.cut_after is not None:
+            self._transport.close()
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status} Scripted\r\n{lines}\r\n".encode("latin-1")
+
+
+def event(kind: str, data: Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
