@@ -80,18 +80,20 @@ class Column:
         return tuple(self._items[: self._length] if self._shared else self._items)
 
     def latest(self) -> Any:
-        length = self.length
-        return self._items[length - 1] if length else None
+        if self._shared:
+            return self._items[self._length - 1] if self._length else None
+        return self._items[-1] if self._items else None
 
     def mark(self) -> Mark:
         """The items as they are now, for as long as anyone keeps the mark."""
-        length = self.length
-        self._pinned = max(self._pinned, length)
+        length = self._length if self._shared else len(self._items)
+        if length > self._pinned:
+            self._pinned = length
         return self._items, length
 
     def mark_briefly(self) -> Mark:
         """A mark that is used or dropped before the lock is let go, so that nothing need be kept for it."""
-        return self._items, self.length
+        return self._items, self._length if self._shared else len(self._items)
 
     def view(self) -> SliceView[Any]:
         return SliceView(*self.mark())
@@ -130,7 +132,9 @@ class Column:
         if isinstance(result, self.type):
             self._own([result])
         elif isinstance(result, Append):
-            self.append(self._checked((result.item,), event)[0])
+            if not isinstance(result.item, self.type):
+                raise self._misplaced(result.item, event)
+            self.append(result.item)
         elif isinstance(result, Extend):
             self.extend(self._checked(result.items, event))
         elif isinstance(result, Replace):
@@ -156,8 +160,11 @@ class Column:
             checked = (items,)
         for item in checked:
             if not isinstance(item, self.type):
-                raise SessionError(f"{self.reducer_name(event)} put {item!r} into a slice of {self.type.__qualname__}")
+                raise self._misplaced(item, event)
         return checked
+
+    def _misplaced(self, item: object, event: object) -> SessionError:
+        return SessionError(f"{self.reducer_name(event)} put {item!r} into a slice of {self.type.__qualname__}")
 
     def _own(self, items: list[Any]) -> None:
         self._items, self._shared, self._pinned = items, False, 0
