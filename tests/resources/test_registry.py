@@ -38,6 +38,14 @@ def test_merging_nothing_gives_the_same_registry():
     assert registry.merge(ResourceRegistry()) is registry
 
 
+def test_a_fallback_never_replaces_another_binding():
+    mine, spare = Clock(), Clock()
+    fallback = ResourceRegistry.of(Binding.instance(Clock, spare, fallback=True))
+    for registry in (ResourceRegistry.build({Clock: mine}).merge(fallback), fallback.merge({Clock: mine})):
+        assert registry.create_context().get(Clock) is mine
+    assert ResourceRegistry().merge(fallback).create_context().get(Clock) is spare
+
+
 def test_bindings_cannot_be_changed_through_the_registry():
     with pytest.raises(TypeError):
         ResourceRegistry().bindings[Clock] = Binding.instance(Clock, Clock())

@@ -40,12 +40,15 @@ class Binding(Generic[T]):
 
     What a provider returns belongs to the context, which closes it (`close()` or `aclose()`, sync or async). An
     instance given by `Binding.instance` belongs to the caller and is never closed.
+
+    `fallback=True` says that the binding steps back: it never replaces another binding of the same protocol.
     """
 
     protocol: type[T]
     provider: Callable[[Resolver], T]
     scope: Scope = Scope.SINGLETON
     eager: bool = False
+    fallback: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.protocol, type):
@@ -62,11 +65,11 @@ class Binding(Generic[T]):
             raise ResourceError(f"{name} is bound with eager=True and {self.scope}; only singletons are built at start")
 
     @classmethod
-    def instance(cls, protocol: type[T], value: T) -> Binding[T]:
+    def instance(cls, protocol: type[T], value: T, *, fallback: bool = False) -> Binding[T]:
         """Bind an object that exists already; it stays the caller's to close."""
         if value is None:
             raise ResourceError(f"The resource for {type_name(protocol)} is None; leave it out instead")
-        return Binding(protocol, Constant(value))
+        return Binding(protocol, Constant(value), fallback=fallback)
 
 
 class Constant(Generic[T]):

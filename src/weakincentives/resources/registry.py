@@ -52,7 +52,10 @@ class ResourceRegistry:
         return _registry(found)
 
     def merge(self, other: ResourceRegistry | Mapping[type, Any] | None) -> ResourceRegistry:
-        """Both sets of bindings; where both bind a protocol, `other` wins. A mapping is taken as instances."""
+        """Both sets of bindings; where both bind a protocol, `other` wins unless its binding is a fallback.
+
+        A mapping is taken as instances.
+        """
         if other is None:
             return self
         if not isinstance(other, ResourceRegistry):
@@ -65,7 +68,12 @@ class ResourceRegistry:
             return self
         if not self._bindings:
             return other
-        return _registry({**self._bindings, **other._bindings})
+        winners = {
+            protocol: binding
+            for protocol, binding in other._bindings.items()
+            if not (binding.fallback and protocol in self._bindings)
+        }
+        return _registry({**self._bindings, **winners})
 
     @property
     def bindings(self) -> Mapping[type, Binding[Any]]:
