@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(name: str, words: Sequence[str]) -> int:
     try:
         arguments = parser(name).parse_args(words)
-        return load(name).run(arguments)
+        code = load(name).run(arguments)
+        sys.stdout.flush()
+        return code
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else 2
     except UsageError as error:

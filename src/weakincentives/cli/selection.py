@@ -6,9 +6,11 @@ import argparse
 from typing import Any
 
 from weakincentives.cli.params import read_params
+from weakincentives.cli.store import add_store_option, open_store
 from weakincentives.cli.target import resolve
 from weakincentives.cli.usage import UsageError
 from weakincentives.prompt import Prompt, PromptTemplate, SectionVisibility
+from weakincentives.prompt.overrides import LATEST
 from weakincentives.prompt.visibility import SectionPath
 
 
@@ -28,23 +30,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--open", metavar="KEY", action="append", default=[], help="show this section in full; may be repeated"
     )
+    parser.add_argument("--tag", help="apply the stored overrides with this tag")
+    add_store_option(parser)
 
 
 def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
     """The prompt that the arguments name, with their params bound."""
     words = [word for group in arguments.params for word in group]
-    prompt = as_prompt(arguments.target)
-    return prompt.bind(*read_params(words, prompt.template.outline.params_types))
+    found = named_prompt(arguments.target)
+    if isinstance(found, PromptTemplate):
+        store = open_store(arguments) if arguments.tag else None
+        found = Prompt(found, overrides_store=store, overrides_tag=arguments.tag or LATEST)
+    elif arguments.tag:
+        raise UsageError(f"--tag needs a PromptTemplate; {arguments.target!r} is a Prompt, which brings its own store")
+    return found.bind(*read_params(words, found.template.outline.params_types))
 
 
-def as_prompt(target: str) -> Prompt[Any]:
+def named_template(target: str) -> PromptTemplate[Any]:
+    found = named_prompt(target)
+    return found.template if isinstance(found, Prompt) else found
+
+
+def named_prompt(target: str) -> Prompt[Any] | PromptTemplate[Any]:
     found = resolve(target)
     if callable(found) and not isinstance(found, type):
         found = found()
-    if isinstance(found, Prompt):
+    if isinstance(found, Prompt | PromptTemplate):
         return found
-    if isinstance(found, PromptTemplate):
-        return Prompt(found)
     raise UsageError(f"{target!r} is a {type(found).__name__}; name a PromptTemplate, a Prompt or a function for one")
 
 

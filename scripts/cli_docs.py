@@ -1,0 +1,70 @@
+"""Write docs/cli.md from the parsers of `wink`; `--check` only compares."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from weakincentives.cli.commands import PURPOSES, load, parsers
+from weakincentives.cli.grammar import Argument, Grammar, grammar
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+
+INTRODUCTION = """\
+# Command line
+
+`wink COMMAND --help` says the same in the terminal. Prompts and agents are named as `module:variable`; the working
+directory is searched first. What a command answers goes to stdout, progress to stderr. Exit codes: 0 done, 1 the run
+failed or something was found, 2 wrong usage, 130 interrupted. Colour appears on terminals only, never under `NO_COLOR`.
+
+Where the help of an option says so, its default is looked up as `WINK_OPTION` in the environment, then under
+`[tool.wink]` in `pyproject.toml`, then in `~/.config/wink/config.toml`. `eval "$(wink completion bash)"` completes
+commands and options.
+"""
+
+
+def main(argv: list[str]) -> int:
+    text = page()
+    if argv == ["--check"]:
+        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print("docs/cli.md is not what wink says; run python scripts/cli_docs.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+def page() -> str:
+    parts = [INTRODUCTION]
+    for name, parser in parsers():
+        parts.append("\n".join(section(grammar(parser, PURPOSES[name]), load(name).__doc__ or "")))
+    return "\n".join(parts)
+
+
+def section(command: Grammar, description: str, level: int = 2) -> Iterator[str]:
+    yield f"{'#' * level} {command.name}"
+    yield ""
+    yield description.strip() or f"{command.purpose[:1].upper()}{command.purpose[1:]}."
+    yield ""
+    yield f"    {command.usage}"
+    yield ""
+    if command.arguments:
+        yield "| argument | meaning |"
+        yield "|---|---|"
+        for argument in command.arguments:
+            yield f"| {written(argument)} | {argument.help.replace('|', chr(92) + '|')} |"
+        yield ""
+    for child in command.commands:
+        yield from section(child, "", level + 1)
+
+
+def written(argument: Argument) -> str:
+    value = argument.value.replace("|", "\\|")
+    if not argument.flags:
+        return f"`{value}`"
+    return ", ".join(f"`{flag} {value}`" if value else f"`{flag}`" for flag in argument.flags)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,200 @@
+"""List, show, edit and compare overrides of prompt texts.
+
+An override holds for the text it was written for. When the prompt has changed since, it is stale: it is not applied,
+`show` and `diff` say so, and their exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from weakincentives.cli.output import print_json, progress
+from weakincentives.cli.selection import named_template
+from weakincentives.cli.store import add_store_option, open_store
+from weakincentives.cli.usage import UsageError
+from weakincentives.prompt.overrides import (
+    LATEST,
+    JsonPromptOverridesStore,
+    PromptDescriptor,
+    PromptOverride,
+    StaleOverride,
+    check_override,
+    diff,
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    listing = verbs.add_parser("list", help="every stored override")
+    show = verbs.add_parser("show", help="the texts of a prompt, and what is overridden")
+    compare = verbs.add_parser("diff", help="the prompt's own words beside the override's")
+    edit = verbs.add_parser("edit", help="write another text for a section or a tool")
+    for verb in (show, compare, edit):
+        verb.add_argument("target", metavar="module:variable", help="the prompt")
+    edit.add_argument("name", metavar="KEY", help="the section's key, or the tool's name with --tool")
+    edit.add_argument("--tool", action="store_true", help="KEY names a tool; its description is edited")
+    edit.add_argument("--from", dest="source", metavar="FILE", help="take the text from a file, or - for stdin")
+    edit.add_argument("--delete", action="store_true", help="remove the override")
+    for verb in (show, compare, edit):
+        verb.add_argument("--tag", default=LATEST, help=f"which set of overrides (default: {LATEST})")
+    for verb in (listing, show, compare, edit):
+        add_store_option(verb)
+    for verb in (listing, show, compare):
+        verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    store = open_store(arguments)
+    if arguments.verb == "list":
+        return list_all(store, as_json=arguments.json)
+    descriptor = named_template(arguments.target).descriptor
+    override = store.resolve(descriptor, arguments.tag) or descriptor.new_override(arguments.tag)
+    if arguments.verb == "show":
+        return show_one(descriptor, override, as_json=arguments.json)
+    if arguments.verb == "diff":
+        return compare_one(descriptor, override, as_json=arguments.json)
+    return edit_one(store, descriptor, override, arguments)
+
+
+def list_all(store: JsonPromptOverridesStore, *, as_json: bool) -> int:
+    found = store.list()
+    if as_json:
+        print_json(
+            [
+                {
+                    "ns": override.ns,
+                    "key": override.key,
+                    "tag": override.tag,
+                    "sections": [".".join(path) for path in override.sections],
+                    "tools": list(override.tools),
+                }
+                for override in found
+            ]
+        )
+    for override in () if as_json else found:
+        names = [*(".".join(path) for path in override.sections), *(f"tool {name}" for name in override.tools)]
+        print(f"{override.ns}/{override.key}@{override.tag}: {', '.join(names) or 'empty'}")
+    if not found:
+        progress(f"no overrides in {store.root_dir}")
+    return 0
+
+
+def show_one(descriptor: PromptDescriptor, override: PromptOverride, *, as_json: bool) -> int:
+    rows = states(descriptor, override)
+    if as_json:
+        print_json({"ns": descriptor.ns, "key": descriptor.key, "tag": override.tag, "texts": rows})
+    else:
+        width = max((len(row["name"]) for row in rows), default=0)
+        for row in rows:
+            detail = f": {row['detail']}" if row["detail"] else ""
+            print(f"{row['kind']:7}  {row['name'].ljust(width)}  {row['state']}{detail}")
+    return int(any(row["state"] == "stale" for row in rows))
+
+
+def states(descriptor: PromptDescriptor, override: PromptOverride) -> list[dict[str, Any]]:
+    """One row per text: its own words, overridden, closed to overrides, or with an override that is stale."""
+    stale: dict[tuple[str, str], StaleOverride] = {
+        (left_out.kind, left_out.name): left_out for left_out in check_override(descriptor, override).stale
+    }
+    overridden = {("section", ".".join(path)) for path in override.sections}
+    overridden |= {("tool", name) for name in override.tools}
+    texts: dict[tuple[str, str], bool] = {}
+    for path, section in descriptor.sections.items():
+        texts["section", ".".join(path)] = section.accepts_overrides
+    for name, tool in descriptor.tools.items():
+        texts["tool", name] = tool.accepts_overrides
+    rows = []
+    for kind, name in [*texts, *sorted(overridden - texts.keys())]:
+        left_out = stale.get((kind, name))
+        state = "own words" if texts.get((kind, name), True) else "closed"
+        if (kind, name) in overridden:
+            state = "stale" if left_out else "overridden"
+        rows.append({"kind": kind, "name": name, "state": state, "detail": left_out.detail if left_out else ""})
+    return rows
+
+
+def compare_one(descriptor: PromptDescriptor, override: PromptOverride, *, as_json: bool) -> int:
+    text = diff(descriptor, override)
+    stale = check_override(descriptor, override).stale
+    if as_json:
+        print_json({"diff": text, "stale": [str(left_out) for left_out in stale]})
+    else:
+        print(text, end="")
+    return int(bool(stale))
+
+
+def edit_one(
+    store: JsonPromptOverridesStore,
+    descriptor: PromptDescriptor,
+    override: PromptOverride,
+    arguments: argparse.Namespace,
+) -> int:
+    name: str = arguments.name
+    path = tuple(name.split("."))
+    if not arguments.tool:
+        path = next((known for known in descriptor.sections if ".".join(known) == name), path)
+    label = f"{'tool' if arguments.tool else 'section'} {name} of {descriptor.ns}/{descriptor.key}@{override.tag}"
+
+    if arguments.delete:
+        kept = override.without_tool(name) if arguments.tool else override.without_section(path)
+        if kept == override:
+            raise UsageError(f"nothing is stored for {label}")
+        store.upsert(kept)
+        progress(f"removed {label}")
+        return 0
+
+    before = _current_text(descriptor, override, name, path, is_tool=arguments.tool)
+    after = _new_text(before, arguments.source)
+    if after == before:
+        progress(f"unchanged: {label}")
+        return 0
+
+    def change(stored: PromptOverride) -> PromptOverride:
+        if arguments.tool:
+            words = stored.tools.get(name)
+            params = words.param_descriptions if words else {}
+            return stored.with_tool(name, descriptor.override_tool(name, description=after, param_descriptions=params))
+        return stored.with_section(path, descriptor.override_section(path, after))
+
+    store.update(ns=descriptor.ns, key=descriptor.key, tag=override.tag, change=change)
+    progress(f"stored {label} in {store.path_of(ns=descriptor.ns, key=descriptor.key, tag=override.tag)}")
+    return 0
+
+
+def _current_text(
+    descriptor: PromptDescriptor, override: PromptOverride, name: str, path: tuple[str, ...], *, is_tool: bool
+) -> str:
+    """What is stored, else the prompt's own words; an unknown name is refused by the descriptor."""
+    if is_tool:
+        words = override.tools.get(name)
+        tool = descriptor.tools.get(name)
+        return (words and words.description) or (tool.description if tool else "")
+    stored = override.sections.get(path)
+    section = descriptor.sections.get(path)
+    return stored.body if stored else (section and section.source) or ""
+
+
+def _new_text(before: str, source: str | None) -> str:
+    if source == "-":
+        return sys.stdin.read().strip("\n")
+    if source is not None:
+        try:
+            return Path(source).read_text(encoding="utf-8").strip("\n")
+        except OSError as error:
+            raise UsageError(f"--from {source}: {error}") from None
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / "override.md"
+        draft.write_text(before + "\n", encoding="utf-8")
+        try:
+            subprocess.run([*shlex.split(editor), str(draft)], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise UsageError(f"the editor {editor!r} failed ({error}); set EDITOR, or use --from FILE") from None
+        return draft.read_text(encoding="utf-8").strip("\n")

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from tests.cli.conftest import Wink
+from weakincentives import __version__
+from weakincentives.cli.commands import PURPOSES
+
+
+def test_help_lists_every_command(wink: Wink) -> None:
+    done = wink("--help")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")] == list(PURPOSES)
+
+
+def test_nothing_typed_is_wrong_usage_but_shows_the_help(wink: Wink) -> None:
+    done = wink()
+    assert (done.returncode, done.stdout) == (2, wink("--help").stdout)
+
+
+def test_version(wink: Wink) -> None:
+    assert wink("--version").stdout == f"wink {__version__}\n"
+
+
+def test_an_unknown_command_is_answered_with_those_that_exist(wink: Wink) -> None:
+    done = wink("rander")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("wink: no command 'rander'; there are run, render, ")
+
+
+def test_a_wrong_option_is_wrong_usage(wink: Wink) -> None:
+    done = wink("render", "desk:template", "--nope")
+    assert (done.returncode, "unrecognized arguments: --nope" in done.stderr) == (2, True)
+
+
+def test_help_of_a_command_is_data(wink: Wink) -> None:
+    done = wink("render", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--open KEY" in done.stdout
+
+
+def test_an_interrupt_ends_with_130(wink: Wink) -> None:
+    (wink.folder / "stopped.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
+    assert wink("render", "stopped:prompt").returncode == 130
+
+
+def test_help_imports_no_command_and_no_optional_package(wink: Wink) -> None:
+    script = "import sys; from weakincentives.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    loaded = wink.process("python", "-c", script).stderr.split()
+    assert "weakincentives.cli.render" not in loaded
+    assert not {"msgspec", "rich", "dataclasses"} & set(loaded)
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(wink: Wink) -> None:
+    done = wink.process("sh", "-c", '"$0" -m weakincentives.cli completion fish | true', "python")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from tests.cli.conftest import Wink
+
+
+def override(wink: Wink, text: str = "Say hello to ${name}.", **environment: str) -> None:
+    done = wink("overrides", "edit", "desk:template", "welcome", "--from", "-", stdin=text, **environment)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_an_edited_section_is_rendered_under_its_tag(wink: Wink) -> None:
+    override(wink)
+    guest = ("--params", "Guest.name=Ada")
+    assert "Say hello to Ada." in wink("render", "desk:template", *guest, "--tag", "latest").stdout
+    assert "Greet Ada" in wink("render", "desk:template", *guest).stdout
+
+
+def test_list_and_show_name_what_is_overridden(wink: Wink) -> None:
+    override(wink)
+    assert wink("overrides", "list").stdout == "hotel/desk@latest: welcome\n"
+    assert [row["state"] for row in wink.json("overrides", "show", "desk:template")["texts"]] == [
+        "overridden",
+        "own words",
+        "own words",
+    ]
+
+
+def test_an_override_of_text_that_changed_since_is_stale(wink: Wink) -> None:
+    override(wink)
+    agent = wink.folder / "desk.py"
+    agent.write_text(agent.read_text(encoding="utf-8").replace("Greet", "Welcome"), encoding="utf-8")
+    done = wink("overrides", "show", "desk:template")
+    assert done.returncode == 1
+    assert done.stdout.startswith("section  welcome  stale: it was written for other text than today's")
+    assert wink("overrides", "diff", "desk:template").stdout.startswith("# not applied: section 'welcome'")
+
+
+def test_diff_shows_the_prompts_words_beside_the_overrides(wink: Wink) -> None:
+    override(wink)
+    done = wink("overrides", "diff", "desk:template")
+    assert done.returncode == 0
+    assert "-Greet ${name} for ${nights} nights.\n+Say hello to ${name}.\n" in done.stdout
+
+
+def test_the_editor_of_the_environment_edits(wink: Wink) -> None:
+    done = wink("overrides", "edit", "desk:template", "book", "--tool", EDITOR="sed -i s/Book/Reserve/")
+    assert done.returncode == 0
+    assert "+Reserve a room." in wink("overrides", "diff", "desk:template").stdout
+
+
+def test_an_editor_that_fails_stores_nothing(wink: Wink) -> None:
+    done = wink("overrides", "edit", "desk:template", "welcome", EDITOR="false")
+    assert (done.returncode, "set EDITOR, or use --from FILE" in done.stderr) == (2, True)
+    assert wink.json("overrides", "list") == []
+
+
+def test_a_placeholder_that_the_section_cannot_fill_is_refused(wink: Wink) -> None:
+    done = wink("overrides", "edit", "desk:template", "welcome", "--from", "-", stdin="Hello ${nmae}")
+    assert (done.returncode, "${nmae}" in done.stderr) == (1, True)
+
+
+def test_delete_brings_the_own_words_back(wink: Wink) -> None:
+    override(wink)
+    assert wink("overrides", "edit", "desk:template", "welcome", "--delete").returncode == 0
+    assert wink("overrides", "list").stdout == "hotel/desk@latest: empty\n"
+    assert wink("overrides", "edit", "desk:template", "welcome", "--delete").returncode == 2
+
+
+def test_the_store_is_a_setting(wink: Wink) -> None:
+    override(wink, WINK_STORE="elsewhere")
+    assert wink.json("overrides", "list", WINK_STORE="elsewhere") == wink.json(
+        "overrides", "list", "--store", "elsewhere"
+    )
+    assert wink.json("overrides", "list") == []
