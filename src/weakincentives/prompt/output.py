@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin
 
 from weakincentives import serde
 from weakincentives.errors import OutputParseError, PromptValidationError, SerdeError
+from weakincentives.serde.scan import values
 
 Container = Literal["object", "array"]
 
@@ -145,7 +146,7 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
             other = other or error
     if other is not None:
         raise other
-    for candidate in _values(text, opening):
+    for candidate in values(text, opening):
         try:
             return config.read(candidate)
         except serde.MalformedJson as error:
@@ -162,36 +163,12 @@ def _fenced(text: str) -> Iterator[str]:
             if block is not None:
                 block.append(line)
             continue
-        if block is not None:
+        if block:
             yield "\n".join(block)
         words = line.lstrip("`").split(maxsplit=1)
         block = [] if words and words[0].lower() == "json" else None
-    if block is not None:
+    if block:
         yield "\n".join(block)
-
-
-def _values(text: str, opening: str) -> Iterator[str]:
-    """The JSON values in `text` that start with `opening`, one after the other, in one pass.
-
-    After text that breaks off, the search goes on from where it broke: what lies inside a broken value is no answer,
-    and hostile text is read once.
-    """
-    from json import JSONDecodeError, JSONDecoder
-
-    read = JSONDecoder().raw_decode
-    start = text.find(opening)
-    while start >= 0:
-        try:
-            end = read(text, start)[1]
-        except JSONDecodeError as error:
-            if error.msg.startswith("Unterminated string"):
-                return
-            end = max(error.pos, start + 1)
-        except (RecursionError, ValueError):
-            return
-        else:
-            yield text[start:end]
-        start = text.find(opening, end)
 
 
 def _misfit(error: SerdeError, raw: str, config: StructuredOutputConfig) -> OutputParseError:

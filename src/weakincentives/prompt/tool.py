@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
@@ -39,7 +40,7 @@ class ToolResult(Generic[ResultT]):
         text = render() if callable(render) else self.value
         if not isinstance(text, str):
             text = serde.encode(text).decode()
-        return f"{self.message}\n\n{text}" if self.message else text
+        return "\n\n".join(part for part in (self.message, text) if part)
 
 
 Handler = Callable[..., ToolResult[Any] | Awaitable[ToolResult[Any]]]
@@ -116,6 +117,11 @@ class Tool(Generic[ParamsT, ResultT]):
             for name, value in schema.get("properties", {}).items()
         }
         return {**schema, "properties": properties}
+
+    @cached_property
+    def wire_text(self) -> str:
+        """The tool about as a provider shows it to the model; for counting."""
+        return json.dumps({"name": self.name, "description": self.description, "parameters": self.schema})
 
     @property
     def param_descriptions(self) -> Mapping[str, str]:

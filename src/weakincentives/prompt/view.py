@@ -81,7 +81,9 @@ class View:
     def has_tools(self, path: SectionPath) -> bool:
         """Whether the section or any existing descendant has tools."""
         node = self.outline.by_path[path]
-        return any(below.tools or below.hosted_tools for below in self._existing(node))
+        return any(
+            below.tools or below.hosted_tools for below in self.outline.subtree(node) if self._exists(below)
+        )
 
     def collapsible(self, path: SectionPath) -> bool:
         return self.outline.by_path[path].summary is not None
@@ -97,6 +99,21 @@ class View:
             ("content", bytes(states), node.index), lambda: Plan(self.outline, bytes(states), self._suffix, root=node)
         )
         return "".join(plan.fill(self._params, self._price()))
+
+    def existing(self) -> Iterator[Node]:
+        """Every section that is not disabled, shown or not."""
+        return (node for node in self.outline.nodes if self._exists(node))
+
+    def own_text(self, node: Node) -> str:
+        """The section in full without its children."""
+        states = bytearray(self.shape.states)
+        states[node.index] = FULL
+        for below in self.outline.subtree(node)[1:]:
+            states[below.index] = ABSENT
+        plan = self._cached(
+            ("own", node.index), lambda: Plan(self.outline, bytes(states), self._suffix, root=node)
+        )
+        return "".join(plan.fill(self._params))
 
     def opening(self, path: SectionPath) -> Opening:
         """What would be shown and which tools would come if the section and its closed ancestors were opened."""
@@ -158,7 +175,7 @@ class View:
     def _cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         plans = self.outline.plans
         if key not in plans:
-            if len(plans) >= MAX_PLANS:
+            if len(plans) >= MAX_PLANS + 2 * len(self.outline.nodes):
                 plans.clear()
             plans[key] = make()
         result: T = plans[key]
@@ -218,9 +235,6 @@ class View:
     def _exists(self, node: Node) -> bool:
         return all(self.shape.states[up.index] != ABSENT for up in (node, *self.outline.ancestors(node)))
 
-    def _existing(self, node: Node) -> Iterator[Node]:
-        return (below for below in self.outline.subtree(node) if self._exists(below))
-
 
 def split_tools(offered: Sequence[tuple[Node | None, AnyTool]]) -> tuple[tuple[Tool[Any, Any], ...], tuple[HostedTool[Any], ...]]:
     tools = tuple(tool for _, tool in offered if isinstance(tool, Tool))
@@ -231,5 +245,5 @@ def split_tools(offered: Sequence[tuple[Node | None, AnyTool]]) -> tuple[tuple[T
 def tool_text(tool: AnyTool) -> str:
     """A tool about as a provider shows it to the model; for counting."""
     if isinstance(tool, Tool):
-        return json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.schema})
+        return tool.wire_text
     return json.dumps({"name": tool.name, "kind": tool.kind, "description": tool.description})

@@ -47,6 +47,7 @@ class Message:
     section_key: str = ""
     items: tuple[str, ...] = ()
     provider: str = ""
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,134 @@
+"""The public test double: replies come from a list or from a function of the request."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import is_dataclass
+from types import TracebackType
+from typing import Any
+
+from weakincentives import serde
+from weakincentives.limits import TokenUsage
+from weakincentives.runtime import Channel, ModelReply, ModelRequest, ProviderAdapter, ToolCall
+
+Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
+Script = Iterable[Line] | Callable[[ModelRequest], Line]
+
+
+class ScriptedAdapter(ProviderAdapter):
+    """Answers each request with the next line of its script.
+
+        adapter = ScriptedAdapter([call("read_section", section_key="docs"), "All done."])
+
+    A line is text, a tool call or several, a dataclass (sent as JSON), a `ModelReply`, or an exception to raise.
+    `requests` holds what was asked. Used as a context manager, it checks at the end that the script was used up.
+    """
+
+    name = "scripted"
+
+    def __init__(
+        self,
+        script: Script = (),
+        *,
+        model: str = "scripted",
+        supports_dynamic_tools: bool = True,
+        tool_route: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, **options)
+        self.requests: list[ModelRequest] = []
+        self._supports_dynamic_tools = supports_dynamic_tools
+        self._tool_route = tool_route
+        self._function = script if callable(script) else None
+        self._lines: list[Line] = [] if callable(script) else list(script)
+        self._position = 0
+        self._ids = itertools.count(1)
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        return self._supports_dynamic_tools
+
+    @property
+    def tool_route(self) -> str:
+        return self._tool_route or super().tool_route
+
+    def channel(self) -> Channel:
+        return _ScriptedChannel(self)
+
+    def assert_used_up(self) -> None:
+        """Every line of the script was asked for."""
+        left = len(self._lines) - self._position
+        if left:
+            raise AssertionError(f"{left} of {len(self._lines)} scripted replies were never asked for.")
+
+    def __enter__(self) -> ScriptedAdapter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.assert_used_up()
+
+    def reply(self, request: ModelRequest) -> ModelReply:
+        """The next line as a reply, with usage estimated from the texts."""
+        self.requests.append(request)
+        if self._function is not None:
+            line = self._function(request)
+        elif self._position < len(self._lines):
+            line = self._lines[self._position]
+            self._position += 1
+        else:
+            raise AssertionError(
+                f"The script of {len(self._lines)} replies is used up; '{request.prompt_name}' asked for one more."
+            )
+        return self._as_reply(line, request)
+
+    def _as_reply(self, line: Line, request: ModelRequest) -> ModelReply:
+        if isinstance(line, Exception):
+            raise line
+        if isinstance(line, ModelReply):
+            return line
+        if isinstance(line, ToolCall):
+            line = [line]
+        if isinstance(line, list | tuple) and line and all(isinstance(item, ToolCall) for item in line):
+            calls = tuple(
+                ToolCall(item.id or f"call_{next(self._ids)}", item.name, item.arguments) for item in line
+            )
+            text, stop = "", "tool_calls"
+            spent = sum(len(item.arguments) for item in calls)
+        else:
+            calls, stop = (), "end"
+            structured = isinstance(line, list | tuple) or is_dataclass(line)
+            text = serde.encode(line).decode() if structured else str(line)
+            spent = len(text)
+        asked = sum(len(message.text) for message in request.messages)
+        usage = TokenUsage(input_tokens=asked // 4, output_tokens=spent // 4)
+        return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop)  # type: ignore[arg-type]
+
+
+class _ScriptedChannel:
+    def __init__(self, adapter: ScriptedAdapter) -> None:
+        self._adapter = adapter
+
+    def call(self, request: ModelRequest) -> ModelReply:
+        return self._adapter.reply(request)
+
+    async def call_async(self, request: ModelRequest) -> ModelReply:
+        return self._adapter.reply(request)
+
+    def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
+        reply = self._adapter.reply(request)
+        yield from reply.text.splitlines(keepends=True)
+        yield reply
+
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
+        for part in self.stream(request):
+            yield part
+
+
+def call(name: str, /, *, call_id: str = "", **arguments: Any) -> ToolCall:
+    """A tool call as a model would make it; the id is filled in when the script is played."""
+    return ToolCall(id=call_id, name=name, arguments=json.dumps(arguments))

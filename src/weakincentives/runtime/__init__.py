@@ -1,0 +1,69 @@
+"""The loop that evaluates prompts: messages, tool transactions, events, adapters' common ground."""
+
+from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
+from weakincentives.runtime.adapter import ProviderAdapter
+from weakincentives.runtime.channel import Channel
+from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.drivers import Completed, StreamEvent, TextDelta, ToolEnded, ToolStarted
+from weakincentives.runtime.effects import CallModel, Effect, RunTools
+from weakincentives.runtime.events import (
+    DisclosureRequest,
+    EvaluationFailed,
+    HostedToolInvoked,
+    ModelCalled,
+    PromptExecuted,
+    PromptRendered,
+    RunRestarted,
+    SectionState,
+    ToolInvoked,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
+from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.explain import Explanation
+from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
+from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime.response import PromptResponse
+from weakincentives.runtime.run import Run, RunScope
+
+__all__ = [
+    "BudgetExceededError",
+    "CallModel",
+    "Channel",
+    "Completed",
+    "DeadlineExceededError",
+    "DisclosureRequest",
+    "Effect",
+    "EvaluationFailed",
+    "Explanation",
+    "HostedToolCodec",
+    "HostedToolInvoked",
+    "InnerLoop",
+    "InnerLoopConfig",
+    "MainLoop",
+    "Message",
+    "ModelCalled",
+    "ModelReply",
+    "ModelRequest",
+    "PromptEvaluationError",
+    "PromptExecuted",
+    "PromptRendered",
+    "PromptResponse",
+    "ProviderAdapter",
+    "Run",
+    "RunRestarted",
+    "RunScope",
+    "RunTools",
+    "SectionState",
+    "StreamEvent",
+    "TextDelta",
+    "ToolCall",
+    "ToolEnded",
+    "ToolExecutionOutcome",
+    "ToolExecutor",
+    "ToolInvoked",
+    "ToolStarted",
+    "ToolsInjected",
+    "ToolsWithdrawn",
+]

@@ -1,0 +1,226 @@
+"""What every adapter is: a way to a model, and the same evaluate, stream, resume and explain on top of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from weakincentives.limits import Budget, Deadline, Meter
+from weakincentives.prompt import Prompt, SectionVisibility, Tokenizer
+from weakincentives.prompt.tokens import default_tokenizer
+from weakincentives.runtime.channel import Channel
+from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.drivers import StreamEvent, drive, drive_async, drive_stream, drive_stream_async
+from weakincentives.runtime.explain import Explanation, explain
+from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
+from weakincentives.runtime.response import PromptResponse
+from weakincentives.runtime.run import RunScope
+from weakincentives.session import Session
+
+OutputT = TypeVar("OutputT")
+Visibility = Mapping[tuple[str, ...], SectionVisibility]
+
+
+class Hears(Protocol):
+    """A bus: anything that takes events."""
+
+    def dispatch(self, event: Any) -> None: ...
+
+
+class ProviderAdapter(ABC):
+    """Evaluates prompts on one model of one provider.
+
+    A subclass says what it can (`supports_dynamic_tools`, `tool_route`, `hosted_tool_codecs`) and how to reach the
+    model (`channel`). `hosted_tool_codecs` given here come on top of the adapter's own.
+    """
+
+    name: ClassVar[str] = "adapter"
+    default_codecs: ClassVar[Mapping[str, HostedToolCodec[Any, Any]]] = {}
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None = None,
+        output_retries: int = 1,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        self.model = model
+        self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = {
+            **self.default_codecs,
+            **(hosted_tool_codecs or {}),
+        }
+        self.output_retries = output_retries
+        self._tokenizer = tokenizer
+        self._count_tokens = lru_cache(maxsize=8192)(lambda text: self.tokenizer.count(text))
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        """Whether tools can be added to a conversation; else reading a section with tools starts a new evaluation."""
+        return False
+
+    @property
+    def tool_route(self) -> str:
+        """By which route tools appear mid-conversation."""
+        return "append" if self.supports_dynamic_tools else "restart"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer or default_tokenizer()
+
+    @abstractmethod
+    def channel(self) -> Channel:
+        """A line to the model for one run."""
+
+    def evaluate(
+        self,
+        prompt: Prompt[OutputT],
+        *,
+        session: Session,
+        bus: Hears | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        visibility_overrides: Visibility | None = None,
+        scope: RunScope | None = None,
+    ) -> PromptResponse[OutputT]:
+        """Render, ask the model, run its tools, and so on until it answers.
+
+        `scope` is how a main loop shares one deadline and budget between restarts; it replaces `deadline=` and
+        `budget=`.
+        """
+        loop = self.loop(prompt, session, deadline, budget, visibility_overrides, scope)
+        with _running(loop, bus), prompt.resources:
+            return drive(loop, self.channel())
+
+    async def evaluate_async(
+        self,
+        prompt: Prompt[OutputT],
+        *,
+        session: Session,
+        bus: Hears | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        visibility_overrides: Visibility | None = None,
+        scope: RunScope | None = None,
+    ) -> PromptResponse[OutputT]:
+        """`evaluate` on an event loop."""
+        loop = self.loop(prompt, session, deadline, budget, visibility_overrides, scope)
+        with _running(loop, bus):
+            async with prompt.resources:
+                return await drive_async(loop, self.channel())
+
+    def stream(
+        self,
+        prompt: Prompt[Any],
+        *,
+        session: Session,
+        bus: Hears | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        visibility_overrides: Visibility | None = None,
+    ) -> Iterator[StreamEvent]:
+        """`evaluate` that tells what happens: text deltas, tool starts and ends, and at last the response."""
+        loop = self.loop(prompt, session, deadline, budget, visibility_overrides, None)
+        with _running(loop, bus), prompt.resources:
+            yield from drive_stream(loop, self.channel())
+
+    async def stream_async(
+        self,
+        prompt: Prompt[Any],
+        *,
+        session: Session,
+        bus: Hears | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        visibility_overrides: Visibility | None = None,
+    ) -> AsyncIterator[StreamEvent]:
+        """`stream` on an event loop."""
+        loop = self.loop(prompt, session, deadline, budget, visibility_overrides, None)
+        with _running(loop, bus):
+            async with prompt.resources:
+                async for event in drive_stream_async(loop, self.channel()):
+                    yield event
+
+    def resume(
+        self,
+        prompt: Prompt[OutputT],
+        *,
+        session: Session,
+        bus: Hears | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+    ) -> PromptResponse[OutputT]:
+        """Go on with the run that the session holds: the same next request, in this process or another."""
+        loop = self.loop(prompt, session, deadline, budget, None, None, resume=True)
+        with _running(loop, bus), prompt.resources:
+            return drive(loop, self.channel())
+
+    async def resume_async(
+        self,
+        prompt: Prompt[OutputT],
+        *,
+        session: Session,
+        bus: Hears | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+    ) -> PromptResponse[OutputT]:
+        """`resume` on an event loop."""
+        loop = self.loop(prompt, session, deadline, budget, None, None, resume=True)
+        with _running(loop, bus):
+            async with prompt.resources:
+                return await drive_async(loop, self.channel())
+
+    def explain(
+        self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Visibility | None = None
+    ) -> Explanation:
+        """What would happen, before any money is spent."""
+        return explain(prompt, self.config(), session=session, visibility_overrides=visibility_overrides)
+
+    def loop(
+        self,
+        prompt: Prompt[Any],
+        session: Session,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        visibility_overrides: Visibility | None = None,
+        scope: RunScope | None = None,
+        *,
+        resume: bool = False,
+    ) -> InnerLoop:
+        """The inner loop of one evaluation, for a driver to run."""
+        return InnerLoop(
+            prompt,
+            session,
+            scope or RunScope(Meter(budget, deadline)),
+            self.config(),
+            visibility_overrides=visibility_overrides,
+            resume=resume,
+        )
+
+    def config(self) -> InnerLoopConfig:
+        return InnerLoopConfig(
+            adapter=self.name,
+            model=self.model,
+            supports_dynamic_tools=self.supports_dynamic_tools,
+            tool_route=self.tool_route,
+            output_retries=self.output_retries,
+            hosted_tool_codecs=self.hosted_tool_codecs,
+            count_tokens=self._count_tokens,
+            tokenizer=self.tokenizer.name,
+        )
+
+
+@contextmanager
+def _running(loop: InnerLoop, bus: Hears | None) -> Iterator[None]:
+    """Claim the session, let the bus hear, and end the helper thread of async tools afterwards."""
+    with loop.session.claim(f"{loop.prompt.name} ({loop.scope.run_id})"):
+        unsubscribe = None if bus is None else loop.session.observe(bus.dispatch)
+        try:
+            yield
+        finally:
+            loop.executor.bridge.close()
+            if unsubscribe is not None:
+                unsubscribe()

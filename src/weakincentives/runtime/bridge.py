@@ -1,0 +1,126 @@
+"""Where sync and async meet: one generator of thunks, driven from a thread or from an event loop.
+
+A generator yields functions to call (their results may be awaitable) and resource scopes to close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from weakincentives.resources import ScopedResourceContext
+
+T = TypeVar("T")
+Step = Callable[[], Any] | ScopedResourceContext
+MAX_SIDE_BY_SIDE = 8
+
+
+class AsyncBridge:
+    """An event loop in a thread of its own, started at the first awaitable, for async handlers in sync runs."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def wait(self, awaitable: Any) -> Any:
+        loop = self._started()
+        future: Future[Any] = Future()
+
+        async def run() -> None:
+            try:
+                future.set_result(await awaitable)
+            except BaseException as error:
+                future.set_exception(error)
+
+        context = contextvars.copy_context()
+        loop.call_soon_threadsafe(lambda: loop.create_task(run(), context=context))
+        return future.result()
+
+    def close(self) -> None:
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_run_loop, args=(self._loop,), name="wink-async-tools", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+
+def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
+    """Drive the generator in this thread."""
+
+    def perform(step: Step) -> Any:
+        if isinstance(step, ScopedResourceContext):
+            return step.close()
+        value = step()
+        return bridge.wait(value) if inspect.isawaitable(value) else value
+
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            step = steps.send(value) if error is None else steps.throw(error)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        try:
+            value, error = perform(step), None
+        except BaseException as raised:
+            value, error = None, raised
+
+
+async def call_async(steps: Generator[Step, Any, T]) -> T:
+    """Drive the generator on the running event loop; functions that block are called in a thread."""
+
+    async def perform(step: Step) -> Any:
+        if isinstance(step, ScopedResourceContext):
+            return await step.aclose()
+        value = await asyncio.to_thread(step)
+        return await value if inspect.isawaitable(value) else value
+
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            step = steps.send(value) if error is None else steps.throw(error)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        try:
+            value, error = await perform(step), None
+        except BaseException as raised:
+            value, error = None, raised
+
+
+def side_by_side(functions: Sequence[Callable[[], T]]) -> list[T]:
+    """Call all in threads, each with this context's variables; the results come in order."""
+    with ThreadPoolExecutor(min(len(functions), MAX_SIDE_BY_SIDE)) as pool:
+        futures = [pool.submit(contextvars.copy_context().run, function) for function in functions]
+        return [future.result() for future in futures]
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+        pending = asyncio.all_tasks(loop)
+        for task in pending:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

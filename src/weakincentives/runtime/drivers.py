@@ -1,0 +1,167 @@
+"""Thin drivers of the inner loop: sync, async, and their streaming forms. The logic is all in the loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from weakincentives.runtime.channel import Channel
+from weakincentives.runtime.effects import CallModel, Effect, RunTools
+from weakincentives.runtime.executor import ToolExecutionOutcome
+from weakincentives.runtime.inner_loop import InnerLoop
+from weakincentives.runtime.messages import ModelReply
+from weakincentives.runtime.response import PromptResponse
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Some more of the model's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """A tool call begins."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded:
+    """A tool call came to this."""
+
+    call_id: str
+    name: str
+    success: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The last event of a stream: the whole response."""
+
+    response: PromptResponse[Any]
+
+
+StreamEvent = TextDelta | ToolStarted | ToolEnded | Completed
+
+
+class Steps:
+    """An inner loop advanced by one outcome at a time; `effect` is None once `response` is there."""
+
+    def __init__(self, loop: InnerLoop) -> None:
+        self._generator: Generator[Effect, Any, PromptResponse[Any]] = loop.run()
+        self.response: PromptResponse[Any] | None = None
+        self.effect: Effect | None = None
+        self.answer(None)
+
+    def answer(self, outcome: Any) -> None:
+        try:
+            self.effect = self._generator.send(outcome)
+        except StopIteration as stop:
+            self.effect, self.response = None, stop.value
+
+    def fail(self, error: BaseException) -> None:
+        """Let the loop know; it raises, unless it has an answer to it."""
+        try:
+            self.effect = self._generator.throw(error)
+        except StopIteration as stop:
+            self.effect, self.response = None, stop.value
+
+    def result(self) -> PromptResponse[Any]:
+        assert self.response is not None
+        return self.response
+
+
+def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
+    """Run the loop to its end in this thread."""
+    steps = Steps(loop)
+    while (effect := steps.effect) is not None:
+        outcome: ModelReply | list[ToolExecutionOutcome]
+        try:
+            if isinstance(effect, CallModel):
+                outcome = channel.call(effect.request)
+            else:
+                outcome = loop.executor.execute_all(effect.calls)
+        except BaseException as error:
+            steps.fail(error)
+        else:
+            steps.answer(outcome)
+    return steps.result()
+
+
+async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
+    """Run the loop to its end on the running event loop."""
+    steps = Steps(loop)
+    while (effect := steps.effect) is not None:
+        outcome: ModelReply | list[ToolExecutionOutcome]
+        try:
+            if isinstance(effect, CallModel):
+                outcome = await channel.call_async(effect.request)
+            else:
+                outcome = await loop.executor.execute_all_async(effect.calls)
+        except BaseException as error:
+            steps.fail(error)
+        else:
+            steps.answer(outcome)
+    return steps.result()
+
+
+def drive_stream(loop: InnerLoop, channel: Channel) -> Iterator[StreamEvent]:
+    """Run the loop, telling what happens as it happens."""
+    steps = Steps(loop)
+    while (effect := steps.effect) is not None:
+        outcome: Any = None
+        try:
+            if isinstance(effect, CallModel):
+                for part in channel.stream(effect.request):
+                    if isinstance(part, ModelReply):
+                        outcome = part
+                    else:
+                        yield TextDelta(part)
+            else:
+                yield from _started(effect)
+                outcome = loop.executor.execute_all(effect.calls)
+                yield from _ended(outcome)
+        except BaseException as error:
+            steps.fail(error)
+        else:
+            steps.answer(outcome)
+    yield Completed(steps.result())
+
+
+async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncIterator[StreamEvent]:
+    """`drive_stream` on the running event loop."""
+    steps = Steps(loop)
+    while (effect := steps.effect) is not None:
+        outcome: Any = None
+        try:
+            if isinstance(effect, CallModel):
+                async for part in channel.stream_async(effect.request):
+                    if isinstance(part, ModelReply):
+                        outcome = part
+                    else:
+                        yield TextDelta(part)
+            else:
+                for started in _started(effect):
+                    yield started
+                outcome = await loop.executor.execute_all_async(effect.calls)
+                for ended in _ended(outcome):
+                    yield ended
+        except BaseException as error:
+            steps.fail(error)
+        else:
+            steps.answer(outcome)
+    yield Completed(steps.result())
+
+
+def _started(effect: RunTools) -> Iterator[StreamEvent]:
+    return (ToolStarted(call.id, call.name, call.arguments) for call in effect.calls)
+
+
+def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent]:
+    return (ToolEnded(o.tool_call_id, o.name, o.success, o.message) for o in outcomes)

@@ -1,0 +1,309 @@
+"""Tool calls as transactions: check, snapshot, run, and undo what a failed call did."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weakincentives import serde
+from weakincentives.errors import Problem, PromptEvaluationError, SerdeError
+from weakincentives.prompt import (
+    OpenSectionsParams,
+    OpenSectionsResult,
+    Prompt,
+    ReadSectionParams,
+    ReadSectionResult,
+    SectionPath,
+    SectionVisibility,
+    SetVisibilityOverride,
+    Tool,
+    ToolContext,
+    ToolResult,
+    VisibilityExpansionRequired,
+)
+from weakincentives.prompt.disclosure.collapse import CollapseSectionParams
+from weakincentives.resources import ScopedResourceContext
+from weakincentives.runtime.bridge import AsyncBridge, Step, call_async, call_sync, side_by_side
+from weakincentives.runtime.events import DisclosureRequest, ToolInvoked
+from weakincentives.runtime.messages import ToolCall
+from weakincentives.runtime.run import RunScope
+from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Sections that must be opened by a new evaluation."""
+
+    requested_overrides: Mapping[SectionPath, SectionVisibility]
+    reason: str
+    section_keys: tuple[str, ...]
+
+    def signal(self) -> VisibilityExpansionRequired:
+        return VisibilityExpansionRequired(
+            f"Opening {', '.join(self.section_keys)} needs a new evaluation.",
+            requested_overrides=self.requested_overrides,
+            reason=self.reason,
+            section_keys=self.section_keys,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExecutionOutcome:
+    """What one call came to. `message` is what the model reads.
+
+    `expanded_tools` appeared with a section; `expansion` and `halt` end the turn.
+    """
+
+    tool_call_id: str
+    message: str
+    success: bool
+    expanded_tools: tuple[Any, ...] = ()
+    name: str = ""
+    expansion: Expansion | None = None
+    halt: OpenSectionsResult | None = None
+
+    @property
+    def ends_turn(self) -> bool:
+        return self.expansion is not None or self.halt is not None
+
+
+@dataclass(slots=True)
+class ToolExecutor:
+    """Runs the calls of one evaluation; `registry` grows when tools appear."""
+
+    prompt: Prompt[Any]
+    session: Session
+    scope: RunScope
+    supports_dynamic_tools: bool = False
+    registry: dict[str, Tool[Any, Any]] = field(default_factory=dict)
+    sections: dict[str, str] = field(default_factory=dict)
+    revoked: frozenset[str] = frozenset()
+    bridge: AsyncBridge = field(default_factory=AsyncBridge)
+    idempotency_key: Callable[[ToolCall], str] | None = None
+
+    def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
+        """Run the calls: one after the other, or side by side when there are several and all are read-only.
+
+        A call that ends the turn is the last one to run.
+        """
+        if len(calls) > 1 and self.all_read_only(calls):
+            return side_by_side([functools.partial(self._execute, call) for call in calls])
+        outcomes: list[ToolExecutionOutcome] = []
+        for call in calls:
+            outcomes.append(self._execute(call))
+            if outcomes[-1].ends_turn:
+                break
+        return outcomes
+
+    async def execute_all_async(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
+        """`execute_all` on an event loop; sync handlers run in threads."""
+        if len(calls) > 1 and self.all_read_only(calls):
+            return list(await asyncio.gather(*(call_async(self._execution(call)) for call in calls)))
+        outcomes: list[ToolExecutionOutcome] = []
+        for call in calls:
+            outcomes.append(await call_async(self._execution(call)))
+            if outcomes[-1].ends_turn:
+                break
+        return outcomes
+
+    def all_read_only(self, calls: Sequence[ToolCall]) -> bool:
+        return all((tool := self.registry.get(call.name)) is not None and tool.read_only for call in calls)
+
+    def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
+        return call_sync(self._execution(call), self.bridge)
+
+    def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
+        """One call from check to event."""
+        self.scope.meter.check_tool_call(self.prompt.name)
+        self.scope.meter.count_tool_call()
+        started = time.perf_counter()
+        tool = self.registry.get(call.name)
+        refusal = self._refusal(call.name)
+        if tool is None or refusal:
+            return self._finish(call, _Attempt(ToolResult(refusal, success=False)), started)
+        try:
+            params = parse_arguments(tool, call.arguments)
+        except SerdeError as error:
+            listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
+            result: ToolResult[Any] = ToolResult(f"Invalid arguments for '{tool.name}': {listed}", success=False)
+            return self._finish(call, _Attempt(result), started)
+        disclosure = self._disclosure(params)
+        before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
+        try:
+            attempt = yield from self._attempt(tool, params, call)
+        except BaseException:
+            self._undo(before)
+            raise
+        if not attempt.result.success or attempt.expansion is not None:
+            self._undo(before)
+            attempt.rolled_back = before is not None and attempt.expansion is None
+        attempt.params, attempt.disclosure = params, disclosure
+        return self._finish(call, attempt, started)
+
+    def _attempt(self, tool: Tool[Any, Any], params: Any, call: ToolCall) -> Generator[Step, Any, _Attempt]:
+        """Call the handler, and its compensation if it failed, within the resources of this one call."""
+        resources = self.prompt.resources.context.tool_scope()
+        context = self._context(call, resources)
+        attempt = _Attempt(ToolResult())
+        try:
+            try:
+                result = yield functools.partial(tool.handler, params, context=context)
+            except VisibilityExpansionRequired as signal:
+                attempt.expansion = Expansion(signal.requested_overrides, signal.reason, tuple(signal.section_keys))
+                result = ToolResult(f"Opening: {', '.join(signal.section_keys)}.")
+            except Exception as error:
+                logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=error)
+                result = ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
+            attempt.result = self._checked(tool, result)
+            if not attempt.result.success and tool.compensate is not None:
+                yield from _compensate(tool, params, context, attempt)
+        except BaseException:
+            resources.close()
+            raise
+        try:
+            yield resources
+        except Exception as error:
+            message = f"Tool '{tool.name}' failed to close its resources: {error}"
+            logger.warning("%s", message, exc_info=error)
+            attempt.result = ToolResult(message, success=False)
+        return attempt
+
+    def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
+        meter = self.scope.meter
+        key = call.id if self.idempotency_key is None else self.idempotency_key(call)
+        return ToolContext(
+            session=self.session,
+            resources=resources,
+            prompt=self.prompt,
+            call_id=call.id,
+            deadline=meter.deadline,
+            budget=meter.budget,
+            idempotency_key=key,
+        )
+
+    def _refusal(self, name: str) -> str:
+        if name in self.revoked:
+            key = self.sections.get(name, "")
+            return f"Tool '{name}' is not available: section '{key}' is closed. Open the section again to use it."
+        if name not in self.registry:
+            offered = ", ".join(known for known in self.registry if known not in self.revoked)
+            return f"Unknown tool '{name}'. Available tools: {offered or 'none'}."
+        return ""
+
+    def _checked(self, tool: Tool[Any, Any], result: Any) -> ToolResult[Any]:
+        if isinstance(result, ToolResult):
+            return result
+        raise PromptEvaluationError(
+            f"The handler of tool '{tool.name}' returned a {type(result).__name__}; return a ToolResult.",
+            prompt_name=self.prompt.name,
+            phase="tool",
+        )
+
+    def _disclosure(self, params: Any) -> DisclosureRequest | None:
+        if isinstance(params, ReadSectionParams | CollapseSectionParams):
+            keys, reason = (params.section_key,), ""
+        elif isinstance(params, OpenSectionsParams):
+            keys, reason = tuple(params.section_keys), params.reason
+        else:
+            return None
+        return DisclosureRequest(keys, reason, self.prompt.view(self.session).visibility())
+
+    def _undo(self, before: tuple[Any, Any] | None) -> None:
+        if before is not None:
+            session, resources = before
+            self.session.restore(session)
+            self.prompt.resources.context.restore(resources)
+
+    def _finish(self, call: ToolCall, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
+        """Open what was read, record the call, and say what it came to."""
+        result, value, halt = attempt.result, attempt.result.value, None
+        expanded: tuple[Any, ...] = ()
+        if isinstance(value, ReadSectionResult) and value.expanded_tools:
+            if self.supports_dynamic_tools:
+                expanded = value.expanded_tools
+                for path, visibility in value.requested_overrides.items():
+                    self.session.dispatch(SetVisibilityOverride(path, visibility))
+            else:
+                attempt.expansion = Expansion(
+                    value.requested_overrides, "The adapter cannot add tools to a conversation.", (attempt.params.section_key,)
+                )
+        elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
+            halt = value
+        message = _rendered(result, call.name)
+        recorded = replace(result, value=replace(value, expanded_tools=())) if isinstance(value, ReadSectionResult) else result
+        self.session.dispatch(
+            ToolInvoked(
+                name=call.name,
+                params=attempt.params,
+                result=recorded,
+                call_id=call.id,
+                run_id=self.scope.run_id,
+                arguments=call.arguments,
+                rolled_back=attempt.rolled_back,
+                duration=time.perf_counter() - started,
+                section_key=self.sections.get(call.name, ""),
+                disclosure=attempt.disclosure,
+                compensation=attempt.compensation,
+            )
+        )
+        return ToolExecutionOutcome(
+            tool_call_id=call.id,
+            message=message,
+            success=result.success,
+            expanded_tools=expanded,
+            name=call.name,
+            expansion=attempt.expansion,
+            halt=halt,
+        )
+
+
+def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
+    """The tool's params out of the model's JSON; a `SerdeError` lists every misfit."""
+    text = arguments.strip() or "{}"
+    if tool.params_type is not None:
+        return serde.decode(tool.params_type, text)
+    given = serde.decode(dict[str, Any], text)
+    if given:
+        raise SerdeError(tuple(Problem(f"$.{name}", "unknown field; this tool takes no arguments") for name in given))
+    return None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    result: ToolResult[Any]
+    params: Any = None
+    expansion: Expansion | None = None
+    rolled_back: bool = False
+    compensation: str = ""
+    disclosure: DisclosureRequest | None = None
+
+
+def _compensate(
+    tool: Tool[Any, Any], params: Any, context: ToolContext, attempt: _Attempt
+) -> Generator[Step, Any, None]:
+    assert tool.compensate is not None
+    try:
+        yield functools.partial(tool.compensate, params, context=context)
+        attempt.compensation = "done"
+    except Exception as error:
+        attempt.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
+        logger.error("%s", attempt.compensation, exc_info=error)
+        attempt.result = replace(attempt.result, message=f"{attempt.result.message}\n{attempt.compensation}")
+
+
+def _rendered(result: ToolResult[Any], name: str) -> str:
+    try:
+        return result.render()
+    except Exception as error:
+        raise PromptEvaluationError(
+            f"The result of tool '{name}' cannot be shown to the model: {type(error).__name__}: {error}; "
+            "give its value a render() method or JSON-able fields.",
+            phase="tool",
+        ) from error

@@ -1,0 +1,143 @@
+"""What an evaluation would do, said before any money is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.prompt import HostedTool, Prompt, SectionPath, SectionVisibility
+from weakincentives.prompt.view import View, tool_text
+from weakincentives.runtime.events import SectionState
+from weakincentives.runtime.inner_loop import InnerLoopConfig
+from weakincentives.runtime.inventory import inventory
+from weakincentives.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class SectionExplanation:
+    """One section: its state, and how opening it would act on this adapter ('' when it is open or hidden)."""
+
+    state: SectionState
+    opening: str
+    opening_tokens: int = 0
+
+    @property
+    def hidden_tokens(self) -> int:
+        return max(self.state.full_tokens - self.state.shown_tokens, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class HostedToolExplanation:
+    """A hosted tool and whether this adapter can offer it; `problem` says why not."""
+
+    name: str
+    kind: str
+    section_key: str
+    problem: str = ""
+
+    @property
+    def supported(self) -> bool:
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The plan of an evaluation: sections, tools, tokens, and the route by which tools would appear."""
+
+    prompt_name: str
+    adapter: str
+    model: str
+    route: str
+    sections: tuple[SectionExplanation, ...]
+    tools: tuple[str, ...]
+    hosted_tools: tuple[HostedToolExplanation, ...]
+    text_tokens: int
+    tool_tokens: int
+    full_tokens: int
+    tokenizer: str
+
+    def render(self) -> str:
+        """A table to read in a terminal."""
+        total = self.text_tokens + self.tool_tokens
+        lines = [
+            f"{self.prompt_name} on {self.adapter} ({self.model}): {total:,} tokens to start with, "
+            f"{self.full_tokens:,} with everything open (counted by {self.tokenizer})",
+            "",
+        ]
+        rows = [("section", "shows", "because", "shown", "hidden", "tools", "opening it")]
+        for section in self.sections:
+            state = section.state
+            rows.append(
+                (
+                    "  " * (len(state.path) - 1) + ".".join(state.path),
+                    "hidden" if state.visibility is None else state.visibility.value,
+                    state.decided_by,
+                    f"{state.shown_tokens:,}",
+                    f"{section.hidden_tokens:,}",
+                    ", ".join(state.tools),
+                    section.opening,
+                )
+            )
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines += ["", f"tools offered: {', '.join(self.tools) or 'none'}"]
+        for hosted in self.hosted_tools:
+            lines.append(f"hosted tool '{hosted.name}' ({hosted.kind}): {hosted.problem or 'supported'}")
+        return "\n".join(lines)
+
+
+def explain(
+    prompt: Prompt[Any],
+    config: InnerLoopConfig,
+    *,
+    session: Session | None,
+    visibility_overrides: Mapping[SectionPath, SectionVisibility] | None,
+) -> Explanation:
+    rendered = prompt.render(session=session, visibility_overrides=visibility_overrides)
+    view = rendered.view
+    assert view is not None
+    count = config.count_tokens
+    states = inventory(view, rendered.text, count)
+    offered = [tool for _, tool in view.offered()]
+    return Explanation(
+        prompt_name=prompt.name,
+        adapter=config.adapter,
+        model=config.model,
+        route=config.tool_route,
+        sections=tuple(_section(view, state, config) for state in states),
+        tools=tuple(tool.name for tool in offered),
+        hosted_tools=tuple(
+            _hosted(tool, node.key, config) for node in view.existing() for tool in node.hosted_tools
+        ),
+        text_tokens=count(rendered.text),
+        tool_tokens=sum(count(tool_text(tool)) for tool in offered),
+        full_tokens=sum(state.full_tokens + state.tool_tokens for state in states),
+        tokenizer=config.tokenizer,
+    )
+
+
+def _section(view: View, state: SectionState, config: InnerLoopConfig) -> SectionExplanation:
+    if state.visibility is not SectionVisibility.SUMMARY:
+        return SectionExplanation(state, "")
+    opening = view.opening(state.path)
+    tokens = config.count_tokens(opening.content) + sum(config.count_tokens(tool_text(t)) for t in opening.tools)
+    if not opening.tools:
+        how = "content only"
+    elif config.supports_dynamic_tools:
+        how = f"injects {', '.join(tool.name for tool in opening.tools)} by {config.tool_route}"
+    else:
+        how = f"restarts with {', '.join(tool.name for tool in opening.tools)}"
+    return SectionExplanation(state, f"{how}, about {tokens:,} tokens", tokens)
+
+
+def _hosted(tool: HostedTool[Any], section_key: str, config: InnerLoopConfig) -> HostedToolExplanation:
+    codec = config.hosted_tool_codecs.get(tool.kind)
+    if codec is None:
+        return HostedToolExplanation(tool.name, tool.kind, section_key, f"{config.adapter} has no such kind")
+    try:
+        codec.serialize(tool)
+    except PromptEvaluationError as error:
+        return HostedToolExplanation(tool.name, tool.kind, section_key, str(error))
+    return HostedToolExplanation(tool.name, tool.kind, section_key)

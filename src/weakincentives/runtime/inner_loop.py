@@ -1,0 +1,466 @@
+"""The loop between model and tools, with no I/O in it.
+
+`InnerLoop.run()` is a generator: it yields what it needs done (call the model, run these tools) and receives the
+outcome. Everything it knows between two effects is in the session, so a run can be taken up from a snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weakincentives.errors import OutputParseError, PromptEvaluationError
+from weakincentives.prompt import (
+    CollapseSection,
+    HostedTool,
+    OpenSectionsResult,
+    Prompt,
+    SectionVisibility,
+    Tool,
+    VisibilityExpansionRequired,
+    VisibilityOverrides,
+    parse_structured_output,
+)
+from weakincentives.prompt.outline import VISIBILITIES
+from weakincentives.prompt.view import tool_text
+from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.effects import CallModel, Effect, RunTools
+from weakincentives.runtime.events import (
+    EvaluationFailed,
+    HostedToolInvoked,
+    ModelCalled,
+    PromptExecuted,
+    PromptRendered,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
+from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.inventory import Count, inventory
+from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime.response import PromptResponse
+from weakincentives.runtime.run import Run, RunScope, ToolRef
+from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class InnerLoopConfig:
+    """What the loop needs to know of its adapter."""
+
+    adapter: str
+    model: str
+    supports_dynamic_tools: bool = False
+    tool_route: str = "append"
+    output_retries: int = 1
+    hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = field(default_factory=dict)
+    count_tokens: Count = len
+    tokenizer: str = ""
+
+
+class InnerLoop:
+    """One evaluation of one prompt on one session."""
+
+    def __init__(
+        self,
+        prompt: Prompt[Any],
+        session: Session,
+        scope: RunScope,
+        config: InnerLoopConfig,
+        *,
+        visibility_overrides: Mapping[tuple[str, ...], SectionVisibility] | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.prompt = prompt
+        self.session = session
+        self.scope = scope
+        self.config = config
+        self.executor = ToolExecutor(prompt, session, scope, supports_dynamic_tools=config.supports_dynamic_tools)
+        self._begin = self._take_up if resume else self._start
+        self._visibility_overrides = visibility_overrides
+        self._tools: list[Tool[Any, Any]] = []
+        self._hosted: list[HostedTool[Any]] = []
+        self._refs: list[ToolRef] = []
+        self._hosted_refs: list[ToolRef] = []
+        self._seen_overrides: Any = None
+        self._context_tokens = 0
+        self._run: Run = Run("", "", "", {})
+
+    def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
+        """Yield effects, receive their outcomes, return the response."""
+        started = time.perf_counter()
+        try:
+            pending = self._begin()
+            response = yield from self._turns(pending)
+        except VisibilityExpansionRequired:
+            raise
+        except Exception as error:
+            self.session.dispatch(
+                EvaluationFailed(
+                    run_id=self.scope.run_id,
+                    prompt_name=self.prompt.name,
+                    error=type(error).__name__,
+                    message=str(error),
+                    phase=getattr(error, "phase", "parse" if isinstance(error, OutputParseError) else ""),
+                )
+            )
+            raise
+        self.session.dispatch(
+            PromptExecuted(
+                run_id=self.scope.run_id,
+                prompt_name=self.prompt.name,
+                adapter=self.config.adapter,
+                model=self.config.model,
+                text=response.text,
+                output=response.output,
+                usage=response.usage,
+                turns=response.turns,
+                halted=response.halt is not None,
+                duration=time.perf_counter() - started,
+            )
+        )
+        return response
+
+    def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
+        last = self.session[Message].latest()
+        if not pending and last is not None and last.role == "assistant" and not last.paused:
+            answer = self._answer(ModelReply(text=last.text, tool_calls=last.tool_calls))
+            if answer is not None:
+                return answer
+        while True:
+            while pending:
+                group = self._next_group(pending)
+                outcomes = yield RunTools(group)
+                halt = self._record_outcomes(outcomes)
+                if halt is not None:
+                    return self._response("", None, halt)
+                pending = pending[len(group) :]
+            self._update_tools()
+            self._evict()
+            self.scope.meter.check_model_call(self.prompt.name)
+            request = self._request()
+            asked = time.perf_counter()
+            reply = yield CallModel(request)
+            self._record_reply(request, reply, time.perf_counter() - asked)
+            pending = reply.tool_calls
+            if pending or reply.stop_reason == "pause":
+                continue
+            answer = self._answer(reply)
+            if answer is not None:
+                return answer
+
+    def _start(self) -> tuple[ToolCall, ...]:
+        """Render, offer the first tools, and begin a new conversation."""
+        base = self.prompt.begin(self.session, self._visibility_overrides)
+        view = self.prompt.view(self.session)
+        rendered = self.prompt.template.rendered(view)
+        for node in view.existing():
+            for hosted in node.hosted_tools:
+                self._check_hosted(hosted)
+        states = {node.key: base.states[node.index] for node in view.outline.nodes}
+        self._run = Run(
+            run_id=self.scope.run_id,
+            prompt_ns=self.prompt.ns,
+            prompt_key=self.prompt.key,
+            visibility={key: VISIBILITIES[state].value if state else "absent" for key, state in states.items()},
+        )
+        for owner, tool in view.offered():
+            self._register(ToolRef("" if owner is None else owner.key, tool.name), tool)
+        self._save_tools(initial_tools=len(self._tools), initial_hosted_tools=len(self._hosted))
+        self._seen_overrides = self.session[VisibilityOverrides].latest()
+        self.session[Message].clear()
+        count = self.config.count_tokens
+        self.session.dispatch(
+            PromptRendered(
+                run_id=self.scope.run_id,
+                prompt_ns=self.prompt.ns,
+                prompt_key=self.prompt.key,
+                prompt_name=self.prompt.name,
+                adapter=self.config.adapter,
+                model=self.config.model,
+                attempt=self.scope.attempt,
+                text=rendered.text,
+                tools=tuple(tool.name for tool in self._tools),
+                hosted_tools=tuple(tool.name for tool in self._hosted),
+                spans=rendered.spans,
+                sections=inventory(view, rendered.text, count),
+                tokenizer=self.config.tokenizer,
+                builtin_tool_tokens=sum(count(tool_text(tool)) for owner, tool in view.offered() if owner is None),
+            )
+        )
+        self._say(Message(role="system", text=rendered.text))
+        return ()
+
+    def _take_up(self) -> tuple[ToolCall, ...]:
+        """Continue from what the session holds."""
+        run = self.session[Run].latest()
+        if run is None or (run.prompt_ns, run.prompt_key) != (self.prompt.ns, self.prompt.key):
+            found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
+            raise PromptEvaluationError(
+                f"Cannot resume '{self.prompt.ns}/{self.prompt.key}': the session holds {found}; "
+                "restore a snapshot that was taken during a run of this prompt.",
+                prompt_name=self.prompt.name,
+                phase="render",
+            )
+        self.scope.run_id = run.run_id
+        self.prompt.begin_from(run.visibility)
+        self._run = run
+        for ref in (*run.tools, *run.hosted_tools):
+            tool = self.prompt.find_tool(ref.section_key, ref.name)
+            if tool is None:
+                raise PromptEvaluationError(
+                    f"Cannot resume '{self.prompt.name}': tool '{ref.name}' of section '{ref.section_key}' is gone.",
+                    prompt_name=self.prompt.name,
+                    phase="render",
+                )
+            self._register(ref, tool)
+        self.executor.revoked = run.revoked
+        return self._unanswered()
+
+    def _unanswered(self) -> tuple[ToolCall, ...]:
+        """Calls of the last turn whose results are not in the conversation yet."""
+        answered: set[str] = set()
+        messages = self.session[Message].view()
+        for index in range(len(messages) - 1, -1, -1):
+            message = messages[index]
+            if message.role == "assistant":
+                return tuple(call for call in message.tool_calls if call.id not in answered)
+            answered.add(message.call_id)
+        return ()
+
+    def _next_group(self, pending: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """The next call, or the next few when all of them are read-only."""
+        size = 1
+        while size < len(pending) and self.executor.all_read_only(pending[: size + 1]):
+            size += 1
+        return pending[:size]
+
+    def _request(self) -> ModelRequest:
+        return ModelRequest(
+            prompt_name=self.prompt.name,
+            messages=self.session[Message].view(),
+            tools=tuple(self._tools),
+            hosted_tools=tuple(self._hosted),
+            initial_tools=self._run.initial_tools,
+            initial_hosted_tools=self._run.initial_hosted_tools,
+            revoked=self._run.revoked,
+            output=self.prompt.template.structured_output,
+            deadline=self.scope.meter.deadline,
+        )
+
+    def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
+        self.scope.meter.add_usage(reply.usage)
+        self._context_tokens = reply.usage.input_tokens
+        self._save(turns=self._run.turns + 1, usage=self._run.usage + reply.usage)
+        self.session.dispatch(
+            ModelCalled(
+                run_id=self.scope.run_id,
+                prompt_name=self.prompt.name,
+                adapter=self.config.adapter,
+                model=reply.model or self.config.model,
+                turn=self._run.turns,
+                usage=reply.usage,
+                stop_reason=reply.stop_reason,
+                latency=latency,
+                retries=reply.retries,
+                response_id=reply.response_id,
+                messages=len(request.messages),
+                tools=tuple(tool.name for tool in (*request.tools, *request.hosted_tools)),
+                revoked=tuple(sorted(request.revoked)),
+            )
+        )
+        self._say(
+            Message(
+                role="assistant",
+                text=reply.text,
+                tool_calls=reply.tool_calls,
+                items=reply.items,
+                provider=self.config.adapter,
+                paused=reply.stop_reason == "pause",
+            )
+        )
+
+    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> OpenSectionsResult | None:
+        used = {key: self._run.turns for o in outcomes if (key := self.executor.sections.get(o.name))}
+        if used:
+            self._save(last_used={**self._run.last_used, **used})
+        for outcome in outcomes:
+            self._say(
+                Message(
+                    role="tool",
+                    text=outcome.message,
+                    call_id=outcome.tool_call_id,
+                    name=outcome.name,
+                    success=outcome.success,
+                )
+            )
+        for outcome in outcomes:
+            if outcome.expansion is not None:
+                raise outcome.expansion.signal()
+            if outcome.halt is not None:
+                return outcome.halt
+        return None
+
+    def _update_tools(self) -> None:
+        """Offer what the sections now shown bring, and withdraw what belongs to closed ones."""
+        overrides = self.session[VisibilityOverrides].latest()
+        if overrides is self._seen_overrides:
+            return
+        self._seen_overrides = overrides
+        view = self.prompt.view(self.session)
+        offered = {tool.name: ("" if owner is None else owner.key, tool) for owner, tool in view.offered()}
+        revoked = set(self._run.revoked)
+        appeared: dict[str, list[str]] = {}
+        for name, (key, tool) in offered.items():
+            known = self.executor.sections.get(name)
+            if known is None and self.config.supports_dynamic_tools:
+                self._check_hosted(tool)
+                self._register(ToolRef(key, name), tool)
+                appeared.setdefault(key, []).append(name)
+            elif known == key and name in revoked:
+                revoked.discard(name)
+                appeared.setdefault(key, []).append(name)
+            elif known is not None and known != key and name not in revoked:
+                logger.warning("Skipping duplicate tool '%s' of section '%s' during injection.", name, key)
+        gone: dict[str, list[str]] = {}
+        for name, key in self.executor.sections.items():
+            if key and name not in revoked and offered.get(name, ("", None))[0] != key:
+                revoked.add(name)
+                gone.setdefault(key, []).append(name)
+        used = {**self._run.last_used, **dict.fromkeys(appeared, self._run.turns)}
+        self._save_tools(revoked=frozenset(revoked), last_used=used)
+        self._announce(appeared, gone)
+
+    def _announce(self, appeared: Mapping[str, list[str]], gone: Mapping[str, list[str]]) -> None:
+        route, run_id = self.config.tool_route, self.scope.run_id
+        for key, names in gone.items():
+            self.session.dispatch(ToolsWithdrawn(tuple(names), key, run_id=run_id, route=route))
+            self._say(Message(role="tools_removed", tools=tuple(names), section_key=key))
+            logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
+        for key, names in appeared.items():
+            self.session.dispatch(ToolsInjected(tuple(names), key, run_id=run_id, route=route))
+            self._say(Message(role="tools_added", tools=tuple(names), section_key=key))
+            logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
+
+    def _evict(self) -> None:
+        """Close the sections used longest ago while the context is over the budget's limit."""
+        budget = self.scope.meter.budget
+        limit = None if budget is None else budget.max_context_tokens
+        if limit is None or self._context_tokens <= limit:
+            return
+        excess, self._context_tokens = self._context_tokens - limit, 0
+        view = self.prompt.view(self.session)
+        opened = [
+            node
+            for node in view.existing()
+            if view.is_open(node.path) and node.summary is not None and view.decided_by(node) == "session"
+        ]
+        opened.sort(key=lambda node: (self._run.last_used.get(node.key, 0), node.index))
+        for node in opened:
+            if excess <= 0:
+                break
+            excess -= self.config.count_tokens(view.content(node.path))
+            self.session.dispatch(CollapseSection(node.path, reason=f"context is over {limit} tokens"))
+        self._update_tools()
+
+    def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
+        """The response, or None when the model was asked to mend its answer."""
+        problem = _STOPPED.get(reply.stop_reason)
+        if problem is not None:
+            raise PromptEvaluationError(
+                f"The model {problem} in '{self.prompt.name}': {reply.text[:200]!r}",
+                prompt_name=self.prompt.name,
+                phase="response",
+                payload=reply.text,
+            )
+        output = self.prompt.template.structured_output
+        if output is None:
+            return self._response(reply.text, None, None)
+        try:
+            return self._response(reply.text, parse_structured_output(reply.text, output), None)
+        except OutputParseError as error:
+            if self._run.output_retries >= self.config.output_retries:
+                raise
+            self._save(output_retries=self._run.output_retries + 1)
+            self._say(
+                Message(
+                    role="user",
+                    text=f"Your answer does not fit the required format: {error}. Answer again with JSON that does.",
+                )
+            )
+            return None
+
+    def _response(self, text: str, output: Any, halt: OpenSectionsResult | None) -> PromptResponse[Any]:
+        return PromptResponse(
+            prompt_name=self.prompt.name,
+            text=text,
+            output=output,
+            halt=halt,
+            hosted_outputs=self._hosted_outputs(),
+            usage=self._run.usage,
+            turns=self._run.turns,
+            run_id=self.scope.run_id,
+        )
+
+    def _hosted_outputs(self) -> Mapping[str, Any]:
+        if not self._hosted:
+            return {}
+        items = [
+            json.loads(item)
+            for message in self.session[Message].view()
+            if message.role == "assistant" and message.provider == self.config.adapter
+            for item in message.items
+        ]
+        outputs = {}
+        for tool in self._hosted:
+            output = self.config.hosted_tool_codecs[tool.kind].parse_output(items, tool)
+            if output is not None:
+                outputs[tool.name] = output
+                self.session.dispatch(HostedToolInvoked(tool.name, tool.kind, output, run_id=self.scope.run_id))
+        return outputs
+
+    def _check_hosted(self, tool: Tool[Any, Any] | HostedTool[Any]) -> None:
+        if not isinstance(tool, HostedTool):
+            return
+        codec = self.config.hosted_tool_codecs.get(tool.kind)
+        if codec is None:
+            known = ", ".join(sorted(self.config.hosted_tool_codecs)) or "none"
+            raise PromptEvaluationError(
+                f"Unsupported hosted tool kind '{tool.kind}' for {self.config.adapter} adapter (supported: {known}); "
+                "pass hosted_tool_codecs= to add one.",
+                prompt_name=self.prompt.name,
+                phase="render",
+            )
+        codec.serialize(tool)
+
+    def _register(self, ref: ToolRef, tool: Tool[Any, Any] | HostedTool[Any]) -> None:
+        self.executor.sections[ref.name] = ref.section_key
+        if isinstance(tool, HostedTool):
+            self._hosted.append(tool)
+            self._hosted_refs.append(ref)
+        else:
+            self._tools.append(tool)
+            self._refs.append(ref)
+            self.executor.registry[ref.name] = tool
+
+    def _save_tools(self, **changes: Any) -> None:
+        self._save(tools=tuple(self._refs), hosted_tools=tuple(self._hosted_refs), **changes)
+
+    def _save(self, **changes: Any) -> None:
+        self._run = replace(self._run, **changes)
+        self.executor.revoked = self._run.revoked
+        self.session[Run].seed(self._run)
+
+    def _say(self, message: Message) -> None:
+        self.session.dispatch(message)
+
+
+_STOPPED = {
+    "refusal": "refused to answer",
+    "content_filter": "was stopped by a content filter",
+    "length": "was cut off at its length limit",
+}

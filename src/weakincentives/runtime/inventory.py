@@ -1,0 +1,34 @@
+"""The whole tree of a prompt with tokens shown and tokens in full, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weakincentives.prompt.outline import VISIBILITIES
+from weakincentives.prompt.view import View, tool_text
+from weakincentives.runtime.events import SectionState
+
+Count = Callable[[str], int]
+
+
+def inventory(view: View, text: str, count: Count) -> tuple[SectionState, ...]:
+    """Every section that exists for these params; those inside a summarized one have visibility None."""
+    shown = {span.path: text[span.start : span.end] for span in view.spans(view.pieces())}
+    states = []
+    for node in view.existing():
+        visible = node.path in shown
+        tools = (*node.tools, *node.hosted_tools)
+        states.append(
+            SectionState(
+                path=node.path,
+                title=node.section.title,
+                visibility=VISIBILITIES[view.shape.states[node.index]] if visible else None,
+                decided_by=view.decided_by(node),
+                shown_tokens=count(shown[node.path]) if visible else 0,
+                full_tokens=count(view.own_text(node)),
+                tools=tuple(tool.name for tool in tools),
+                tool_tokens=sum(count(tool_text(tool)) for tool in tools),
+                collapsible=node.summary is not None,
+            )
+        )
+    return tuple(states)

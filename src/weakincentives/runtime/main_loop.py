@@ -1,0 +1,108 @@
+"""The outer circle: evaluate, open what the model asked for, evaluate again."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.limits import Budget, Deadline, Meter
+from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, VisibilityExpansionRequired
+from weakincentives.runtime.adapter import ProviderAdapter
+from weakincentives.runtime.events import RunRestarted
+from weakincentives.runtime.response import PromptResponse
+from weakincentives.runtime.run import RunScope
+from weakincentives.session import Session
+
+OutputT = TypeVar("OutputT")
+
+
+class MainLoop:
+    """Runs a prompt to its answer, restarting with more sections open where the adapter or strategy needs it.
+
+    Deadline and budget hold for all evaluations together; at most `max_expansions` restarts are made.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_expansions: int = 10,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        recorder: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self.max_expansions = max_expansions
+        self.deadline = deadline
+        self.budget = budget
+        self.recorder = recorder
+
+    def execute(
+        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter
+    ) -> PromptResponse[OutputT]:
+        """Evaluate until there is an answer."""
+        attempts = self.attempts(prompt, session)
+        scope = next(attempts)
+        with self.recorder or nullcontext(), prompt.resources:
+            while True:
+                try:
+                    response = adapter.evaluate(prompt, session=session, scope=scope)
+                    scope = attempts.send(response)
+                except VisibilityExpansionRequired as signal:
+                    scope = attempts.throw(signal)
+                except StopIteration as done:
+                    return done.value  # type: ignore[no-any-return]
+
+    async def execute_async(
+        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter
+    ) -> PromptResponse[OutputT]:
+        """`execute` on an event loop."""
+        attempts = self.attempts(prompt, session)
+        scope = next(attempts)
+        with self.recorder or nullcontext():
+            async with prompt.resources:
+                while True:
+                    try:
+                        response = await adapter.evaluate_async(prompt, session=session, scope=scope)
+                        scope = attempts.send(response)
+                    except VisibilityExpansionRequired as signal:
+                        scope = attempts.throw(signal)
+                    except StopIteration as done:
+                        return done.value  # type: ignore[no-any-return]
+
+    def attempts(
+        self, prompt: Prompt[Any], session: Session, *, run_id: str | None = None
+    ) -> Generator[RunScope, PromptResponse[Any], PromptResponse[Any]]:
+        """Yield the scope of each evaluation to make; receive its response, or have its signal thrown in."""
+        meter = Meter(self.budget, self.deadline)
+        scope = RunScope(meter) if run_id is None else RunScope(meter, run_id)
+        while True:
+            try:
+                response = yield scope
+                if response.halt is None:
+                    return response
+                overrides = response.halt.requested_overrides
+                keys, reason = tuple(".".join(path) for path in overrides), ""
+            except VisibilityExpansionRequired as signal:
+                overrides, keys, reason = signal.requested_overrides, signal.section_keys, signal.reason
+            if scope.attempt > self.max_expansions:
+                raise PromptEvaluationError(
+                    f"'{prompt.name}' asked to open sections more than {self.max_expansions} times "
+                    f"(now: {', '.join(keys)}); raise max_expansions or show these sections in full.",
+                    prompt_name=prompt.name,
+                    phase="tool",
+                )
+            self._open(session, scope, overrides, keys, reason)
+            scope.attempt += 1
+
+    def _open(
+        self,
+        session: Session,
+        scope: RunScope,
+        overrides: Mapping[tuple[str, ...], SectionVisibility],
+        keys: tuple[str, ...],
+        reason: str,
+    ) -> None:
+        for path, visibility in overrides.items():
+            session.dispatch(SetVisibilityOverride(path, visibility))
+        session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides))
