@@ -1,0 +1,50 @@
+"""The adapter for Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Unpack
+
+from weakincentives.adapters.anthropic.wire import PROVIDER, MessagesWire, Route, best_route
+from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
+from weakincentives.runtime.codec import HostedToolCodec
+
+
+class AnthropicAdapter(ClientAdapter):
+    """Evaluates prompts on Anthropic's models.
+
+        AnthropicAdapter("claude-opus-5").evaluate(prompt, session=session)
+
+    `client` is an `anthropic.Anthropic` or `AsyncAnthropic` (or a sibling such as `AnthropicBedrock`); without one, the
+    SDK reads `ANTHROPIC_API_KEY` and its other variables. `max_tokens` bounds one answer. `parameters` are further
+    fields of the request, such as `{"thinking": {"type": "enabled", "budget_tokens": 4000}}`.
+    """
+
+    name = PROVIDER
+    package = "anthropic"
+    path = "/v1/messages"
+    client_types = ("Anthropic", "AsyncAnthropic")
+
+    def __init__(
+        self,
+        model: str = "claude-opus-5",
+        *,
+        max_tokens: int = 16_000,
+        tool_route: Literal["auto", "tool_addition", "append"] = "auto",
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(model, **options)
+        self.max_tokens = max_tokens
+        self.tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+
+    def _wire(self) -> MessagesWire:
+        return MessagesWire(
+            self.model,
+            route=self.tool_route,
+            codecs=self.hosted_tool_codecs,
+            parameters=self._parameters,
+            max_tokens=self.max_tokens,
+        )
+
+    def _default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        return {}

@@ -1,0 +1,40 @@
+"""The adapter for OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Unpack
+
+from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
+from weakincentives.adapters.openai.wire import PROVIDER, ResponsesWire, Route, best_route
+from weakincentives.runtime.codec import HostedToolCodec
+
+
+class OpenAIAdapter(ClientAdapter):
+    """Evaluates prompts on OpenAI's models.
+
+        OpenAIAdapter("gpt-5.6").evaluate(prompt, session=session)
+
+    `client` is an `openai.OpenAI` or `AsyncOpenAI` (or a subclass); without one, the SDK reads `OPENAI_API_KEY` and its
+    other variables. `parameters` are further fields of the request, such as `{"reasoning": {"effort": "low"}}`.
+    `tool_route` is how tools that appear in mid-conversation are announced.
+    """
+
+    name = PROVIDER
+    package = "openai"
+    path = "/responses"
+    client_types = ("OpenAI", "AsyncOpenAI")
+
+    def __init__(
+        self, model: str = "gpt-5.6", *, tool_route: Literal["auto", "additional_tools", "append"] = "auto", **options: Unpack[ClientOptions]
+    ) -> None:
+        super().__init__(model, **options)
+        self.tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+
+    def _wire(self) -> ResponsesWire:
+        return ResponsesWire(
+            self.model, route=self.tool_route, codecs=self.hosted_tool_codecs, parameters=self._parameters
+        )
+
+    def _default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        return {}

@@ -1,0 +1,197 @@
+"""Anthropic's Messages API on the wire."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.adapters.tools import SYSTEM, SearchCodec, ask, hosted, tool
+from weakincentives.adapters.anthropic.wire import INLINE_TOOLS, TOOL_CHANGES, MessagesWire, best_route
+from weakincentives.adapters.network.response import Failure
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt.output import structured_output
+from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
+
+FIRST, SECOND = tool("first"), tool("second")
+THOUGHT = '{"type":"thinking","thinking":"hm","signature":"s"}'
+USE = '{"type":"tool_use","id":"c1","name":"first","input":{"text":"a"}}'
+ASKED = Message("assistant", tool_calls=(ToolCall("c1", "first", '{"text":"a"}'),), items=(THOUGHT, USE), provider="anthropic")
+DONE = Message("tool", "found it", call_id="c1", name="first")
+FAILED = Message("tool", "no such thing", call_id="c2", name="first", success=False)
+ADDED = Message("tools_added", tools=("second",), section_key="docs")
+GONE = Message("tools_removed", tools=("second",), section_key="docs")
+
+
+def wire(route: Any = "tool_addition", **parameters: Any) -> MessagesWire:
+    return MessagesWire(
+        "claude-opus-5", route=route, codecs={"search": SearchCodec()}, parameters=parameters, max_tokens=100
+    )
+
+
+def body(wire: MessagesWire, request: ModelRequest, **options: Any) -> dict[str, Any]:
+    return json.loads(wire.outgoing(request, **options).joined())
+
+
+def test_a_first_request_has_a_cached_system_text_and_an_opening_turn() -> None:
+    assert body(wire(), ask([SYSTEM], tools=(FIRST,))) == {
+        "model": "claude-opus-5",
+        "max_tokens": 100,
+        "tools": [{"name": "first", "description": "Finds first.", "input_schema": FIRST.schema}],
+        "system": [{"type": "text", "text": "You help.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [{"role": "user", "content": "Begin."}],
+        "cache_control": {"type": "ephemeral"},
+    }
+
+
+def test_a_user_turn_of_the_conversation_needs_no_opening() -> None:
+    assert body(wire(), ask([SYSTEM, Message("user", "Hi.")]))["messages"] == [{"role": "user", "content": "Hi."}]
+
+
+def test_blocks_go_back_verbatim_and_results_of_a_turn_in_one_message() -> None:
+    sent = wire().outgoing(ask([SYSTEM, ASKED, DONE, FAILED])).joined().decode()
+    assert f'{{"role":"assistant","content":[{THOUGHT},{USE}]}}' in sent
+    assert json.loads(sent)["messages"][2] == {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "c1", "content": "found it"},
+            {"type": "tool_result", "tool_use_id": "c2", "content": "no such thing", "is_error": True},
+        ],
+    }
+
+
+def test_another_providers_turn_is_encoded_from_its_text_and_calls() -> None:
+    calls = (ToolCall("c1", "first", '{"text": "a"}'), ToolCall("c2", "first", "{oops"))
+    foreign = Message("assistant", "hm", calls, items=("{}",), provider="openai")
+    assert body(wire(), ask([SYSTEM, foreign]))["messages"][1]["content"] == [
+        {"type": "text", "text": "hm"},
+        {"type": "tool_use", "id": "c1", "name": "first", "input": {"text": "a"}},
+        {"type": "tool_use", "id": "c2", "name": "first", "input": {"malformed": "{oops"}},
+    ]
+
+
+def test_structured_output_is_a_schema() -> None:
+    @dataclass
+    class Answer:
+        word: str
+
+    output = structured_output(list[Answer])
+    assert body(wire(output_config={"effort": "low"}), ask([SYSTEM], output=output))["output_config"] == {
+        "effort": "low",
+        "format": {"type": "json_schema", "schema": output.wire_schema},
+    }
+
+
+def test_each_request_extends_the_last_byte_for_byte() -> None:
+    line, messages = wire(), [SYSTEM]
+    first = line.outgoing(ask(messages, tools=(FIRST,))).joined()
+    messages += [ASKED, DONE, ADDED]
+    second = line.outgoing(ask(messages, tools=(FIRST, SECOND), initial_tools=1)).joined()
+    assert second.startswith(first[: first.index(b"]", first.index(b'"messages"'))])
+
+
+def test_tools_that_appear_are_a_system_block_after_the_results() -> None:
+    line = wire()
+    request = ask([SYSTEM, ASKED, DONE, ADDED, FAILED], tools=(FIRST, SECOND), initial_tools=1)
+    outgoing = line.outgoing(request)
+    sent = json.loads(outgoing.joined())
+    definition = {"name": "second", "description": "Finds second.", "input_schema": SECOND.schema}
+    assert [item["name"] for item in sent["tools"]] == ["first"]
+    assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "user", "system"]
+    assert sent["messages"][-1]["content"] == [
+        {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
+    ]
+    assert outgoing.headers == {"anthropic-beta": f"{TOOL_CHANGES},{INLINE_TOOLS}"}
+
+
+def test_a_tool_that_goes_and_comes_back_is_referred_to_by_name() -> None:
+    request = ask([SYSTEM, ASKED, DONE, ADDED, GONE, ADDED], tools=(FIRST, SECOND), initial_tools=1)
+    blocks = body(wire(), request)["messages"][-1]["content"]
+    reference = {"type": "tool_reference", "name": "second"}
+    assert blocks[1:] == [{"type": "tool_removal", "tool": reference}, {"type": "tool_addition", "tool": reference}]
+
+
+def test_a_withdrawn_initial_tool_comes_back_without_the_inline_beta() -> None:
+    back = [SYSTEM, Message("tools_removed", tools=("first",)), Message("tools_added", tools=("first",))]
+    outgoing = wire().outgoing(ask(back, tools=(FIRST,)))
+    assert outgoing.headers == {"anthropic-beta": TOOL_CHANGES}
+
+
+def test_the_append_route_extends_the_list_of_tools_and_needs_no_beta() -> None:
+    request = ask([SYSTEM, ASKED, DONE, ADDED, GONE], tools=(FIRST, SECOND), initial_tools=1)
+    outgoing = wire("append").outgoing(request)
+    sent = json.loads(outgoing.joined())
+    assert [item["name"] for item in sent["tools"]] == ["first", "second"]
+    assert (sent["messages"][-1]["role"], outgoing.headers) == ("user", {})
+
+
+def test_hosted_tools_bring_their_betas() -> None:
+    outgoing = wire().outgoing(ask([SYSTEM], hosted_tools=(hosted(),)))
+    assert json.loads(outgoing.joined())["tools"] == [{"type": "search", "size": 3}]
+    assert outgoing.headers == {"anthropic-beta": "search-2026"}
+
+
+@pytest.mark.parametrize(
+    ("model", "route"),
+    [
+        ("claude-opus-5", "tool_addition"),
+        ("claude-opus-5-1", "tool_addition"),
+        ("claude-opus-4-8", "tool_addition"),
+        ("claude-sonnet-5-5", "tool_addition"),
+        ("claude-sonnet-5", "append"),
+        ("claude-opus-4-1", "append"),
+        ("gateway-model", "append"),
+    ],
+)
+def test_the_route_follows_the_model(model: str, route: str) -> None:
+    assert best_route(model) == route
+
+
+def answer(*content: dict[str, Any], stop: str = "end_turn", **fields: Any) -> bytes:
+    return json.dumps({"id": "m1", "model": "claude-opus-5", "content": content, "stop_reason": stop, **fields}).encode()
+
+
+def test_a_reply_has_text_calls_usage_and_its_items() -> None:
+    text, use, searched = {"type": "text", "text": "hi"}, json.loads(USE), {"type": "server_tool_use", "id": "s"}
+    usage = {
+        "input_tokens": 2,
+        "cache_read_input_tokens": 5,
+        "cache_creation_input_tokens": 1,
+        "output_tokens": 4,
+        "server_tool_use": {"web_search_requests": 1},
+    }
+    assert wire().reply(answer(searched, text, use, stop="tool_use", usage=usage)) == ModelReply(
+        text="hi",
+        tool_calls=(ToolCall("c1", "first", '{"text": "a"}'),),
+        usage=TokenUsage(8, 4, 5, 0, hosted_requests=1),
+        stop_reason="tool_calls",
+        items=(json.dumps(searched), json.dumps(text), json.dumps(use)),
+        response_id="m1",
+        model="claude-opus-5",
+    )
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("pause_turn", "pause"),
+        ("refusal", "refusal"),
+        ("stop_sequence", "end"),
+    ],
+)
+def test_every_end_has_its_stop_reason(stop: str, reason: str) -> None:
+    assert wire().reply(answer({"type": "text", "text": "x"}, stop=stop)).stop_reason == reason
+
+
+def test_a_refusal_without_words_is_explained_by_its_details() -> None:
+    reply = wire().reply(answer(stop="refusal", stop_details={"explanation": "not allowed"}))
+    assert (reply.stop_reason, reply.text) == ("refusal", "not allowed")
+
+
+def test_an_answer_without_content_is_a_failure() -> None:
+    with pytest.raises(Failure, match="without any content"):
+        wire().reply(answer())

@@ -1,0 +1,237 @@
+"""OpenAI's Responses API on the wire."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.adapters.tools import SYSTEM, SearchCodec, ask, hosted, tool
+from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.openai.wire import ResponsesWire, best_route
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt.output import structured_output
+from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
+
+FIRST, SECOND = tool("first"), tool("second")
+CALL = '{"type":"function_call","call_id":"c1","name":"first","arguments":"{}","id":"fc_1"}'
+THOUGHT = '{"type":"reasoning","id":"rs_1","encrypted_content":"xyz","summary":[]}'
+ASKED = Message("assistant", tool_calls=(ToolCall("c1", "first", "{}"),), items=(THOUGHT, CALL), provider="openai")
+DONE = Message("tool", "found it", call_id="c1", name="first")
+ADDED = Message("tools_added", tools=("second", "web"), section_key="docs")
+
+
+def wire(model: str = "gpt-5.6", route: Any = "additional_tools", **parameters: Any) -> ResponsesWire:
+    return ResponsesWire(model, route=route, codecs={"search": SearchCodec()}, parameters=parameters)
+
+
+def body(wire: ResponsesWire, request: ModelRequest, **options: Any) -> dict[str, Any]:
+    return json.loads(wire.outgoing(request, **options).joined())
+
+
+def test_the_system_text_is_a_developer_message_and_nothing_is_stored() -> None:
+    assert body(wire(), ask([SYSTEM])) == {
+        "model": "gpt-5.6",
+        "store": False,
+        "input": [{"role": "developer", "content": "You help."}],
+        "include": ["reasoning.encrypted_content"],
+    }
+
+
+def test_a_model_that_does_not_reason_is_not_asked_for_reasoning() -> None:
+    assert "include" not in body(wire("gpt-4o"), ask([SYSTEM]))
+
+
+def test_tools_are_strict_functions() -> None:
+    assert body(wire(), ask([SYSTEM], tools=(FIRST,)))["tools"] == [
+        {
+            "type": "function",
+            "name": "first",
+            "description": "Finds first.",
+            "parameters": FIRST.schema,
+            "strict": True,
+        }
+    ]
+
+
+def test_output_items_go_back_verbatim() -> None:
+    sent = wire().outgoing(ask([SYSTEM, ASKED, DONE], tools=(FIRST,))).joined().decode()
+    result = '{"type":"function_call_output","call_id":"c1","output":"found it"}'
+    assert f"{THOUGHT},{CALL},{result}]" in sent
+
+
+def test_another_providers_turn_is_encoded_from_its_text_and_calls() -> None:
+    foreign = Message("assistant", "hm", ASKED.tool_calls, items=("{}",), provider="anthropic")
+    assert body(wire(), ask([SYSTEM, foreign, Message("user", "go")]))["input"][1:] == [
+        {"role": "assistant", "content": "hm"},
+        {"type": "function_call", "call_id": "c1", "name": "first", "arguments": "{}"},
+        {"role": "user", "content": "go"},
+    ]
+
+
+def test_structured_output_is_a_strict_schema_and_keeps_other_text_settings() -> None:
+    @dataclass
+    class Answer:
+        word: str
+
+    output = structured_output(Answer)
+    assert body(wire(text={"verbosity": "low"}), ask([SYSTEM], output=output))["text"] == {
+        "verbosity": "low",
+        "format": {"type": "json_schema", "name": "output", "strict": True, "schema": output.wire_schema},
+    }
+
+
+def test_each_request_extends_the_last_byte_for_byte() -> None:
+    line, messages = wire(), [SYSTEM]
+    first = line.outgoing(ask(messages, tools=(FIRST,))).joined()
+    messages += [ASKED, DONE, ADDED]
+    later = ask(messages, tools=(FIRST, SECOND), initial_tools=1)
+    second = line.outgoing(later).joined()
+    assert second.startswith(first[: first.index(b"]", first.index(b'"input"'))])
+
+
+def test_tools_that_appear_are_an_item_of_the_conversation() -> None:
+    request = ask(
+        [SYSTEM, ASKED, DONE, ADDED],
+        tools=(FIRST, SECOND),
+        hosted_tools=(hosted(),),
+        initial_tools=1,
+        initial_hosted_tools=0,
+    )
+    sent = body(wire(), request)
+    assert [item["name"] for item in sent["tools"]] == ["first"]
+    assert sent["input"][-1]["type"] == "additional_tools"
+    assert [item.get("name", item["type"]) for item in sent["input"][-1]["tools"]] == ["second", "search"]
+    assert sent["include"] == ["reasoning.encrypted_content", "search_call.sources"]
+
+
+def test_the_append_route_extends_the_list_of_tools() -> None:
+    request = ask([SYSTEM, ASKED, DONE, ADDED], tools=(FIRST, SECOND), initial_tools=1)
+    sent = body(wire(route="append"), request)
+    assert [item["name"] for item in sent["tools"]] == ["first", "second"]
+    assert sent["input"][-1]["type"] == "function_call_output"
+
+
+def test_revoked_tools_are_left_out_of_what_may_be_called() -> None:
+    request = ask([SYSTEM], tools=(FIRST, SECOND), hosted_tools=(hosted(),), revoked=frozenset({"first"}))
+    assert body(wire(), request)["tool_choice"] == {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "second"}, {"type": "search"}],
+    }
+
+
+def test_with_nothing_left_to_call_no_tool_may_be_called() -> None:
+    assert body(wire(), ask([SYSTEM], tools=(FIRST,), revoked=frozenset({"first"})))["tool_choice"] == "none"
+
+
+def test_an_older_model_is_not_told_of_added_tools_by_name() -> None:
+    request = ask([SYSTEM, ADDED], tools=(FIRST, SECOND), initial_tools=1, revoked=frozenset({"first"}))
+    assert "tool_choice" not in body(wire("gpt-5.1"), request)
+    assert "tool_choice" in body(wire("gpt-5.6-mini"), request)
+
+
+def test_a_tool_that_comes_back_is_not_declared_twice() -> None:
+    gone = Message("tools_removed", tools=("second",), section_key="docs")
+    request = ask([SYSTEM, ADDED, gone, ADDED], tools=(FIRST, SECOND), initial_tools=1)
+    assert [item.get("type") for item in body(wire(), request)["input"]] == [None, "additional_tools"]
+
+
+def test_a_hosted_tool_without_a_codec_is_refused_by_name() -> None:
+    bare = ResponsesWire("gpt-5.6", route="append", codecs={}, parameters={})
+    with pytest.raises(PromptEvaluationError, match="'web'.*no codec for kind 'search'") as caught:
+        bare.outgoing(ask([SYSTEM], hosted_tools=(hosted(),)))
+    assert caught.value.phase == "request"
+
+
+def test_a_conversation_that_is_not_the_one_before_is_encoded_anew() -> None:
+    line = wire()
+    body(line, ask([SYSTEM, ASKED, DONE]))
+    assert body(line, ask([Message("system", "Other.")]))["input"] == [{"role": "developer", "content": "Other."}]
+
+
+@pytest.mark.parametrize(
+    ("model", "route"),
+    [
+        ("gpt-5.6", "additional_tools"),
+        ("gpt-4o-mini", "additional_tools"),
+        ("ft:gpt-4.1:acme", "additional_tools"),
+        ("o3", "additional_tools"),
+        ("gpt-4-turbo", "append"),
+        ("gpt-3.5-turbo", "append"),
+        ("my-deployment", "append"),
+    ],
+)
+def test_the_route_follows_the_model(model: str, route: str) -> None:
+    assert best_route(model) == route
+
+
+def response(*output: dict[str, Any], **fields: Any) -> bytes:
+    return json.dumps({"id": "r1", "model": "gpt-5.6", "status": "completed", "output": output, **fields}).encode()
+
+
+def message(**part: Any) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [part]}
+
+
+def test_a_reply_has_text_calls_usage_and_its_items() -> None:
+    spoken, call = message(type="output_text", text="hi"), json.loads(CALL)
+    usage = {
+        "input_tokens": 9,
+        "output_tokens": 4,
+        "input_tokens_details": {"cached_tokens": 3},
+        "output_tokens_details": {"reasoning_tokens": 2},
+    }
+    searched = {"type": "web_search_call", "id": "ws", "action": {}}
+    assert wire().reply(response(searched, spoken, call, usage=usage)) == ModelReply(
+        text="hi",
+        tool_calls=(ToolCall("c1", "first", "{}"),),
+        usage=TokenUsage(9, 4, 3, 2, hosted_requests=1),
+        stop_reason="tool_calls",
+        items=(json.dumps(searched), json.dumps(spoken), json.dumps(call)),
+        response_id="r1",
+        model="gpt-5.6",
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "stop", "text"),
+    [
+        (response(message(type="refusal", refusal="no")), "refusal", "no"),
+        (
+            response(
+                message(type="output_text", text="ha"),
+                status="incomplete",
+                incomplete_details={"reason": "max_output_tokens"},
+            ),
+            "length",
+            "ha",
+        ),
+        (response(status="incomplete", incomplete_details={"reason": "content_filter"}), "content_filter", ""),
+    ],
+)
+def test_every_end_has_its_stop_reason(data: bytes, stop: str, text: str) -> None:
+    reply = wire().reply(data)
+    assert (reply.stop_reason, reply.text) == (stop, text)
+
+
+def test_an_answer_without_output_is_a_failure() -> None:
+    with pytest.raises(Failure, match="without any output") as caught:
+        wire().reply(response())
+    assert (caught.value.phase, caught.value.retryable) == ("response", False)
+
+
+def test_a_failed_response_is_asked_for_again_when_the_server_failed() -> None:
+    error = {"code": "server_error", "message": "oops"}
+    with pytest.raises(Failure, match="oops") as caught:
+        wire().reply(response(status="failed", error=error))
+    assert (caught.value.retryable, caught.value.payload) == (True, error)
+
+
+def test_a_body_of_another_shape_cannot_be_read() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        wire().reply(b'{"output": 3}')

@@ -1,0 +1,56 @@
+"""The network adapters, each with the scripted server that it is tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.servers.anthropic_messages import MessagesServer
+from tests.servers.chat_completions import ChatServer
+from tests.servers.loopback import Loopback
+from tests.servers.openai_responses import ResponsesServer
+
+KEY = "sk-loopback-0123456789"
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """An adapter under test: its server, and how to make it through the vendor's own SDK."""
+
+    name: str
+    server: type[Loopback]
+    adapter: Callable[..., Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def openai_adapter(server: Loopback, **options: Any) -> Any:
+    import openai
+
+    from weakincentives.adapters.openai import OpenAIAdapter
+
+    return OpenAIAdapter("gpt-5.6", client=openai.OpenAI(api_key=KEY, base_url=f"{server.url}/v1"), **options)
+
+
+def anthropic_adapter(server: Loopback, **options: Any) -> Any:
+    import anthropic
+
+    from weakincentives.adapters.anthropic import AnthropicAdapter
+
+    return AnthropicAdapter("claude-opus-5", client=anthropic.Anthropic(api_key=KEY, base_url=server.url), **options)
+
+
+def litellm_adapter(server: Loopback, **options: Any) -> Any:
+    from weakincentives.adapters.litellm import LiteLLMAdapter
+
+    parameters = {"api_base": server.url, "api_key": KEY, **options.pop("parameters", {})}
+    return LiteLLMAdapter("openai/scripted", parameters=parameters, **options)
+
+
+OPENAI = Vendor("openai", ResponsesServer, openai_adapter)
+ANTHROPIC = Vendor("anthropic", MessagesServer, anthropic_adapter)
+LITELLM = Vendor("litellm", ChatServer, litellm_adapter)
+VENDORS = (OPENAI, ANTHROPIC, LITELLM)
+LEAN = (OPENAI, ANTHROPIC)
