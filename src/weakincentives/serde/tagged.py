@@ -20,6 +20,8 @@ from types import MappingProxyType, NoneType
 from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from weakincentives.errors import Problem, SerdeError
 from weakincentives.serde.reader import member_path
 
@@ -133,6 +135,11 @@ def _dump_items(items: Any) -> list[Any]:
     return dumped
 
 
+def _dump_set(items: Any) -> list[Any]:
+    """In an order that is the same in every process, so that equal values have equal text."""
+    return sorted(_dump_items(items), key=msgspec.json.encode)
+
+
 def _load_items(items: Any) -> list[Any]:
     loaded: list[Any] = []
     try:
@@ -226,8 +233,8 @@ _DUMPERS.update(
         datetime: _dump_datetime,
         time: _dump_time,
         tuple: _tagger("tuple", _dump_items),
-        set: _tagger("set", _dump_items),
-        frozenset: _tagger("frozenset", _dump_items),
+        set: _tagger("set", _dump_set),
+        frozenset: _tagger("frozenset", _dump_set),
         deque: _tagger("deque", lambda value: [_dump_items(value), value.maxlen]),
         OrderedDict: _tagger("OrderedDict", _dump_pairs),
         MappingProxyType: _tagger("mappingproxy", _dump_pairs),

@@ -32,6 +32,9 @@ def encode(value: Any) -> bytes:
 
 
 def _to_json(value: Any) -> Any:
+    if type(value) in (list, tuple, frozenset):
+        # msgspec writes these itself, unless they are keys.
+        raise TypeError(f"a key of a mapping is a {type(value).__name__}; JSON has only text keys")
     if isinstance(value, abc.Mapping):
         return dict(value)
     if isinstance(value, PurePath):

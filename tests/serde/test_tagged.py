@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, Flag, StrEnum, auto
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType, ModuleType
+from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from hypothesis import given, strategies as st
+
+from weakincentives.errors import SerdeError
+from weakincentives.serde import tagged
+
+T = TypeVar("T")
+
+
+class Color(Enum):
+    RED = auto()
+    BLUE = (1, 2)
+
+
+class Word(StrEnum):
+    YES = "yes"
+
+
+class Access(Flag):
+    READ = auto()
+    WRITE = auto()
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Name(str):
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    name: str
+    parts: tuple[Any, ...] = ()
+    extra: Any = None
+
+
+@dataclass
+class Box(Generic[T]):
+    content: T
+    count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = 1
+
+
+def through_json(value: Any) -> Any:
+    return tagged.load(json.loads(msgspec.json.encode(tagged.dump(value))))
+
+
+def same(one: Any, two: Any) -> bool:
+    return type(one) is type(two) and repr(one) == repr(two)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Event("e", (1, "a", (2.0,)), {"k": [None, True]}),
+        {("a", 1): "tuple key", 2: "int key", None: "none key"},
+        {"$": "looks tagged"},
+        {"plain": {"nested": [1, 2.5]}},
+        {1, 2},
+        frozenset({("a",)}),
+        Color.BLUE,
+        Word.YES,
+        Access.READ | Access.WRITE,
+        Pair(1, (2,)),
+        Name("n"),
+        MappingProxyType({"a": 1}),
+        OrderedDict([(1, 2)]),
+        deque([1, 2], 3),
+        datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+        datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
+        datetime(2026, 1, 2, fold=1),
+        date(2026, 1, 2),
+        time(3, 4, 5),
+        timedelta(days=-1, microseconds=3),
+        UUID(int=7),
+        Decimal("1.10"),
+        b"\x00\xff",
+        bytearray(b"x"),
+        Path("/a/b"),
+        PurePosixPath("c"),
+        10**40,
+        -(2**63),
+        -(2**63) - 1,
+        float("inf"),
+        float("nan"),
+        -0.0,
+        1j,
+        "lone \ud800 surrogate",
+        {"\ud800": 1},
+        Event,
+        dict,
+        type(None),
+    ],
+    ids=repr,
+)
+def test_values_come_back_as_they_were(value: Any) -> None:
+    assert same(through_json(value), value)
+
+
+def test_computed_fields_keep_what_they_were() -> None:
+    box = Box([1])
+    box.count = 7
+    assert through_json(box) == box
+
+
+def test_a_field_with_a_default_may_be_absent() -> None:
+    data = tagged.dump(Event("e"))
+    del data["v"]["parts"]
+    assert tagged.load(data) == Event("e")
+
+
+def test_an_unknown_type_is_named() -> None:
+    with pytest.raises(SerdeError, match=r"^\$\.list\[1\]: unknown type nowhere\.at_all:Thing; import the module"):
+        tagged.load({"list": [1, {"$": "nowhere.at_all:Thing", "v": {}}]})
+
+
+def test_nothing_is_imported_to_find_a_type() -> None:
+    assert "this" not in sys.modules
+    lazy = sys.modules["lazy_module_of_a_test"] = ModuleType("lazy_module_of_a_test")
+    lazy.__getattr__ = lambda name: Event  # type: ignore[method-assign]
+    for name in ("this:Zen", "lazy_module_of_a_test:Event"):
+        with pytest.raises(SerdeError, match="unknown type"):
+            tagged.load({"$": name, "v": {}})
+    assert "this" not in sys.modules
+    del sys.modules["lazy_module_of_a_test"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"$": "no-such-tag", "v": 1}, r"^\$: unknown tag 'no-such-tag'"),
+        ({"$": "tuple"}, r"^\$: not tagged data"),
+        ({"a": {"$": "UUID", "v": "x"}}, r"^\$\.a: cannot be read as UUID: badly formed"),
+        ({"$": "builtins:object", "v": 1}, r"builtins:object is not a type that can be read"),
+        ([{"$": f"{Event.__module__}:Event", "v": {"name": "e", "nam": 1}}], r"^\$\[0\]: .*:Event has no field 'nam'"),
+        ([{"$": f"{Event.__module__}:Event", "v": {}}], r"^\$\[0\]: cannot be read as .*:Event: .*missing 1 required"),
+    ],
+)
+def test_data_that_cannot_be_read_says_where_and_why(data: Any, message: str) -> None:
+    tagged.register(Event)
+    with pytest.raises(SerdeError, match=message):
+        tagged.load(data)
+
+
+def test_a_value_that_cannot_be_written_says_where_and_how_to_help() -> None:
+    with pytest.raises(
+        SerdeError, match=r"^\$\.extra\.f\[0\]: builtins:function cannot be serialised; .*tagged\.register"
+    ):
+        tagged.dump(Event("e", extra={"f": [lambda: 1]}))
+
+
+class Celsius:
+    def __init__(self, degrees: float) -> None:
+        self.degrees = degrees
+
+
+def test_a_class_may_say_how_it_is_written() -> None:
+    tagged.register(Celsius, dump=lambda value: (value.degrees,), load=lambda data: Celsius(*data))
+    assert through_json([Celsius(21.5)])[0].degrees == 21.5
+
+
+def test_a_class_inside_a_function_is_known_once_seen() -> None:
+    @dataclass
+    class Local:
+        x: int
+
+    assert through_json(Local(1)) == Local(1)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(SerdeError, match="contains itself"):
+        tagged.dump(loop)
+
+
+def test_deep_data_is_refused_without_overflowing() -> None:
+    data: Any = []
+    for _ in range(100_000):
+        data = [data]
+    with pytest.raises(SerdeError, match="nested too deeply"):
+        tagged.load(data)
+
+
+hashable = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False),
+        st.text(st.characters(exclude_categories=())),
+        st.binary(),
+        st.datetimes(timezones=st.none() | st.timezones()),
+        st.dates(),
+        st.times(),
+        st.timedeltas(),
+        st.uuids(),
+        st.decimals(allow_nan=False),
+        st.sampled_from([*Color, *Word, Event, int]),
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=2) | st.builds(Pair, inner, inner)
+    ),
+    max_leaves=5,
+)
+values = st.recursive(
+    hashable,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(hashable, inner, max_size=3),
+        st.dictionaries(st.text(max_size=3) | st.just("$"), inner, max_size=3),
+        st.builds(Event, st.text(), st.tuples(inner), inner),
+    ),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_any_value_comes_back_equal_and_of_the_same_type(value: Any) -> None:
+    back = through_json(value)
+    assert type(back) is type(value)
+    assert back == value
+    assert tagged.dump(back) == tagged.dump(value)
