@@ -10,6 +10,7 @@ import pytest
 from weakincentives.clock import FakeClock
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError
 from weakincentives.limits import Budget, Deadline, Meter, Prices, TokenUsage
+from weakincentives.serde import tagged
 
 
 def test_a_deadline_counts_down_by_its_clock():
@@ -32,6 +33,11 @@ def test_a_deadline_survives_copy_and_pickle():
     deadline = Deadline.after(3600)
     assert pickle.loads(pickle.dumps(deadline)) == deadline
     assert copy.deepcopy(deadline).remaining() > timedelta(minutes=59)
+
+
+def test_limits_survive_text_with_their_types():
+    limits = (Deadline.after(10, clock=FakeClock()), Budget(max_turns=3, max_cost=1.5, prices=Prices(1, 2.5)))
+    assert tagged.load(tagged.dump(limits)) == limits
 
 
 def test_a_deadline_without_a_time_zone_is_refused():

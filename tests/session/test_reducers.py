@@ -122,6 +122,42 @@ def test_an_initial_value_that_cannot_be_made_is_reported_by_slice(initial):
         Session().install(Plan, initial=initial)
 
 
+def test_a_slice_whose_default_is_invalid_waits_to_be_installed(caplog):
+    @dataclass(frozen=True)
+    class Ping:
+        pass
+
+    @dataclass(frozen=True)
+    class Picky:
+        names: tuple[str, ...] = ()
+
+        def __post_init__(self) -> None:
+            if not self.names:
+                raise ValueError("no names")
+
+        @reducer(on=Ping)
+        def ping(self, event: Ping) -> "Picky":
+            return Picky((*self.names, "ping"))
+
+    session = Session()
+    session.dispatch(Ping())
+    assert (session[Ping].all(), session[Picky].latest()) == ((Ping(),), None)
+    assert "session.install(Picky, initial=...)" in caplog.text
+    session.install(Picky, initial=lambda: Picky(("a",)))
+    session.dispatch(Ping())
+    assert session[Picky].latest() == Picky(("a", "ping"))
+
+
+def test_a_predicate_or_an_iterable_that_raises_is_reported_like_the_reducer():
+    for result in (Clear(lambda note: 1 / 0), Extend(Note(1 / 0) for _ in "a")):
+        session = Session()
+        session[Note].seed([Note("a")])
+        session[Note].register(Added, lambda view, event, result=result: result)
+        with pytest.raises(SessionError, match="'Note' for event 'Added' raised ZeroDivisionError"):
+            session.dispatch(Added("x"))
+        assert session[Note].all() == (Note("a"),)
+
+
 def test_apply_sends_an_event_to_one_slice_only():
     session = Session()
     session[Plan].apply(Added("a"))

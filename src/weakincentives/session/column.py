@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from weakincentives.session.errors import SessionError
 from weakincentives.session.log import LogEntry
 from weakincentives.session.operations import Append, Clear, Extend, Replace
 from weakincentives.session.reducer import reducer_methods
@@ -17,6 +16,10 @@ from weakincentives.session.view import SliceView
 
 Mark: TypeAlias = tuple[list[Any], int]
 FunctionReducer: TypeAlias = Callable[[SliceView[Any], Any], object]
+
+
+class BadResult(Exception):
+    """A reducer returned what its slice cannot take."""
 
 
 class Column:
@@ -127,44 +130,40 @@ class Column:
             *(_of_view(self, function) for function in functions),
         )
 
-    def take(self, result: object, event: object) -> None:
-        """Carry out what a reducer returned."""
+    def take(self, result: object) -> None:
+        """Carry out what a reducer returned, or raise `BadResult`."""
         if isinstance(result, self.type):
             self._own([result])
         elif isinstance(result, Append):
             if not isinstance(result.item, self.type):
-                raise self._misplaced(result.item, event)
+                raise self._misplaced(result.item)
             self.append(result.item)
         elif isinstance(result, Extend):
-            self.extend(self._checked(result.items, event))
+            self.extend(self._checked(result.items))
         elif isinstance(result, Replace):
             single = isinstance(result.items, self.type)
-            self.replace(self._checked((result.items,) if single else result.items, event))
+            self.replace(self._checked((result.items,) if single else result.items))
         elif isinstance(result, Clear):
             self.clear(result.predicate)
         elif isinstance(result, (tuple, list)):
-            self.replace(self._checked(result, event))
+            self.replace(self._checked(result))
         elif result is not UNCHANGED:
-            raise SessionError(
-                f"{self.reducer_name(event)} returned {result!r}; return a {self.type.__qualname__}, a tuple of them, "
+            raise BadResult(
+                f"returned {result!r}; return a {self.type.__qualname__}, a tuple of them, "
                 "or Append, Extend, Replace or Clear"
             )
 
-    def reducer_name(self, event: object) -> str:
-        return f"Reducer of slice '{self.type.__qualname__}' for event '{type(event).__qualname__}'"
-
-    def _checked(self, items: Any, event: object) -> tuple[Any, ...]:
-        try:
-            checked = tuple(items)
-        except TypeError:
-            checked = (items,)
+    def _checked(self, items: Any) -> tuple[Any, ...]:
+        if not isinstance(items, Iterable):
+            raise self._misplaced(items)
+        checked = tuple(items)
         for item in checked:
             if not isinstance(item, self.type):
-                raise self._misplaced(item, event)
+                raise self._misplaced(item)
         return checked
 
-    def _misplaced(self, item: object, event: object) -> SessionError:
-        return SessionError(f"{self.reducer_name(event)} put {item!r} into a slice of {self.type.__qualname__}")
+    def _misplaced(self, item: object) -> BadResult:
+        return BadResult(f"put {item!r} into a slice of {self.type.__qualname__}")
 
     def _own(self, items: list[Any]) -> None:
         self._items, self._shared, self._pinned = items, False, 0

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
-from weakincentives.session.column import Column, FunctionReducer, Mark
+from weakincentives.session.column import BadResult, Column, FunctionReducer, Mark
 from weakincentives.session.errors import SessionError
 from weakincentives.session.reducer import DECLARED, makeable
+
+logger = logging.getLogger(__name__)
 
 
 class Plan(NamedTuple):
@@ -103,8 +106,8 @@ class Store:
     def reset(self, marks: dict[type, Mark], *, preserve_logs: bool) -> None:
         with self.lock:
             self._refuse_in_reducer()
-            for slice_type in marks.keys() - self._columns.keys():
-                self._add(slice_type)
+            for slice_type in marks:
+                self.column(slice_type)
             for slice_type, column in self._columns.items():
                 if preserve_logs and column.is_log and column.length:
                     continue
@@ -127,7 +130,10 @@ class Store:
         column = Column(slice_type)
         if column.methods:
             if makeable(slice_type):
-                self._install(column, slice_type)
+                try:
+                    self._install(column, slice_type)
+                except SessionError as error:
+                    logger.warning("%s; call session.install(%s, initial=...)", error, slice_type.__name__)
             self._plans.clear()
         self._columns[slice_type] = column
         return column
@@ -171,11 +177,12 @@ class Store:
                 plan.own.append(event)
             for column, step in plan.steps:
                 try:
-                    result = step(event)
+                    column.take(step(event))
+                except BadResult as error:
+                    raise SessionError(f"{_reducer_of(column, event)} {error}") from None
                 except Exception as error:
-                    message = f"{column.reducer_name(event)} raised {error!r}; the session is unchanged"
+                    message = f"{_reducer_of(column, event)} raised {error!r}; the session is unchanged"
                     raise SessionError(message) from error
-                column.take(result, event)
         except BaseException:
             for column, mark in before:
                 column.reset(mark)
@@ -189,3 +196,7 @@ class Store:
                 "A reducer tried to change its own session; reducers only compute, "
                 "so return the change or dispatch from session.observe(...)"
             )
+
+
+def _reducer_of(column: Column, event: object) -> str:
+    return f"Reducer of slice '{column.type.__qualname__}' for event '{type(event).__qualname__}'"
