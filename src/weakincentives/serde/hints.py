@@ -37,7 +37,7 @@ def _resolve(cls: type, field: str, hint: Any) -> tuple[Any, bool]:
             hints = typing.get_type_hints(holder, globalns=names, localns=known, include_extras=True)
             return hints[field], from_caller
         except NameError as error:
-            frame = _frame_with_local(error.name)
+            frame = _frame_with_local(error.name, names)
             if frame is None:
                 message = (
                     f"annotation {hint!r} cannot be resolved: {error}; define the type at module level or "
@@ -51,10 +51,10 @@ def _resolve(cls: type, field: str, hint: Any) -> tuple[Any, bool]:
             raise SerdeError((Problem(f"{cls.__qualname__}.{field}", message),)) from error
 
 
-def _frame_with_local(name: str | None) -> FrameType | None:
-    """The nearest caller that has a local variable `name`: where a class inside a function was defined."""
+def _frame_with_local(name: str | None, module: dict[str, Any]) -> FrameType | None:
+    """The nearest caller in `module` with a local variable `name`: a function that defines classes inside itself."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and name not in frame.f_locals:
+    while frame is not None and (frame.f_globals is not module or name not in frame.f_locals):
         frame = frame.f_back
     return frame
 

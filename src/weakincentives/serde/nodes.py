@@ -124,7 +124,11 @@ class Record(Node):
 
 def build(annotation: Any) -> Node:
     """The node of an annotation; raises `SerdeError` that names the field whose type is not supported."""
-    return _Builder().build(annotation, _title(annotation))
+    try:
+        return _Builder().build(annotation, _title(annotation))
+    except RecursionError:
+        message = "the type contains itself other than through a dataclass"
+        raise SerdeError((Problem(_title(annotation), message),)) from None
 
 
 def accepts_null(node: Node) -> bool:
@@ -172,12 +176,14 @@ class _Builder:
             return self.build(_bound(annotation), where)
         if isinstance(annotation, typing.NewType):
             return self.build(annotation.__supertype__, where)
+        if type(annotation).__name__ == "TypeAliasType":
+            return self.build(annotation.__value__, where)
         origin = typing.get_origin(annotation)
         args = typing.get_args(annotation)
         if origin in (Annotated, typing.Final, typing.Required, typing.NotRequired):
             return self.build(args[0], where)
         if origin is Literal:
-            return Choice(tuple((value, value) for value in _literals(args, where)))
+            return Choice(tuple(_literal(value, where) for value in args))
         if origin in (Union, types.UnionType):
             return self.union(args, where)
         cls = annotation if origin is None else origin
@@ -233,11 +239,12 @@ def _description(field: Field[Any], hint: Any) -> str | None:
     return None if text is None else str(text)
 
 
-def _literals(args: tuple[Any, ...], where: str) -> tuple[Any, ...]:
-    for value in args:
-        if not isinstance(value, str | int | bool | None):
-            raise _unsupported(Literal[value], where)
-    return tuple(value.value if isinstance(value, enum.Enum) else value for value in args)
+def _literal(value: Any, where: str) -> tuple[Any, Any]:
+    if isinstance(value, enum.Enum):
+        return _plain(value.value), value
+    if not isinstance(value, str | int | bool | None):
+        raise _unsupported(Literal[value], where)
+    return value, value
 
 
 def _plain(value: object) -> Any:
