@@ -30,4 +30,4 @@ class ToolContext:
     @property
     def filesystem(self) -> Filesystem | None:
         """The prompt's filesystem, if a section or the caller provides one."""
-        return self.resources.get_optional(Filesystem)
+        return self.resources.get_optional(Filesystem)  # type: ignore[type-abstract]

@@ -12,7 +12,9 @@ def fit(view: View, budget: int, tokenizer: Tokenizer) -> View:
 
     A section that the caller or the session summarized on purpose stays as it is.
     """
-    spent = tokenizer.count("".join(view.pieces())) + sum(tokenizer.count(tool_text(tool)) for _, tool in view.offered())
+    spent = tokenizer.count("".join(view.pieces())) + sum(
+        tokenizer.count(tool_text(tool)) for _, tool in view.offered()
+    )
     refused: set[int] = set()
     while True:
         candidates = [

@@ -16,7 +16,7 @@ ParamsT = TypeVar("ParamsT")
 class MarkdownSection(Section[ParamsT]):
     """Text that is dedented, stripped, and filled from the fields of its params dataclass.
 
-        MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
+    MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
     """
 
     def __init__(self, *, template: str, title: str, key: str, **kwargs: Any) -> None:
@@ -57,7 +57,8 @@ def check_placeholders(section: Section[Any], names: Iterable[str], where: str) 
     known = {field.name for field in fields(cast(Any, section.params_type))}
     unknown = [name for name in wanted if name not in known]
     if unknown:
+        listed = ", ".join(f"${{{name}}}" for name in unknown)
         raise PromptValidationError(
-            f"Section '{section.key}': placeholder {', '.join(f'${{{name}}}' for name in unknown)} in the {where} is no "
-            f"field of {section.params_type.__name__}; it has: {', '.join(sorted(known)) or 'none'}."
+            f"Section '{section.key}': placeholder {listed} in the {where} is no field of "
+            f"{section.params_type.__name__}; it has: {', '.join(sorted(known)) or 'none'}."
         )

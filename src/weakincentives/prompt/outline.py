@@ -41,6 +41,11 @@ class Node:
     def key(self) -> str:
         return ".".join(self.path)
 
+    @property
+    def all_tools(self) -> tuple[AnyTool, ...]:
+        """Tools of our side, then hosted ones."""
+        return (*self.tools, *self.hosted_tools)
+
 
 @dataclass(frozen=True, slots=True)
 class ParamsSource:
@@ -158,7 +163,7 @@ class Outline:
         shown: dict[str, Node] = {}
         for node in self.nodes:
             within: set[str] = set()
-            for tool in (*node.tools, *node.hosted_tools):
+            for tool in node.all_tools:
                 if tool.name in reserved:
                     raise PromptValidationError(
                         f"Section '{node.key}': the tool name '{tool.name}' is reserved for progressive disclosure."

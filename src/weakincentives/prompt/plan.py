@@ -42,7 +42,7 @@ class Plan:
 
     def tools(self) -> list[tuple[Node, AnyTool]]:
         """Every tool of the sections shown in full, with its section; names may still collide."""
-        return [(node, tool) for node in self.full for tool in (*node.tools, *node.hosted_tools)]
+        return [(node, tool) for node in self.full for tool in node.all_tools]
 
     def fill(self, params: Params, price: Price | None = None) -> list[str]:
         """The pieces with every slot filled; joined they are the text."""

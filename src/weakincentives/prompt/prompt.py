@@ -137,7 +137,7 @@ class Prompt(Generic[OutputT]):
         node = (self._base_outline or self.outline()).by_key.get(section_key)
         if node is None:
             return None
-        return next((tool for tool in (*node.tools, *node.hosted_tools) if tool.name == name), None)
+        return next((tool for tool in node.all_tools if tool.name == name), None)
 
     def collected_resources(self) -> ResourceRegistry:
         """Template, then every section depth-first, then bind-time; later wins."""
@@ -214,5 +214,3 @@ def _depth_first(sections: tuple[Section[Any], ...]) -> Iterator[Section[Any]]:
     for section in sections:
         yield section
         yield from _depth_first(section.children)
-
-

@@ -50,7 +50,8 @@ class Section(ABC, Generic[ParamsT]):
     ) -> None:
         if not isinstance(key, str) or not SECTION_KEY.fullmatch(key):
             raise PromptValidationError(
-                f"Section key {key!r} is invalid; use 1 to 64 of a-z, 0-9, '.', '_', '-', starting with a letter or digit."
+                f"Section key {key!r} is invalid; use 1 to 64 of a-z, 0-9, '.', '_', '-', "
+                "starting with a letter or digit."
             )
         if not title or not title.strip():
             raise PromptValidationError(f"Section '{key}' has no title; pass title=...")
@@ -78,7 +79,7 @@ class Section(ABC, Generic[ParamsT]):
         def build(*positional: Any, **named: Any) -> Any:
             section = cls.__new__(cls)
             section._params_type = params_type
-            section.__init__(*positional, **named)
+            section.__init__(*positional, **named)  # type: ignore[misc]
             return section
 
         return Specialized(cls, args, build)
@@ -208,7 +209,8 @@ class Section(ABC, Generic[ParamsT]):
         if not isinstance(self.visibility, SectionVisibility):
             if not callable(self.visibility):
                 raise PromptValidationError(
-                    f"Section '{self.key}': visibility must be a SectionVisibility or a callable, got {self.visibility!r}."
+                    f"Section '{self.key}': visibility must be a SectionVisibility or a callable, "
+                    f"got {self.visibility!r}."
                 )
             self._select_visibility = selector(self.visibility)
 

@@ -28,7 +28,9 @@ class EstimatedTokens:
     exact = False
 
     def count(self, text: str) -> int:
-        return sum(1 + (len(word) - 1) // 9 if word[0].isalpha() else (len(word) + 2) // 3 for word in _WORD.findall(text))
+        return sum(
+            1 + (len(word) - 1) // 9 if word[0].isalpha() else (len(word) + 2) // 3 for word in _WORD.findall(text)
+        )
 
 
 class O200kTokens:

@@ -266,7 +266,8 @@ def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mappi
         annotation, metadata = hints[parameter.name], {}
         if get_origin(annotation) is Annotated:
             annotation, *notes = get_args(annotation)
-            metadata = {"description": note for note in notes if isinstance(note, str)}
+            words = [note for note in notes if isinstance(note, str)]
+            metadata = {"description": " ".join(words)} if words else {}
         default = MISSING if parameter.default is parameter.empty else parameter.default
         columns.append((parameter.name, annotation, field(default=default, metadata=metadata, kw_only=True)))
     made = make_dataclass(f"{tool_name}_params", columns, frozen=True)

@@ -81,9 +81,7 @@ class View:
     def has_tools(self, path: SectionPath) -> bool:
         """Whether the section or any existing descendant has tools."""
         node = self.outline.by_path[path]
-        return any(
-            below.tools or below.hosted_tools for below in self.outline.subtree(node) if self._exists(below)
-        )
+        return any(below.all_tools for below in self.outline.subtree(node) if self._exists(below))
 
     def collapsible(self, path: SectionPath) -> bool:
         return self.outline.by_path[path].summary is not None
@@ -110,9 +108,7 @@ class View:
         states[node.index] = FULL
         for below in self.outline.subtree(node)[1:]:
             states[below.index] = ABSENT
-        plan = self._cached(
-            ("own", node.index), lambda: Plan(self.outline, bytes(states), self._suffix, root=node)
-        )
+        plan = self._cached(("own", node.index), lambda: Plan(self.outline, bytes(states), self._suffix, root=node))
         return "".join(plan.fill(self._params))
 
     def opening(self, path: SectionPath) -> Opening:
@@ -236,7 +232,9 @@ class View:
         return all(self.shape.states[up.index] != ABSENT for up in (node, *self.outline.ancestors(node)))
 
 
-def split_tools(offered: Sequence[tuple[Node | None, AnyTool]]) -> tuple[tuple[Tool[Any, Any], ...], tuple[HostedTool[Any], ...]]:
+def split_tools(
+    offered: Sequence[tuple[Node | None, AnyTool]],
+) -> tuple[tuple[Tool[Any, Any], ...], tuple[HostedTool[Any], ...]]:
     tools = tuple(tool for _, tool in offered if isinstance(tool, Tool))
     hosted = tuple(tool for _, tool in offered if isinstance(tool, HostedTool))
     return tools, hosted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from types import MappingProxyType
 
 from weakincentives.errors import PromptError
@@ -13,7 +13,7 @@ from weakincentives.session import reducer
 SectionPath = tuple[str, ...]
 
 
-class SectionVisibility(str, Enum):
+class SectionVisibility(StrEnum):
     """Whether a section shows its whole content or only its summary."""
 
     FULL = "full"

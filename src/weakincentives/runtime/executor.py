@@ -208,12 +208,12 @@ class ToolExecutor:
 
     def _disclosure(self, params: Any) -> DisclosureRequest | None:
         if isinstance(params, ReadSectionParams | CollapseSectionParams):
-            keys, reason = (params.section_key,), ""
+            keys: tuple[str, ...] = (params.section_key,)
         elif isinstance(params, OpenSectionsParams):
-            keys, reason = tuple(params.section_keys), params.reason
+            keys = tuple(params.section_keys)
         else:
             return None
-        return DisclosureRequest(keys, reason, self.prompt.view(self.session).visibility())
+        return DisclosureRequest(keys, getattr(params, "reason", ""), self.prompt.view(self.session).visibility())
 
     def _undo(self, before: tuple[Any, Any] | None) -> None:
         if before is not None:
@@ -231,18 +231,18 @@ class ToolExecutor:
                 for path, visibility in value.requested_overrides.items():
                     self.session.dispatch(SetVisibilityOverride(path, visibility))
             else:
-                attempt.expansion = Expansion(
-                    value.requested_overrides, "The adapter cannot add tools to a conversation.", (attempt.params.section_key,)
-                )
+                reason = "The adapter cannot add tools to a conversation."
+                attempt.expansion = Expansion(value.requested_overrides, reason, (attempt.params.section_key,))
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
         message = _rendered(result, call.name)
-        recorded = replace(result, value=replace(value, expanded_tools=())) if isinstance(value, ReadSectionResult) else result
+        if isinstance(value, ReadSectionResult):
+            result = replace(result, value=replace(value, expanded_tools=()))
         self.session.dispatch(
             ToolInvoked(
                 name=call.name,
                 params=attempt.params,
-                result=recorded,
+                result=result,
                 call_id=call.id,
                 run_id=self.scope.run_id,
                 arguments=call.arguments,

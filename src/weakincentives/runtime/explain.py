@@ -81,7 +81,9 @@ class Explanation:
                 )
             )
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        ]
         lines += ["", f"tools offered: {', '.join(self.tools) or 'none'}"]
         for hosted in self.hosted_tools:
             lines.append(f"hosted tool '{hosted.name}' ({hosted.kind}): {hosted.problem or 'supported'}")
@@ -108,9 +110,7 @@ def explain(
         route=config.tool_route,
         sections=tuple(_section(view, state, config) for state in states),
         tools=tuple(tool.name for tool in offered),
-        hosted_tools=tuple(
-            _hosted(tool, node.key, config) for node in view.existing() for tool in node.hosted_tools
-        ),
+        hosted_tools=tuple(_hosted(tool, node.key, config) for node in view.existing() for tool in node.hosted_tools),
         text_tokens=count(rendered.text),
         tool_tokens=sum(count(tool_text(tool)) for tool in offered),
         full_tokens=sum(state.full_tokens + state.tool_tokens for state in states),

@@ -269,7 +269,7 @@ class InnerLoop:
                 retries=reply.retries,
                 response_id=reply.response_id,
                 messages=len(request.messages),
-                tools=tuple(tool.name for tool in (*request.tools, *request.hosted_tools)),
+                tools=(*(tool.name for tool in request.tools), *(tool.name for tool in request.hosted_tools)),
                 revoked=tuple(sorted(request.revoked)),
             )
         )
@@ -401,8 +401,8 @@ class InnerLoop:
             output=output,
             halt=halt,
             hosted_outputs=self._hosted_outputs(),
-            usage=self._run.usage,
-            turns=self._run.turns,
+            usage=self.scope.meter.usage,
+            turns=self.scope.meter.turns,
             run_id=self.scope.run_id,
         )
 

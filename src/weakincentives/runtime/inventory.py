@@ -17,7 +17,6 @@ def inventory(view: View, text: str, count: Count) -> tuple[SectionState, ...]:
     states = []
     for node in view.existing():
         visible = node.path in shown
-        tools = (*node.tools, *node.hosted_tools)
         states.append(
             SectionState(
                 path=node.path,
@@ -26,8 +25,8 @@ def inventory(view: View, text: str, count: Count) -> tuple[SectionState, ...]:
                 decided_by=view.decided_by(node),
                 shown_tokens=count(shown[node.path]) if visible else 0,
                 full_tokens=count(view.own_text(node)),
-                tools=tuple(tool.name for tool in tools),
-                tool_tokens=sum(count(tool_text(tool)) for tool in tools),
+                tools=tuple(tool.name for tool in node.all_tools),
+                tool_tokens=sum(count(tool_text(tool)) for tool in node.all_tools),
                 collapsible=node.summary is not None,
             )
         )
