@@ -1,0 +1,1 @@
+"""Sections built from the public API alone."""

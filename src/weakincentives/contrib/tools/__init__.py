@@ -1,0 +1,5 @@
+"""Ready-made tools for prompts."""
+
+from weakincentives.contrib.tools.vfs import VfsLimits, VfsToolsSection
+
+__all__ = ["VfsLimits", "VfsToolsSection"]
