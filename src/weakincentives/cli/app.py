@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from weakincentives import __version__
 from weakincentives.cli.commands import PURPOSES, load, parser
 from weakincentives.cli.usage import UsageError
 from weakincentives.errors import WinkError
@@ -20,12 +21,23 @@ EPILOG = "wink COMMAND --help says more; agents and prompts are named as module:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of `wink` and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = dispatch(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has gone (`wink render ... | head`); keep the interpreter from complaining when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return complain("interrupted", 130)
+
+
+def dispatch(words: Sequence[str]) -> int:
     if not words or words[0] in {"-h", "--help"}:
         print(overview())
         return 0 if words else 2
     if words[0] == "--version":
-        from weakincentives import __version__
-
         print(f"wink {__version__}")
         return 0
     if words[0] not in PURPOSES:
@@ -36,23 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(name: str, words: Sequence[str]) -> int:
     try:
         arguments = parser(name).parse_args(words)
-        code = load(name).run(arguments)
-        sys.stdout.flush()
-        return code
+        return load(name).run(arguments)
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else 2
     except UsageError as error:
         return complain(str(error), 2)
-    except BrokenPipeError:
-        # The reader has gone (`wink render ... | head`); keep the interpreter from complaining when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except WinkError as error:
         if os.environ.get("WINK_DEBUG"):
             raise
         return complain(f"{type(error).__name__}: {error}", 1)
-    except KeyboardInterrupt:
-        return complain("interrupted", 130)
 
 
 def overview() -> str:

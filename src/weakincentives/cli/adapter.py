@@ -1,0 +1,95 @@
+"""Makes the adapter that `--adapter` names: `local`, `openai:MODEL`, `claude` and so on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from weakincentives.cli.settings import default
+from weakincentives.cli.target import resolve
+from weakincentives.cli.usage import UsageError
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.runtime import ModelRequest, ProviderAdapter, ToolCall
+
+DEFAULT = "local"
+
+# Name, its class, and whether the model has to be named.
+KINDS = {
+    "local": ("adapters.local", "LocalAdapter", False),
+    "openai": ("adapters.openai", "OpenAIAdapter", True),
+    "anthropic": ("adapters.anthropic", "AnthropicAdapter", True),
+    "litellm": ("adapters.litellm", "LiteLLMAdapter", True),
+    "claude": ("adapters.claude_agent_sdk", "ClaudeAgentSDKAdapter", False),
+}
+
+
+def add_adapter_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--adapter",
+        "-a",
+        metavar="NAME[:MODEL]",
+        help="local[:FILE.gguf], openai:MODEL, anthropic:MODEL, litellm:MODEL, claude[:MODEL], scripted:FILE, "
+        f"or module:variable [WINK_ADAPTER] (default: {DEFAULT})",
+    )
+
+
+def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
+    """The adapter of the flag, or of the settings."""
+    text: str = arguments.adapter or default("adapter") or DEFAULT
+    name, _, model = text.partition(":")
+    if name == "scripted":
+        return _scripted(model)
+    if name not in KINDS:
+        return _named(text)
+    module, class_name, needs_model = KINDS[name]
+    if needs_model and not model:
+        raise UsageError(f"--adapter {name} needs a model, as in {name}:MODEL")
+    adapter: Any = getattr(import_module(f"weakincentives.{module}"), class_name)
+    made: ProviderAdapter = adapter(model) if model else adapter()
+    return made
+
+
+def _named(target: str) -> ProviderAdapter:
+    """An adapter of the user's own, or a function that makes one."""
+    if ":" not in target:
+        kinds = ", ".join([*KINDS, "scripted:FILE"])
+        raise UsageError(f"no adapter {target!r}; there are {kinds}, or module:variable for one of your own")
+    found = resolve(target)
+    if callable(found):
+        found = found()
+    if not isinstance(found, ProviderAdapter):
+        raise UsageError(f"--adapter {target!r} is a {type(found).__name__}, not an adapter")
+    return found
+
+
+def _scripted(file: str) -> ProviderAdapter:
+    """Plays a JSON list: text, `{"call": name, "arguments": {...}}`, a list of those, or `{"output": ...}`."""
+    from weakincentives.adapters.scripted import ScriptedAdapter
+
+    try:
+        lines = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--adapter scripted:{file}: {error}") from None
+    if not isinstance(lines, list):
+        raise UsageError(f"--adapter scripted:{file}: a script is a JSON list of replies")
+    replies = iter([_reply(line) for line in lines])
+
+    def play(request: ModelRequest) -> Any:
+        for reply in replies:
+            return reply
+        raise PromptEvaluationError(f"{file} has no more replies", prompt_name=request.prompt_name, phase="request")
+
+    return ScriptedAdapter(play, model=file)
+
+
+def _reply(line: Any) -> Any:
+    if isinstance(line, dict) and "call" in line:
+        return ToolCall(id="", name=line["call"], arguments=json.dumps(line.get("arguments", {})))
+    if isinstance(line, dict) and "output" in line:
+        return json.dumps(line["output"])
+    if isinstance(line, list):
+        return [_reply(call) for call in line]
+    return line

@@ -1,0 +1,84 @@
+"""Run a prompt on a model and print its answer.
+
+Structured output is printed as JSON. What happens on the way is told on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+from weakincentives.cli import selection
+from weakincentives.cli.adapter import add_adapter_option, make_adapter
+from weakincentives.cli.output import print_json, progress
+from weakincentives.cli.progress import narrated
+from weakincentives.cli.settings import default
+from weakincentives.limits import Budget, Deadline
+from weakincentives.prompt import SetVisibilityOverride
+from weakincentives.runtime import MainLoop, PromptResponse, ToolInvoked
+from weakincentives.serde import dump, encode
+from weakincentives.session import Session
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    selection.configure(parser)
+    add_adapter_option(parser)
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="give up after this long")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="stop before the run costs more tokens than this")
+    parser.add_argument("--max-turns", type=int, metavar="N", help="stop after this many calls of the model")
+    parser.add_argument("--record", metavar="FILE", help="record the run for wink view, runs and report [WINK_RECORD]")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
+    parser.add_argument("--json", action="store_true", help="print answer, usage and what was called as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    prompt = selection.selected_prompt(arguments)
+    session = Session()
+    for path, visibility in selection.opened(arguments, prompt).items():
+        session.dispatch(SetVisibilityOverride(path, visibility))
+    loop = MainLoop(
+        deadline=Deadline.after(arguments.deadline) if arguments.deadline else None,
+        budget=Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns),
+        recorder=recorder(arguments.record or default("record")),
+    )
+    adapter = make_adapter(arguments)
+    started = time.monotonic()
+    with narrated(session, quiet=arguments.quiet):
+        response = loop.execute(prompt, session=session, adapter=adapter)
+    seconds = time.monotonic() - started
+
+    if arguments.json:
+        print_json(described(response, session, seconds))
+    elif response.output is None:
+        print(response.text)
+    else:
+        print(encode(response.output).decode())
+    if not arguments.quiet:
+        usage = response.usage
+        progress(f"done    {response.turns} turns, {usage.total_tokens:,} tokens, {seconds:.1f} s")
+    return 0
+
+
+def recorder(file: str | None) -> AbstractContextManager[Any] | None:
+    if not file:
+        return None
+    from weakincentives.telemetry import record
+
+    return record(file)
+
+
+def described(response: PromptResponse[Any], session: Session, seconds: float) -> dict[str, Any]:
+    invoked = session[ToolInvoked].all()
+    return {
+        "prompt": response.prompt_name,
+        "run_id": response.run_id,
+        "text": response.text,
+        "output": dump(response.output),
+        "turns": response.turns,
+        "seconds": round(seconds, 3),
+        "usage": dump(response.usage),
+        "opened": [key for event in invoked if event.disclosure for key in event.disclosure.requested_sections],
+        "tools": [{"name": event.name, "arguments": event.arguments, "success": event.success} for event in invoked],
+    }

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.cli.conftest import Wink
+
+GUEST = ("--params", "Guest.name=Ada")
+READ = {"call": "read_section", "arguments": {"section_key": "house"}}
+BOOK = {"call": "book", "arguments": {"room": "sea"}}
+
+
+def script(wink: Wink, *replies: Any) -> str:
+    (wink.folder / "script.json").write_text(json.dumps(replies), encoding="utf-8")
+    return "scripted:script.json"
+
+
+def test_the_answer_goes_to_stdout_and_what_happened_to_stderr(wink: Wink) -> None:
+    done = wink("run", "desk:template", *GUEST, "--adapter", script(wink, READ, BOOK, "Booked."))
+    assert (done.returncode, done.stdout) == (0, "Booked.\n")
+    steps = [line.partition("  ")[0] for line in done.stderr.splitlines()]
+    assert steps == ["prompt", "model", "open", "tools", "model", "tool", "model", "done"]
+
+
+def test_quiet_says_nothing_but_the_answer(wink: Wink) -> None:
+    done = wink("run", "desk:template", *GUEST, "-q", "-a", script(wink, "Hello."))
+    assert (done.stdout, done.stderr) == ("Hello.\n", "")
+
+
+def test_json_tells_what_was_opened_and_called(wink: Wink) -> None:
+    told = wink.json("run", "desk:template", *GUEST, "-a", script(wink, READ, BOOK, "Booked."))
+    assert (told["text"], told["turns"], told["opened"]) == ("Booked.", 3, ["house"])
+    assert [tool["name"] for tool in told["tools"]] == ["read_section", "book"]
+    assert told["usage"]["input_tokens"] > 0
+
+
+def test_open_offers_the_tools_of_a_section_from_the_start(wink: Wink) -> None:
+    told = wink.json("run", "desk:template", *GUEST, "--open", "house", "-a", script(wink, BOOK, "Booked."))
+    assert [(tool["name"], tool["success"]) for tool in told["tools"]] == [("book", True)]
+
+
+def test_structured_output_is_printed_as_json(wink: Wink) -> None:
+    with (wink.folder / "desk.py").open("a", encoding="utf-8") as file:
+        file.write("typed = PromptTemplate[Guest](ns='hotel', key='typed', sections=[welcome])\n")
+    adapter = script(wink, {"output": {"name": "Ada", "nights": 2}})
+    done = wink("run", "desk:typed", *GUEST, "-q", "-a", adapter)
+    assert json.loads(done.stdout) == {"name": "Ada", "nights": 2}
+
+
+def test_a_run_that_fails_ends_with_1_and_its_error(wink: Wink) -> None:
+    done = wink("run", "desk:template", *GUEST, "-q", "-a", script(wink, READ))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "wink: PromptEvaluationError: script.json has no more replies\n"
+
+
+def test_a_limit_on_turns_stops_the_run(wink: Wink) -> None:
+    done = wink("run", "desk:template", *GUEST, "-q", "--max-turns", "1", "-a", script(wink, READ, "Never."))
+    assert (done.returncode, done.stderr.startswith("wink: BudgetExceededError: ")) == (1, True)
+
+
+def test_an_adapter_of_ones_own_is_named_like_a_prompt(wink: Wink) -> None:
+    (wink.folder / "mine.py").write_text(
+        "from weakincentives import ScriptedAdapter\nadapter = ScriptedAdapter(['Mine.'])\n", encoding="utf-8"
+    )
+    assert wink("run", "desk:template", *GUEST, "-q", "-a", "mine:adapter").stdout == "Mine.\n"
+
+
+def test_the_adapter_is_a_setting(wink: Wink) -> None:
+    assert wink("run", "desk:template", *GUEST, "-q", WINK_ADAPTER=script(wink, "Hello.")).stdout == "Hello.\n"
+
+
+def test_an_unknown_adapter_is_answered_with_those_that_exist(wink: Wink) -> None:
+    done = wink("run", "desk:template", *GUEST, "-a", "opanai")
+    assert (done.returncode, "no adapter 'opanai'; there are local, openai, " in done.stderr) == (2, True)
+    assert "needs a model, as in openai:MODEL" in wink("run", "desk:template", *GUEST, "-a", "openai").stderr
+
+
+def test_a_script_that_cannot_be_read_is_wrong_usage(wink: Wink) -> None:
+    done = wink("run", "desk:template", *GUEST, "-a", "scripted:nowhere.json")
+    assert (done.returncode, done.stderr.startswith("wink: --adapter scripted:nowhere.json: ")) == (2, True)
+
+
+def test_control_characters_of_a_model_do_not_reach_the_terminal(wink: Wink) -> None:
+    hostile = {"call": "book", "arguments": {"room": "\x1b[2J"}}
+    done = wink("run", "desk:template", *GUEST, "--open", "house", "-a", script(wink, hostile, "Done."))
+    assert "\x1b" not in done.stderr
+
+
+def test_explain_says_what_a_run_would_do(wink: Wink) -> None:
+    done = wink("explain", "desk:template", *GUEST, "-a", script(wink))
+    assert done.returncode == 0
+    assert "injects book by append" in done.stdout
+
+
+def test_explain_as_json_has_the_sections(wink: Wink) -> None:
+    told = wink.json("explain", "desk:template", *GUEST, "--open", "house", "-a", script(wink))
+    assert [section["state"]["visibility"] for section in told["sections"]] == ["full", "full"]
