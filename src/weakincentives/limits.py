@@ -182,6 +182,16 @@ class Meter:
         with self._lock:
             self._tool_calls += 1
 
+    def set_tool_calls(self, count: int) -> None:
+        """Take a count from a record, or take back a call that was put off."""
+        with self._lock:
+            self._tool_calls = count
+
+    def carry(self, usage: TokenUsage, *, turns: int, tool_calls: int) -> None:
+        """Take over what a run had spent before it was resumed here."""
+        with self._lock:
+            self._usage, self._turns, self._tool_calls = usage, turns, tool_calls
+
     def check_model_call(self, prompt_name: str) -> None:
         """Raise unless another model call fits: a limit that is used up leaves no room for one."""
         self._check_deadline(prompt_name)
@@ -195,6 +205,12 @@ class Meter:
         if self.budget is not None:
             _refuse(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self._tool_calls, room=1)
             self._check_spending(prompt_name, room=0)
+
+    def begin_tool_call(self, prompt_name: str) -> None:
+        """Check and count at once, so that calls side by side cannot slip past a limit together."""
+        with self._lock:
+            self.check_tool_call(prompt_name)
+            self._tool_calls += 1
 
     def _check_deadline(self, prompt_name: str) -> None:
         deadline = self.deadline

@@ -121,8 +121,7 @@ class ToolExecutor:
 
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """One call from check to event."""
-        self.scope.meter.check_tool_call(self.prompt.name)
-        self.scope.meter.count_tool_call()
+        self.scope.meter.begin_tool_call(self.prompt.name)
         started = time.perf_counter()
         tool = self.registry.get(call.name)
         refusal = self._refusal(call.name)

@@ -219,6 +219,7 @@ class InnerLoop:
                 )
             self._register(ref, tool)
         self.executor.revoked = run.revoked
+        self.scope.meter.carry(run.usage, turns=run.turns, tool_calls=run.tool_calls)
         return self._unanswered()
 
     def _unanswered(self) -> tuple[ToolCall, ...]:
@@ -255,7 +256,7 @@ class InnerLoop:
     def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
         self.scope.meter.add_usage(reply.usage)
         self._context_tokens = reply.usage.input_tokens
-        self._save(turns=self._run.turns + 1, usage=self._run.usage + reply.usage)
+        self._save(turns=self.scope.meter.turns, usage=self.scope.meter.usage)
         self.session.dispatch(
             ModelCalled(
                 run_id=self.scope.run_id,
@@ -286,8 +287,7 @@ class InnerLoop:
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> OpenSectionsResult | None:
         used = {key: self._run.turns for o in outcomes if (key := self.executor.sections.get(o.name))}
-        if used:
-            self._save(last_used={**self._run.last_used, **used})
+        self._save(last_used={**self._run.last_used, **used}, tool_calls=self.scope.meter.tool_calls)
         for outcome in outcomes:
             self._say(
                 Message(

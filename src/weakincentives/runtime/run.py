@@ -32,6 +32,7 @@ class Run:
     revoked: frozenset[str] = frozenset()
     last_used: Mapping[str, int] = field(default_factory=dict)
     turns: int = 0
+    tool_calls: int = 0
     output_retries: int = 0
     usage: TokenUsage = field(default_factory=TokenUsage)
 
