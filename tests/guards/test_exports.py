@@ -1,4 +1,4 @@
-"""What a front lists in `__all__` can be imported from it, and the lists are kept in order."""
+"""What a front lists in `__all__` can be imported from it (ruff keeps the lists in order)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_every_name_of_a_front_can_be_imported(front: str) -> None:
 
 
 @pytest.mark.parametrize("front", FRONTS)
-def test_a_front_lists_its_names_once_and_in_order(front: str) -> None:
+def test_a_front_lists_each_name_once(front: str) -> None:
     names = list(import_module(front).__all__)
-    assert names == sorted(set(names))
+    assert len(names) == len(set(names))
 
 
 def test_type_checkers_see_the_names_that_the_front_door_has() -> None:
