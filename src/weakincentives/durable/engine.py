@@ -88,7 +88,7 @@ class Engine:
     def yield_if_needed(self) -> None:
         """Leave the current work at this point if it was taken over, or if this process is about to stop."""
         context = assert_current_dbos_context()
-        self._lease.check(cast(str, context.executor_id))
+        self._lease.check(context.executor_id)
         if self._draining.is_set():
             self.store.hand_back(context.workflow_id, cast(str, context.owner_xid))
             raise Released(f"{context.workflow_id} was handed back")
@@ -144,7 +144,7 @@ class Engine:
             for queue, limits in queues.items():
                 self._register_queue(queue, limits)
             for loop, body in bodies.items():
-                self._bodies[loop] = DBOS.workflow(name=loop, max_recovery_attempts=max_attempts - 1)(body)
+                self._bodies[loop] = DBOS.workflow(name=loop, max_recovery_attempts=max_attempts - 1)(_function(body))
             DBOS(
                 config={
                     "name": APPLICATION,
@@ -173,6 +173,13 @@ class Engine:
             limiter={"limit": ceil(limits.rate), "period": ceil(limits.rate) / limits.rate} if limits.rate else None,
             polling_interval_sec=_POLL_SECONDS,
         )
+
+
+def _function(body: Body) -> Body:
+    def run(request: Any) -> Any:
+        return body(request)
+
+    return run
 
 
 def _instance() -> Any:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from weakincentives.errors import SerdeError
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.serde import tagged
-from weakincentives.session import Session, Snapshot
+from weakincentives.session import Session, Slice, Snapshot
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def recording(session: Session, resources: ScopedResourceContext, run: Callable[
 def replay(change: Change, session: Session, resources: ScopedResourceContext) -> None:
     """Bring session and resources to where the recorded step left them, and tell the observers."""
     for each in change.slices:
-        target = session[each.slice_type]
+        target: Slice[Any] = session[each.slice_type]
         if each.kept == len(target):
             for item in each.items:
                 target.append(item)

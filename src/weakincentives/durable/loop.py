@@ -179,15 +179,16 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
         with self._lock:
             if self._engine is None:
                 store = self.store
-                from weakincentives.durable.driver import body
+                from weakincentives.durable.driver import Recipe
                 from weakincentives.durable.engine import Engine
                 from weakincentives.durable.store import DIRECT
 
+                recipe = Recipe(self.prepare, self.adapter, self.max_expansions, self.budget, self.deadline_seconds)
                 # Only a worker serves a shared queue; a SQLite file has no other worker.
                 served = queues if queues is not None else (self.name,) if store.is_sqlite else ()
                 self._engine = Engine.launch(
                     store,
-                    {self.name: body(self)},
+                    {self.name: recipe},
                     {self.name + DIRECT: QueueLimits(limits.concurrency)} | dict.fromkeys(served, limits),
                     version=self.version,
                     lease_seconds=self.lease_seconds,

@@ -1,0 +1,39 @@
+"""Time as the record has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+
+class StepClock:
+    """Runs within a step and stands still between steps, at the end of the last one.
+
+    So what the loop writes down between steps carries the same times when it is replayed.
+    """
+
+    def __init__(self) -> None:
+        self._at = datetime.fromtimestamp(0, UTC)
+        self._running = False
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) if self._running else self._at
+
+    def monotonic(self) -> float:
+        return self.now().timestamp()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def stand_at(self, moment: datetime) -> None:
+        self._at = moment
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
