@@ -24,6 +24,7 @@ from weakincentives.runtime.explain import Explanation
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
 from weakincentives.runtime.response import PromptResponse
 from weakincentives.runtime.run import Run, RunScope
 
@@ -46,6 +47,7 @@ __all__ = [
     "ModelCalled",
     "ModelReply",
     "ModelRequest",
+    "PrefixBreak",
     "PromptEvaluationError",
     "PromptExecuted",
     "PromptRendered",
@@ -66,4 +68,6 @@ __all__ = [
     "ToolStarted",
     "ToolsInjected",
     "ToolsWithdrawn",
+    "assert_prefix_kept",
+    "prefix_breaks",
 ]

@@ -1,0 +1,132 @@
+"""The prefix check: proof on the wire that each request extends the one before it.
+
+A provider's prompt cache holds for as long as a request begins with all of the last one. The check compares request
+bodies as they were sent and, where one is no extension, names what changed and the section behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weakincentives.runtime.events import PromptRendered
+from weakincentives.session import Session
+
+_CONVERSATIONS = ("input", "messages")
+_PREFIX_KEYS = ("model", "tools", "instructions", "system", "text", "response_format", "output_config", "reasoning")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixBreak:
+    """Request number `request` (from 0) is no extension of the one before: `where` changed, because of the section."""
+
+    request: int
+    where: str
+    detail: str
+    section_key: str = ""
+
+    def __str__(self) -> str:
+        section = f" (section '{self.section_key}')" if self.section_key else ""
+        return f"request {self.request} breaks the prefix at {self.where}: {self.detail}{section}"
+
+
+def prefix_breaks(requests: Sequence[Mapping[str, Any]], session: Session | None = None) -> tuple[PrefixBreak, ...]:
+    """Every request that is no extension of its predecessor; the session's events tell the sections apart."""
+    rendered = session[PromptRendered].all() if session is not None else ()
+    pairs = zip(requests, requests[1:], strict=False)
+    found = (_compare(number, before, after, rendered) for number, (before, after) in enumerate(pairs, start=1))
+    return tuple(broken for broken in found if broken is not None)
+
+
+def assert_prefix_kept(requests: Sequence[Mapping[str, Any]], session: Session | None = None) -> None:
+    """Fail with every break that there is."""
+    breaks = prefix_breaks(requests, session)
+    if breaks:
+        raise AssertionError("; ".join(map(str, breaks)))
+
+
+def _compare(
+    number: int, before: Mapping[str, Any], after: Mapping[str, Any], rendered: Sequence[PromptRendered]
+) -> PrefixBreak | None:
+    for key in _PREFIX_KEYS:
+        old, new = _unmarked(before.get(key)), _unmarked(after.get(key))
+        if old == new:
+            continue
+        if key == "tools":
+            names = _changed_tools(old or [], new or [])
+            return PrefixBreak(number, key, f"tools changed: {', '.join(names)}", _section_of_tool(names, rendered))
+        return PrefixBreak(number, key, _difference(str(old), str(new)), _section_of_text(old, new, rendered))
+    for key in _CONVERSATIONS:
+        old, new = _unmarked(before.get(key) or []), _unmarked(after.get(key) or [])
+        if new[: len(old)] != old:
+            index = next(i for i, item in enumerate(old) if i >= len(new) or new[i] != item)
+            following = new[index] if index < len(new) else "nothing"
+            return PrefixBreak(
+                number,
+                f"{key}[{index}]",
+                _difference(str(old[index]), str(following)),
+                _section_of_text(_text(old[index]), _text(following), rendered),
+            )
+    return None
+
+
+def _unmarked(value: Any) -> Any:
+    """Without cache markers, which move with the end of the conversation and are no part of the prefix."""
+    if isinstance(value, Mapping):
+        return {key: _unmarked(item) for key, item in value.items() if key != "cache_control"}
+    return [_unmarked(item) for item in value] if isinstance(value, list) else value
+
+
+def _changed_tools(old: list[Any], new: list[Any]) -> list[str]:
+    before, after = ({_tool_name(tool): tool for tool in tools} for tools in (old, new))
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return changed or ["their order"]
+
+
+def _tool_name(tool: Any) -> str:
+    inner = tool.get("function") if isinstance(tool.get("function"), Mapping) else tool
+    return str(inner.get("name") or inner.get("type"))
+
+
+def _section_of_tool(names: Sequence[str], rendered: Sequence[PromptRendered]) -> str:
+    for event in reversed(rendered):
+        for section in event.sections:
+            if set(section.tools) & set(names):
+                return ".".join(section.path)
+    return ""
+
+
+def _section_of_text(old: Any, new: Any, rendered: Sequence[PromptRendered]) -> str:
+    """The section in whose span two renders begin to differ."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        old, new = _text(old), _text(new)
+    position = _first_difference(old, new)
+    for event in rendered:
+        if event.text in (old, new):
+            for span in event.spans:
+                if span.start <= position <= span.end:
+                    return ".".join(span.path)
+    return ""
+
+
+def _text(item: Any) -> str:
+    """The text of a message or of a list of text blocks, whatever the provider's form."""
+    if isinstance(item, str):
+        return item
+    if isinstance(item, Mapping):
+        return _text(item.get("content", item.get("text", "")))
+    return "".join(_text(part) for part in item) if isinstance(item, list) else ""
+
+
+def _first_difference(old: str, new: str) -> int:
+    for index, (a, b) in enumerate(zip(old, new, strict=False)):
+        if a != b:
+            return index
+    return min(len(old), len(new))
+
+
+def _difference(old: str, new: str) -> str:
+    position = _first_difference(old, new)
+    start = max(position - 20, 0)
+    return f"{old[start : position + 20]!r} became {new[start : position + 20]!r}"
