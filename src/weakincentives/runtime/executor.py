@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -122,7 +121,7 @@ class ToolExecutor:
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """One call from check to event."""
         self.scope.meter.begin_tool_call(self.prompt.name)
-        started = time.perf_counter()
+        started = self.session.clock.monotonic()
         tool = self.registry.get(call.name)
         refusal = self._refusal(call.name)
         if tool is None or refusal:
@@ -246,10 +245,11 @@ class ToolExecutor:
                 run_id=self.scope.run_id,
                 arguments=call.arguments,
                 rolled_back=attempt.rolled_back,
-                duration=time.perf_counter() - started,
+                duration=self.session.clock.monotonic() - started,
                 section_key=self.sections.get(call.name, ""),
                 disclosure=attempt.disclosure,
                 compensation=attempt.compensation,
+                timestamp=self.session.clock.now().timestamp(),
             )
         )
         return ToolExecutionOutcome(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -92,7 +91,7 @@ class InnerLoop:
 
     def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         """Yield effects, receive their outcomes, return the response."""
-        started = time.perf_counter()
+        started = self.session.clock.monotonic()
         try:
             pending = self._begin()
             response = yield from self._turns(pending)
@@ -106,6 +105,7 @@ class InnerLoop:
                     error=type(error).__name__,
                     message=str(error),
                     phase=getattr(error, "phase", "parse" if isinstance(error, OutputParseError) else ""),
+                    timestamp=self._now(),
                 )
             )
             raise
@@ -120,7 +120,8 @@ class InnerLoop:
                 usage=response.usage,
                 turns=response.turns,
                 halted=response.halt is not None,
-                duration=time.perf_counter() - started,
+                duration=self.session.clock.monotonic() - started,
+                timestamp=self._now(),
             )
         )
         return response
@@ -143,9 +144,9 @@ class InnerLoop:
             self._evict()
             self.scope.meter.check_model_call(self.prompt.name)
             request = self._request()
-            asked = time.perf_counter()
+            asked = self.session.clock.monotonic()
             reply = yield CallModel(request)
-            self._record_reply(request, reply, time.perf_counter() - asked)
+            self._record_reply(request, reply, self.session.clock.monotonic() - asked)
             pending = reply.tool_calls
             if pending or reply.stop_reason == "pause":
                 continue
@@ -190,6 +191,7 @@ class InnerLoop:
                 sections=inventory(view, rendered.text, count),
                 tokenizer=self.config.tokenizer,
                 builtin_tool_tokens=sum(count(tool_text(tool)) for owner, tool in view.offered() if owner is None),
+                timestamp=self._now(),
             )
         )
         self._say(Message(role="system", text=rendered.text))
@@ -272,6 +274,7 @@ class InnerLoop:
                 messages=len(request.messages),
                 tools=(*(tool.name for tool in request.tools), *(tool.name for tool in request.hosted_tools)),
                 revoked=tuple(sorted(request.revoked)),
+                timestamp=self._now(),
             )
         )
         self._say(
@@ -338,11 +341,11 @@ class InnerLoop:
     def _announce(self, appeared: Mapping[str, list[str]], gone: Mapping[str, list[str]]) -> None:
         route, run_id = self.config.tool_route, self.scope.run_id
         for key, names in gone.items():
-            self.session.dispatch(ToolsWithdrawn(tuple(names), key, run_id=run_id, route=route))
+            self.session.dispatch(ToolsWithdrawn(tuple(names), key, self._now(), run_id, route))
             self._say(Message(role="tools_removed", tools=tuple(names), section_key=key))
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
         for key, names in appeared.items():
-            self.session.dispatch(ToolsInjected(tuple(names), key, run_id=run_id, route=route))
+            self.session.dispatch(ToolsInjected(tuple(names), key, self._now(), run_id, route))
             self._say(Message(role="tools_added", tools=tuple(names), section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
@@ -420,7 +423,7 @@ class InnerLoop:
             output = self.config.hosted_tool_codecs[tool.kind].parse_output(items, tool)
             if output is not None:
                 outputs[tool.name] = output
-                self.session.dispatch(HostedToolInvoked(tool.name, tool.kind, output, run_id=self.scope.run_id))
+                self.session.dispatch(HostedToolInvoked(tool.name, tool.kind, output, self.scope.run_id, self._now()))
         return outputs
 
     def _check_hosted(self, tool: Tool[Any, Any] | HostedTool[Any]) -> None:
@@ -454,6 +457,10 @@ class InnerLoop:
         self._run = replace(self._run, **changes)
         self.executor.revoked = self._run.revoked
         self.session[Run].seed(self._run)
+
+    def _now(self) -> float:
+        """The session's time: a replay of recorded steps writes down the same times."""
+        return self.session.clock.now().timestamp()
 
     def _say(self, message: Message) -> None:
         self.session.dispatch(message)

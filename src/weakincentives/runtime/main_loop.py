@@ -105,4 +105,4 @@ class MainLoop:
     ) -> None:
         for path, visibility in overrides.items():
             session.dispatch(SetVisibilityOverride(path, visibility))
-        session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides))
+        session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides, session.clock.now().timestamp()))
