@@ -74,3 +74,14 @@ def test_files_that_did_not_change_are_not_touched(fs, root):
     fs.restore(snapshot)
     after = os.stat(root / "f")
     assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
+
+
+def test_an_ignored_path_comes_back_where_a_file_took_the_place_of_its_directory(fs, root):
+    before = fs.snapshot()
+    fs.write("d/app.log", "mine")
+    after = fs.snapshot()
+    fs.restore(before)
+    assert os.listdir(root) == []
+    (root / "d").write_text("a file")
+    fs.restore(after)
+    assert fs.read("d/app.log") == "mine"

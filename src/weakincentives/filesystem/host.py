@@ -169,9 +169,10 @@ class HostFilesystem:
         if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal is not self._journal:
             raise SnapshotError(f"The snapshot was not taken of this filesystem ({self.root}), or it was closed since")
         with self._lock:
-            failures = self._journal.go_to(snapshot.mark)
+            changes = self._journal.go_to(snapshot.mark)
             if self._mirror is not None and snapshot.tree is not None:
-                failures += self._mirror.go_to(snapshot.tree)
+                changes |= self._mirror.go_to(snapshot.tree)
+            failures = self._store.put_back(changes)
         if failures:
             raise SnapshotError(f"Could not restore everything: {'; '.join(failures)}")
 

@@ -57,17 +57,16 @@ class Journal:
         elif place.parts not in self._now.before:
             self._now.before[place.parts] = self._store.save(place, place.stat())
 
-    def go_to(self, mark: Mark) -> list[str]:
-        """Make the disk that version again; what could not be done is returned in words."""
+    def go_to(self, mark: Mark) -> dict[Parts, State]:
+        """Make that version the present one; returns what the disk has to become for it."""
         chain = [mark.version]
         while chain[-1].next is not None:
             chain.append(chain[-1].next)
-        since, self._now.before = self._now.before, {}
-        failures = self._store.put_back(since)
+        becomes, self._now.before = self._now.before, {}
         for older, newer in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
             states, older.before = older.before, {}
-            newer.before = {parts: self._store.look(parts) for parts in states}
+            newer.before = {parts: becomes[parts] if parts in becomes else self._store.look(parts) for parts in states}
             newer.next, older.next = older, None
+            becomes.update(states)
             self._now = older
-            failures += self._store.put_back(states)
-        return failures
+        return becomes

@@ -47,15 +47,15 @@ class Mirror:
         self._index = index
         return {parts: state for parts, (_, state) in index.items()}
 
-    def go_to(self, tree: Mapping[Parts, State]) -> list[str]:
-        """Make the disk that tree again; what could not be done is returned in words."""
+    def go_to(self, tree: Mapping[Parts, State]) -> dict[Parts, State]:
+        """What the disk has to become to be that tree again."""
         changes: dict[Parts, State] = {}
         missing = dict(tree)
         for place, status in self._scan():
             state = missing.pop(place.parts, None)
             if not self._is_still(place, status, state):
                 changes[place.parts] = state
-        return self._store.put_back({**changes, **missing})
+        return {**changes, **missing}
 
     def _scan(self) -> Iterator[tuple[Place, os.stat_result]]:
         with self._store.jail.locate((), ".") as root, closing(walk(root.fd, (), skip=self._skips)) as found:

@@ -16,12 +16,12 @@ from weakincentives.resources.snapshotable import Snapshotable
 __all__ = [
     "Binding",
     "CircularDependencyError",
+    "Resolver",
     "ResourceCloseError",
     "ResourceError",
     "ResourceRegistry",
     "ResourceRestoreError",
     "ResourceSnapshot",
-    "Resolver",
     "Scope",
     "ScopeError",
     "ScopedResourceContext",
