@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -75,6 +75,17 @@ class ProviderAdapter(ABC):
     def channel(self) -> Channel:
         """A line to the model for one run."""
 
+    @contextmanager
+    def line(self, loop: InnerLoop) -> Iterator[Channel]:
+        """The channel of this run for as long as it runs; where a channel holds on to something, it is closed here."""
+        yield self.channel()
+
+    @asynccontextmanager
+    async def line_async(self, loop: InnerLoop) -> AsyncIterator[Channel]:
+        """`line` on an event loop."""
+        with self.line(loop) as channel:
+            yield channel
+
     def evaluate(
         self,
         prompt: Prompt[OutputT],
@@ -92,8 +103,8 @@ class ProviderAdapter(ABC):
         `budget=`.
         """
         loop = self.loop(prompt, session, deadline, budget, visibility_overrides, scope)
-        with _running(loop, bus), prompt.resources:
-            return drive(loop, self.channel())
+        with _running(loop, bus), prompt.resources, self.line(loop) as channel:
+            return drive(loop, channel)
 
     async def evaluate_async(
         self,
@@ -109,8 +120,8 @@ class ProviderAdapter(ABC):
         """`evaluate` on an event loop."""
         loop = self.loop(prompt, session, deadline, budget, visibility_overrides, scope)
         with _running(loop, bus):
-            async with prompt.resources:
-                return await drive_async(loop, self.channel())
+            async with prompt.resources, self.line_async(loop) as channel:
+                return await drive_async(loop, channel)
 
     def stream(
         self,
@@ -124,8 +135,8 @@ class ProviderAdapter(ABC):
     ) -> Iterator[StreamEvent]:
         """`evaluate` that tells what happens: text deltas, tool starts and ends, and at last the response."""
         loop = self.loop(prompt, session, deadline, budget, visibility_overrides, None)
-        with _running(loop, bus), prompt.resources:
-            yield from drive_stream(loop, self.channel())
+        with _running(loop, bus), prompt.resources, self.line(loop) as channel:
+            yield from drive_stream(loop, channel)
 
     async def stream_async(
         self,
@@ -140,8 +151,8 @@ class ProviderAdapter(ABC):
         """`stream` on an event loop."""
         loop = self.loop(prompt, session, deadline, budget, visibility_overrides, None)
         with _running(loop, bus):
-            async with prompt.resources:
-                async for event in drive_stream_async(loop, self.channel()):
+            async with prompt.resources, self.line_async(loop) as channel:
+                async for event in drive_stream_async(loop, channel):
                     yield event
 
     def resume(
@@ -155,8 +166,8 @@ class ProviderAdapter(ABC):
     ) -> PromptResponse[OutputT]:
         """Go on with the run that the session holds: the same next request, in this process or another."""
         loop = self.loop(prompt, session, deadline, budget, None, None, resume=True)
-        with _running(loop, bus), prompt.resources:
-            return drive(loop, self.channel())
+        with _running(loop, bus), prompt.resources, self.line(loop) as channel:
+            return drive(loop, channel)
 
     async def resume_async(
         self,
@@ -170,8 +181,8 @@ class ProviderAdapter(ABC):
         """`resume` on an event loop."""
         loop = self.loop(prompt, session, deadline, budget, None, None, resume=True)
         with _running(loop, bus):
-            async with prompt.resources:
-                return await drive_async(loop, self.channel())
+            async with prompt.resources, self.line_async(loop) as channel:
+                return await drive_async(loop, channel)
 
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Visibility | None = None
