@@ -18,7 +18,9 @@ from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, T
 FIRST, SECOND = tool("first"), tool("second")
 THOUGHT = '{"type":"thinking","thinking":"hm","signature":"s"}'
 USE = '{"type":"tool_use","id":"c1","name":"first","input":{"text":"a"}}'
-ASKED = Message("assistant", tool_calls=(ToolCall("c1", "first", '{"text":"a"}'),), items=(THOUGHT, USE), provider="anthropic")
+ASKED = Message(
+    "assistant", tool_calls=(ToolCall("c1", "first", '{"text":"a"}'),), items=(THOUGHT, USE), provider="anthropic"
+)
 DONE = Message("tool", "found it", call_id="c1", name="first")
 FAILED = Message("tool", "no such thing", call_id="c2", name="first", success=False)
 ADDED = Message("tools_added", tools=("second",), section_key="docs")
@@ -150,7 +152,9 @@ def test_the_route_follows_the_model(model: str, route: str) -> None:
 
 
 def answer(*content: dict[str, Any], stop: str = "end_turn", **fields: Any) -> bytes:
-    return json.dumps({"id": "m1", "model": "claude-opus-5", "content": content, "stop_reason": stop, **fields}).encode()
+    return json.dumps(
+        {"id": "m1", "model": "claude-opus-5", "content": content, "stop_reason": stop, **fields}
+    ).encode()
 
 
 def test_a_reply_has_text_calls_usage_and_its_items() -> None:

@@ -143,7 +143,7 @@ def test_a_tool_that_comes_back_is_not_declared_twice() -> None:
 
 def test_a_hosted_tool_without_a_codec_is_refused_by_name() -> None:
     bare = ResponsesWire("gpt-5.6", route="append", codecs={}, parameters={})
-    with pytest.raises(PromptEvaluationError, match="'web'.*no codec for kind 'search'") as caught:
+    with pytest.raises(PromptEvaluationError, match=r"'web'.*no codec for kind 'search'") as caught:
         bare.outgoing(ask([SYSTEM], hosted_tools=(hosted(),)))
     assert caught.value.phase == "request"
 

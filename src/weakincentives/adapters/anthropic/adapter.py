@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 from weakincentives.adapters.anthropic.wire import PROVIDER, MessagesWire, Route, best_route
 from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
-from weakincentives.runtime.codec import HostedToolCodec
 
 
 class AnthropicAdapter(ClientAdapter):
@@ -35,7 +33,12 @@ class AnthropicAdapter(ClientAdapter):
     ) -> None:
         super().__init__(model, **options)
         self.max_tokens = max_tokens
-        self.tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+        self._tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+
+    @property
+    def tool_route(self) -> Route:
+        """By which route tools appear in mid-conversation."""
+        return self._tool_route
 
     def _wire(self) -> MessagesWire:
         return MessagesWire(
@@ -45,6 +48,3 @@ class AnthropicAdapter(ClientAdapter):
             parameters=self._parameters,
             max_tokens=self.max_tokens,
         )
-
-    def _default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
-        return {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from weakincentives.adapters.litellm.line import LiteLLMLine, litellm
 from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire
@@ -14,6 +15,7 @@ from weakincentives.adapters.network.extra import require
 from weakincentives.adapters.network.redact import Redactor
 from weakincentives.adapters.network.retry import Retries
 from weakincentives.clock import SYSTEM_CLOCK, Clock
+from weakincentives.prompt import Tokenizer
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.codec import HostedToolCodec
 
@@ -30,7 +32,6 @@ class LiteLLMAdapter(ProviderAdapter):
     """
 
     name = PROVIDER
-    tool_route = "append"
 
     def __init__(
         self,
@@ -39,14 +40,14 @@ class LiteLLMAdapter(ProviderAdapter):
         client: Any = None,
         hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None = None,
         output_retries: int = 1,
-        tokenizer: Any = None,
+        tokenizer: Tokenizer | None = None,
         max_retries: int = 2,
         parameters: Mapping[str, Any] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         sleep_async: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         super().__init__(
-            model, hosted_tool_codecs=hosted_tool_codecs or {}, output_retries=output_retries, tokenizer=tokenizer
+            model, hosted_tool_codecs=hosted_tool_codecs, output_retries=output_retries, tokenizer=tokenizer
         )
         if client is None:
             require("litellm", "litellm")
@@ -75,6 +76,17 @@ class LiteLLMAdapter(ProviderAdapter):
             clock=self._clock,
             sleep_async=self._sleep_async,
         )
+
+    def close(self) -> None:
+        """Nothing to close: LiteLLM keeps its own connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _needs_user_turn(self, module: Any) -> bool:
         if self._client is not None:

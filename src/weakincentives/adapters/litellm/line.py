@@ -27,7 +27,7 @@ def litellm() -> Any:
     """The package, imported without the network."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    module = load("litellm", "litellm")
+    module: Any = load("litellm", "litellm")
     module.suppress_debug_info = True
     return module
 

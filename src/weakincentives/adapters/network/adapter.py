@@ -18,6 +18,7 @@ from weakincentives.adapters.network.vendor import secrets
 from weakincentives.adapters.network.wire import Wire
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
+from weakincentives.prompt import Tokenizer
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.codec import HostedToolCodec
 
@@ -28,7 +29,7 @@ class ClientOptions(TypedDict, total=False):
     client: Any
     hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None
     output_retries: int
-    tokenizer: Any
+    tokenizer: Tokenizer | None
     max_retries: int
     parameters: Mapping[str, Any] | None
     clock: Clock
@@ -52,14 +53,15 @@ class ClientAdapter(ProviderAdapter):
         client: Any = None,
         hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None = None,
         output_retries: int = 1,
-        tokenizer: Any = None,
+        tokenizer: Tokenizer | None = None,
         max_retries: int = 2,
         parameters: Mapping[str, Any] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         sleep_async: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        codecs = self._default_codecs() if hosted_tool_codecs is None else hosted_tool_codecs
-        super().__init__(model, hosted_tool_codecs=codecs, output_retries=output_retries, tokenizer=tokenizer)
+        super().__init__(
+            model, hosted_tool_codecs=hosted_tool_codecs, output_retries=output_retries, tokenizer=tokenizer
+        )
         if client is None:
             require(self.package, self.package)
         self._client = client
@@ -112,9 +114,6 @@ class ClientAdapter(ProviderAdapter):
     @abstractmethod
     def _wire(self) -> Wire:
         """A new run's conversation in the vendor's format."""
-
-    @abstractmethod
-    def _default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]: ...
 
     def _connected(self) -> ClientLine:
         with self._lock:

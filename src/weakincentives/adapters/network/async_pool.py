@@ -235,7 +235,9 @@ async def _connected(host: str, port: int) -> socket.socket:
     raise failure
 
 
-async def _addresses(host: str, port: int) -> list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]:
+async def _addresses(
+    host: str, port: int
+) -> list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]:
     with contextlib.suppress(OSError):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)  # type: ignore[return-value]
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)  # type: ignore[return-value]

@@ -39,7 +39,9 @@ class Pool:
     def open(self, outgoing: Outgoing, timeout: float | None) -> Response | PooledStream:
         """Send a request and hand out the answer as it arrives; anything but 200 is read to its end."""
         connection, incoming = self._begin(outgoing, _Limit(self.endpoint, timeout))
-        return PooledStream(self, connection, incoming) if incoming.status == 200 else self._finish(connection, incoming)
+        return (
+            PooledStream(self, connection, incoming) if incoming.status == 200 else self._finish(connection, incoming)
+        )
 
     def close(self) -> None:
         """Close every connection that waits."""

@@ -176,7 +176,8 @@ class Exchange:
     def _unreadable(self, error: msgspec.DecodeError, body: bytes | bytearray) -> Failure:
         shape = isinstance(error, msgspec.ValidationError)
         return Failure(
-            f"{self._name} sent an answer of an unexpected shape: {error}" if shape
+            f"{self._name} sent an answer of an unexpected shape: {error}"
+            if shape
             else f"{self._name} sent a body that is not whole JSON: {error}",
             phase="response",
             payload=decoded(body),
@@ -195,13 +196,13 @@ class Exchange:
             raise self._error(failure, note=f"; it asks to wait {failure.wait:.0f} s, longer than we do")
         seconds = self._retries.pause(self._failures, failure.wait)
         if left is not None and seconds >= left:
-            raise self._late(f"the deadline leaves {left:.3f} s, the next attempt is due in {seconds:.3f} s ({failure})", failure)
+            raise self._late(
+                f"the deadline leaves {left:.3f} s, the next attempt is due in {seconds:.3f} s ({failure})", failure
+            )
         self._failures += 1
         return seconds
 
-    def _error(
-        self, failure: Failure, *, phase: Any = None, note: str = ""
-    ) -> PromptEvaluationError:
+    def _error(self, failure: Failure, *, phase: Any = None, note: str = "") -> PromptEvaluationError:
         tries = f" (after {self._failures + 1} attempts)" if self._failures else ""
         return PromptEvaluationError(
             self._redact.text(f"Prompt '{self._request.prompt_name}': {failure}{note}{tries}"),

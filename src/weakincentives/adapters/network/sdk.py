@@ -24,10 +24,16 @@ class SdkLine:
         self._awaits = awaits
 
     def send(self, outgoing: Outgoing, timeout: float | None) -> Response:
-        return self._translated(lambda: _response(self._post(outgoing, timeout, stream=False)))
+        try:
+            return _response(self._post(outgoing, timeout, stream=False))
+        except Exception as error:
+            return self._answer(error)
 
     def open(self, outgoing: Outgoing, timeout: float | None) -> Response | Stream:
-        return self._translated(lambda: self._opened(self._post(outgoing, timeout, stream=True)))
+        try:
+            return _BlockingStream(self._post(outgoing, timeout, stream=True), self._failure)
+        except Exception as error:
+            return self._answer(error)
 
     async def send_async(self, outgoing: Outgoing, timeout: float | None) -> Response:
         if not self._awaits:
@@ -71,15 +77,6 @@ class SdkLine:
             stream=stream,
             **({"stream_cls": self._sdk.AsyncStream if self._awaits else self._sdk.Stream} if stream else {}),
         )
-
-    def _opened(self, response: Any) -> Stream:
-        return _BlockingStream(response, self._failure)
-
-    def _translated(self, act: Callable[[], Any]) -> Any:
-        try:
-            return act()
-        except Exception as error:
-            return self._answer(error)
 
     def _answer(self, error: Exception) -> Response:
         """An error status as a response, a failure as a failure; what a user's own code raised goes on."""

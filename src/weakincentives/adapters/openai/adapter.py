@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
 from weakincentives.adapters.openai.wire import PROVIDER, ResponsesWire, Route, best_route
-from weakincentives.runtime.codec import HostedToolCodec
 
 
 class OpenAIAdapter(ClientAdapter):
@@ -26,15 +24,21 @@ class OpenAIAdapter(ClientAdapter):
     client_types = ("OpenAI", "AsyncOpenAI")
 
     def __init__(
-        self, model: str = "gpt-5.6", *, tool_route: Literal["auto", "additional_tools", "append"] = "auto", **options: Unpack[ClientOptions]
+        self,
+        model: str = "gpt-5.6",
+        *,
+        tool_route: Literal["auto", "additional_tools", "append"] = "auto",
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(model, **options)
-        self.tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+        self._tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+
+    @property
+    def tool_route(self) -> Route:
+        """By which route tools appear in mid-conversation."""
+        return self._tool_route
 
     def _wire(self) -> ResponsesWire:
         return ResponsesWire(
             self.model, route=self.tool_route, codecs=self.hosted_tool_codecs, parameters=self._parameters
         )
-
-    def _default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
-        return {}

@@ -109,7 +109,7 @@ class ResponsesWire(Wire):
         if self._route == "additional_tools" and not _names_added_tools(self._model):
             added = {tool.name for tool in request.tools[request.initial_tools :]}
             added |= {tool.name for tool in request.hosted_tools[request.initial_hosted_tools :]}
-            if any(tool.name in added for tool in (*tools, *hosted)):
+            if added & {tool.name for tool in tools} or added & {tool.name for tool in hosted}:
                 return None
         if not tools and not hosted:
             return "none"
@@ -124,9 +124,7 @@ class ResponsesWire(Wire):
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role
         if role == "tool":
-            self._append(
-                encode({"type": "function_call_output", "call_id": message.call_id, "output": message.text})
-            )
+            self._append(encode({"type": "function_call_output", "call_id": message.call_id, "output": message.text}))
         elif role == "assistant":
             self._add_assistant(message)
         elif role == "system":
@@ -145,9 +143,7 @@ class ResponsesWire(Wire):
             self._append(encode({"role": "assistant", "content": message.text}))
         for call in message.tool_calls:
             self._append(
-                encode(
-                    {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
-                )
+                encode({"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments})
             )
 
     def _add_tools(self, message: Message, request: ModelRequest) -> None:
@@ -195,7 +191,7 @@ class ResponseEvents:
 def _names_added_tools(model: str) -> bool:
     """From gpt-5.6 on, `tool_choice` may name a tool that an `additional_tools` item declared."""
     found = _VERSION.match(model)
-    return bool(found) and (int(found[1]), int(found[2] or 0)) >= (5, 6)
+    return found is not None and (int(found[1]), int(found[2] or 0)) >= (5, 6)
 
 
 class _InputDetails(msgspec.Struct):
