@@ -69,9 +69,10 @@ Way = Callable[[Any, ModelRequest], ModelReply]
 def attempt(vendor: Vendor, script: list[Any], way: Way = called, **options: Any) -> tuple[Any, Any, Naps]:
     """One request against a script: the reply or the error, the server, and the pauses."""
     naps = Naps()
-    with vendor.server(script) as server, vendor.adapter(
-        server, clock=naps.clock, sleep_async=naps.nap_async, **options
-    ) as adapter:
+    with (
+        vendor.server(script) as server,
+        vendor.adapter(server, clock=naps.clock, sleep_async=naps.nap_async, **options) as adapter,
+    ):
         try:
             return way(adapter.channel(), ask([SYSTEM])), server, naps
         except PromptEvaluationError as error:
@@ -195,9 +196,10 @@ def test_a_silent_server_runs_into_the_deadline(vendor: Vendor, way: Way) -> Non
 def test_a_pause_that_the_deadline_does_not_leave_is_not_taken(vendor: Vendor, way: Way) -> None:
     naps = Naps()
     busy = Raw(429, b'{"error":{"message":"slow down"}}', {"retry-after": "10"})
-    with vendor.server([busy]) as server, vendor.adapter(
-        server, clock=naps.clock, sleep_async=naps.nap_async
-    ) as adapter:
+    with (
+        vendor.server([busy]) as server,
+        vendor.adapter(server, clock=naps.clock, sleep_async=naps.nap_async) as adapter,
+    ):
         request = ask([SYSTEM], deadline=Deadline.after(5, clock=naps.clock))
         with pytest.raises(DeadlineExceededError, match=r"leaves 5\.000 s.*slow down"):
             way(adapter.channel(), request)

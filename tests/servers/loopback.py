@@ -101,9 +101,7 @@ class Loopback:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        server = await self._loop.create_server(
-            lambda: _Connection(self), "127.0.0.1", 0, backlog=1024, ssl=self._tls
-        )
+        server = await self._loop.create_server(lambda: _Connection(self), "127.0.0.1", 0, backlog=1024, ssl=self._tls)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()

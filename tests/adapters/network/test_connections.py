@@ -1,0 +1,115 @@
+"""Our own connections: kept, shared, replaced when they die, and gone when they should be."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from tests.adapters.tools import SYSTEM, ask
+from tests.adapters.vendors import LEAN, OPENAI, Vendor
+from tests.servers.turn import Turn
+
+
+def endless(received: Any) -> Turn:
+    return Turn("hello")
+
+
+@pytest.mark.parametrize("vendor", LEAN, ids=str)
+def test_requests_share_one_connection(vendor: Vendor) -> None:
+    with vendor.server(endless) as server, vendor.adapter(server) as adapter:
+        for _ in range(5):
+            adapter.channel().call(ask([SYSTEM]))
+            list(adapter.channel().stream(ask([SYSTEM])))
+    assert (len(server.requests), server.connections) == (10, 1)
+
+
+@pytest.mark.parametrize("vendor", LEAN, ids=str)
+def test_event_loops_share_one_connection(vendor: Vendor) -> None:
+    async def ask_both_ways(adapter: Any) -> None:
+        await adapter.channel().call_async(ask([SYSTEM]))
+        async for _ in adapter.channel().stream_async(ask([SYSTEM])):
+            pass
+
+    with vendor.server(endless) as server, vendor.adapter(server) as adapter:
+        for _ in range(3):
+            asyncio.run(ask_both_ways(adapter))
+    assert (len(server.requests), server.connections) == (6, 1)
+
+
+@pytest.mark.parametrize("way", ["call", "call_async"])
+def test_a_connection_that_died_while_it_waited_is_replaced(way: str) -> None:
+    with OPENAI.server(endless) as server, OPENAI.adapter(server, max_retries=0) as adapter:
+
+        def once() -> str:
+            channel = adapter.channel()
+            reply = channel.call(ask([SYSTEM])) if way == "call" else asyncio.run(channel.call_async(ask([SYSTEM])))
+            return str(reply.text)
+
+        once()
+        line = adapter._connected()
+        pool = line._pool if way == "call" else line._async_pool
+        waiting = pool._idle[0][0]
+        (waiting if way == "call" else waiting.sock).shutdown(socket.SHUT_WR)
+        assert once() == "hello"
+    assert server.connections == 2
+
+
+def test_threads_each_have_a_connection_at_a_time() -> None:
+    barrier = threading.Barrier(4)
+
+    def work(adapter: Any, texts: list[str]) -> None:
+        barrier.wait()
+        texts.append(adapter.channel().call(ask([SYSTEM])).text)
+
+    texts: list[str] = []
+    with OPENAI.server(lambda received: Turn("hello", delay=0.05)) as server, OPENAI.adapter(server) as adapter:
+        threads = [threading.Thread(target=work, args=(adapter, texts)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (texts, server.connections) == (["hello"] * 4, 4)
+
+
+def test_a_hundred_tasks_are_served_at_once() -> None:
+    async def crowd(adapter: Any) -> list[Any]:
+        return await asyncio.gather(*(adapter.channel().call_async(ask([SYSTEM])) for _ in range(100)))
+
+    with OPENAI.server(lambda received: Turn("hello", delay=0.02)) as server, OPENAI.adapter(server) as adapter:
+        replies = asyncio.run(crowd(adapter))
+    assert {reply.text for reply in replies} == {"hello"}
+
+
+def test_a_cancelled_call_leaves_no_connection_behind() -> None:
+    async def give_up(adapter: Any) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(adapter.channel().call_async(ask([SYSTEM])), 0.05)
+
+    with OPENAI.server(lambda received: Turn("late", delay=30)) as server, OPENAI.adapter(server) as adapter:
+        asyncio.run(give_up(adapter))
+        assert not adapter._connected()._async_pool._idle
+
+
+def test_a_stream_that_is_not_read_to_its_end_is_closed() -> None:
+    with OPENAI.server(endless) as server, OPENAI.adapter(server) as adapter:
+        stream = adapter.channel().stream(ask([SYSTEM]))
+        assert next(stream) == "hello"
+        stream.close()
+        assert adapter.channel().call(ask([SYSTEM])).text == "hello"
+
+
+def test_connections_go_with_their_adapter() -> None:
+    with OPENAI.server(endless) as server:
+        adapter = OPENAI.adapter(server)
+        adapter.channel().call(ask([SYSTEM]))
+        asyncio.run(adapter.channel().call_async(ask([SYSTEM])))
+        line = adapter._connected()
+        sockets = [line._pool._idle[0][0], line._async_pool._idle[0][0].sock]
+        del adapter, line
+        gc.collect()
+    assert [sock.fileno() for sock in sockets] == [-1, -1]
