@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Iterator
 
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
-from tests.extras import EXTRAS
+from tests.extras import EXTRAS, hide_extras
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md"]
 ).pytest()
-
-
-class CoreOnly:
-    """An import finder for which no optional package is installed."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name.partition(".")[0] in EXTRAS:
-            raise ModuleNotFoundError(f"No module named {name!r} (--quick)", name=name)
-        return None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes seconds; left out by --quick")
     if config.getoption("--quick"):
-        sys.meta_path.insert(0, CoreOnly())
+        hide_extras()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

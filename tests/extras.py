@@ -1,4 +1,11 @@
-"""Import names of the optional packages, and the extra that installs each."""
+"""The optional packages, the extra that installs each, and a way to be without them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 
 EXTRAS = {
     "anthropic": "anthropic",
@@ -17,3 +24,20 @@ EXTRAS = {
     "uvicorn": "viewer",
     "xllamacpp": "local",
 }
+
+
+class CoreOnly(PathFinder):
+    """The interpreter's own finder, for which no optional package is installed."""
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] in EXTRAS:
+            return None
+        return super().find_spec(fullname, path, target)
+
+
+def hide_extras() -> None:
+    """From now on, importing an optional package fails as if it were not there."""
+    sys.meta_path[:] = [CoreOnly if finder is PathFinder else finder for finder in sys.meta_path]
