@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from weakincentives.errors import OutputParseError, PromptValidationError
-from weakincentives.prompt.output import StructuredOutputConfig, parse_structured_output, structured_output
+from weakincentives.prompt import (
+    OutputParseError,
+    PromptValidationError,
+    StructuredOutputConfig,
+    parse_structured_output,
+)
+from weakincentives.prompt.output import structured_output
 from weakincentives.serde import dump, encode
 
 

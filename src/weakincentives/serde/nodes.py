@@ -195,8 +195,8 @@ class _Builder:
             return self.record(annotation, cls)
         if issubclass(cls, enum.Enum):
             return Choice(tuple((_plain(item.value), item) for item in cls), cls)
-        if cls is tuple and args and args[-1] is not Ellipsis:
-            return Row(() if args == ((),) else tuple(self.build(arg, where) for arg in args))
+        if origin is tuple and args[-1:] != (Ellipsis,):
+            return Row(tuple(self.build(arg, where) for arg in args))
         if cls in _ARRAYS:
             return Array(_ARRAYS[cls], self.build(args[0] if args else Any, where))
         if cls in _TABLES:

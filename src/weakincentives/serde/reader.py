@@ -54,7 +54,7 @@ def read(node: Node, data: Any, *, allow_extra: bool = False) -> Any:
 
 
 def member_path(path: str, name: str) -> str:
-    return f"{path}.{name}" if name.isidentifier() else f"{path}[{shown(name)}]"
+    return f"{path}.{name}" if name.isidentifier() and len(name) <= 100 else f"{path}[{shown(name)}]"
 
 
 def shown(value: object) -> str:
@@ -236,7 +236,7 @@ class _Reader:
         except RecursionError:
             raise
         except Exception as error:
-            return self.problem(path, f"{node.name} refused it: {error or type(error).__name__}")
+            return self.problem(path, f"{node.name} refused it: {str(error) or type(error).__name__}")
 
 
 def _is_entry(item: object) -> bool:

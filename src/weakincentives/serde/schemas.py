@@ -147,14 +147,18 @@ def _object(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchem
 def _choice(node: Choice) -> JsonSchema:
     values = [dump(value) for value, _ in node.members]
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-    found = list(dict.fromkeys(kinds[type(value)] for value in values if type(value) in kinds))
-    if not found:
+    if not all(type(value) in kinds for value in values):
         return {"enum": values}
-    return {"type": found[0] if len(found) == 1 else found, "enum": values}
+    groups: dict[str, list[Any]] = {}
+    for value in values:
+        groups.setdefault(kinds[type(value)], []).append(value)
+    return _any_of(
+        [{"type": kind} if kind == "null" else {"type": kind, "enum": found} for kind, found in groups.items()]
+    )
 
 
 def _any_of(options: list[JsonSchema]) -> JsonSchema:
-    """A union; plain types become a list of types, which reads better and costs fewer tokens."""
+    """A union, flat. Never a list under `type`: not every provider's client knows it."""
     distinct: list[JsonSchema] = []
     for option in options:
         for part in option["anyOf"] if option.keys() == {"anyOf"} else [option]:
@@ -162,8 +166,6 @@ def _any_of(options: list[JsonSchema]) -> JsonSchema:
                 distinct.append(part)
     if len(distinct) == 1:
         return distinct[0]
-    if all(option.keys() == {"type"} and isinstance(option["type"], str) for option in distinct):
-        return {"type": [option["type"] for option in distinct]}
     notes = [option["description"] for option in distinct if "description" in option]
     if len(notes) == 1 and len(distinct) == 2:
         bare = [{key: value for key, value in option.items() if key != "description"} for option in distinct]

@@ -113,7 +113,7 @@ def _load(data: Any) -> Any:
     except (_Trail, RecursionError):
         raise
     except Exception as error:
-        raise _Trail(f"cannot be read as {tag}: {error or type(error).__name__}") from error
+        raise _Trail(f"cannot be read as {tag}: {str(error) or type(error).__name__}") from error
 
 
 def _load_at(step: str | int, data: Any) -> Any:
