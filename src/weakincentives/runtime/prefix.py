@@ -6,6 +6,7 @@ bodies as they were sent and, where one is no extension, names what changed and 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ class PrefixBreak:
 def prefix_breaks(requests: Sequence[Mapping[str, Any]], session: Session | None = None) -> tuple[PrefixBreak, ...]:
     """Every request that is no extension of its predecessor; the session's events tell the sections apart."""
     rendered = session[PromptRendered].all() if session is not None else ()
-    pairs = zip(requests, requests[1:], strict=False)
+    pairs = itertools.pairwise(requests)
     found = (_compare(number, before, after, rendered) for number, (before, after) in enumerate(pairs, start=1))
     return tuple(broken for broken in found if broken is not None)
 

@@ -1,0 +1,66 @@
+"""`with prompt.resources:` and where resources are collected from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.resources import Binding, ResourceRegistry
+
+
+class Client:
+    def __init__(self, name: str = "template") -> None:
+        self.name = name
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bringing(MarkdownSection[None]):
+    def __init__(self, key: str, client: Client, **kwargs: Any) -> None:
+        self.client = client
+        super().__init__(title=key, key=key, template="x", **kwargs)
+
+    def resources(self) -> ResourceRegistry:
+        return ResourceRegistry.build({Client: self.client})
+
+
+def prompt(**kwargs: Any) -> Prompt[None]:
+    return Prompt(PromptTemplate(ns="t", key="d", **kwargs))
+
+
+def test_resources_outside_their_context_are_an_error() -> None:
+    with pytest.raises(RuntimeError, match="outside `with prompt.resources:`"):
+        prompt().resources.get(Client)
+
+
+def test_later_sources_win_over_the_whole_depth_of_the_tree() -> None:
+    deep = Bringing("c", Client("deep"))
+    middle = MarkdownSection(title="b", key="b", template="x", children=[deep])
+    sections = [MarkdownSection(title="a", key="a", template="x", children=[middle])]
+    registry = ResourceRegistry.build({Client: Client("template")})
+    bound = prompt(sections=sections, resources=registry)
+    with bound.resources:
+        assert bound.resources.get(Client).name == "deep"
+    bound.bind(resources={Client: Client("bound")})
+    with bound.resources:
+        assert bound.resources.get(Client).name == "bound"
+
+
+def test_entering_is_reentrant_and_the_outermost_exit_closes() -> None:
+    bound = prompt(resources=ResourceRegistry.of(Binding(Client, lambda r: Client())))
+    with bound.resources:
+        client = bound.resources.get(Client)
+        with bound.resources:
+            assert bound.resources.get(Client) is client
+        assert not client.closed
+    assert client.closed
+
+
+def test_get_optional_answers_none_for_what_is_not_bound() -> None:
+    bound = prompt()
+    with bound.resources:
+        assert bound.resources.get_optional(Client) is None

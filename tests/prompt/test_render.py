@@ -1,0 +1,235 @@
+"""Templates, binding, rendering and provenance."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import pytest
+
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptRenderError,
+    PromptTemplate,
+    PromptValidationError,
+    SectionVisibility,
+    SetVisibilityOverride,
+    Span,
+    Tool,
+    ToolResult,
+)
+from weakincentives.session import Session
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+
+@dataclass
+class Task:
+    objective: str
+
+
+@dataclass
+class Mood:
+    mood: str = "calm"
+
+
+@dataclass
+class Summary:
+    title: str
+    gist: str
+
+
+def text(key: str, template: str = "text", **kwargs: object) -> MarkdownSection[None]:
+    return MarkdownSection(title=key.title(), key=key, template=template, **kwargs)
+
+
+def a_tool(name: str) -> Tool[None, None]:
+    return Tool(name=name, description="Does it.", handler=lambda params, *, context: ToolResult("ok"))
+
+
+def template(*sections: MarkdownSection[None], **kwargs: object) -> PromptTemplate[None]:
+    return PromptTemplate(ns="tests", key="demo", sections=sections, **kwargs)
+
+
+def test_headings_are_numbered_by_depth() -> None:
+    tree = template(text("a", children=[text("b", children=[text("c")]), text("d")]), text("e"))
+    headings = [line for line in tree.render().text.splitlines() if line.startswith("#")]
+    assert headings == ["## 1. A", "### 1.1. B", "#### 1.1.1. C", "### 1.2. D", "## 2. E"]
+
+
+def test_numbers_have_no_holes() -> None:
+    tree = template(text("a"), text("b", enabled=lambda: False, children=[text("x")]), text("c"))
+    assert tree.render().text == "## 1. A\n\ntext\n\n## 2. C\n\ntext"
+
+
+def test_a_section_without_text_is_its_heading() -> None:
+    assert template(text("a", template=""), text("b")).render().text == "## 1. A\n\n## 2. B\n\ntext"
+
+
+def test_bound_params_fill_every_section_of_their_type() -> None:
+    tree = PromptTemplate(
+        ns="tests",
+        key="demo",
+        sections=[
+            MarkdownSection[Task](title="A", key="a", template="Do ${objective}"),
+            MarkdownSection[Task](title="B", key="b", template="Really ${objective}"),
+        ],
+    )
+    prompt = Prompt(tree).bind(Task("it"))
+    assert prompt.render().text == "## 1. A\n\nDo it\n\n## 2. B\n\nReally it"
+
+
+def test_own_default_then_first_default_then_no_arguments() -> None:
+    tree = PromptTemplate(
+        ns="tests",
+        key="demo",
+        sections=[
+            MarkdownSection[Mood](title="A", key="a", template="${mood}", default_params=Mood("first")),
+            MarkdownSection[Mood](title="B", key="b", template="${mood}", default_params=Mood("own")),
+            MarkdownSection[Mood](title="C", key="c", template="${mood}"),
+        ],
+    )
+    bodies = tree.render().text.split("\n\n")[1::2]
+    assert bodies == ["first", "own", "first"]
+    bare = PromptTemplate(ns="t", key="d", sections=[MarkdownSection[Mood](title="A", key="a", template="${mood}")])
+    assert bare.render().text.endswith("calm")
+
+
+def test_missing_required_params_name_the_fields() -> None:
+    tree = PromptTemplate(
+        ns="t", key="d", sections=[MarkdownSection[Task](title="A", key="a", template="${objective}")]
+    )
+    with pytest.raises(PromptRenderError, match=r"No Task was bound .*\(objective\); pass one to bind"):
+        tree.render()
+
+
+def test_rebinding_a_type_replaces_it() -> None:
+    tree = PromptTemplate(ns="t", key="d", sections=[MarkdownSection[Task](title="A", key="a", template="${objective}")])
+    assert Prompt(tree).bind(Task("one")).bind(Task("two")).render().text.endswith("two")
+
+
+def test_the_same_type_twice_in_one_bind_is_refused_at_render() -> None:
+    prompt = Prompt(template(text("a"))).bind(Task("one"), Task("two"))
+    with pytest.raises(PromptValidationError, match="Task was bound twice in one call"):
+        prompt.render()
+
+
+def test_params_must_be_dataclass_instances() -> None:
+    with pytest.raises(PromptValidationError, match="Params must be dataclass instances"):
+        Prompt(template(text("a"))).bind("text")
+
+
+def test_params_that_no_section_uses_are_allowed() -> None:
+    assert Prompt(template(text("a"))).bind(Task("unused")).render().text == "## 1. A\n\ntext"
+
+
+@pytest.mark.parametrize(("ns", "key"), [("", "k"), ("n", ""), ("  ", "k")])
+def test_namespace_and_key_are_required(ns: str, key: str) -> None:
+    with pytest.raises(PromptValidationError, match="needs a non-empty"):
+        PromptTemplate(ns=ns, key=key)
+
+
+def test_paths_that_join_to_the_same_key_are_refused() -> None:
+    with pytest.raises(PromptValidationError, match="share the key 'a.b'"):
+        template(text("a", children=[text("b")]), text("a.b"))
+
+
+def test_a_dotted_key_names_its_path_by_the_joined_form() -> None:
+    tree = template(text("a.b", summary="s"))
+    assert "s" in tree.render(visibility_overrides={("a.b",): SUMMARY}).text
+
+
+def test_two_visible_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(PromptValidationError, match="'a' and 'b' both have a tool named 'go'"):
+        template(text("a", tools=[a_tool("go")]), text("b", tools=[a_tool("go")]))
+
+
+def test_tools_of_one_name_in_exclusive_sections_are_fine_until_both_show() -> None:
+    sections = [text(key, tools=[a_tool("go")], enabled=lambda key=key: key in shown) for key in ("a", "b")]
+    shown = {"a"}
+    assert [tool.name for tool in template(*sections).render().tools] == ["go"]
+    shown = {"a", "b"}
+    with pytest.raises(PromptRenderError, match="'a' and 'b' both have a tool named 'go'"):
+        template(*sections).render()
+
+
+def test_a_collision_that_only_opening_makes_is_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    tree = template(text("a", tools=[a_tool("go")]), text("b", summary="s", visibility=SUMMARY, tools=[a_tool("go")]))
+    with caplog.at_level(logging.WARNING):
+        rendered = tree.render(visibility_overrides={("b",): FULL})
+    assert [tool.name for tool in rendered.tools] == ["go"]
+    assert "Skipping duplicate tool 'go' of section 'b'" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["read_section", "open_sections", "collapse_section"])
+def test_disclosure_names_are_reserved(name: str) -> None:
+    with pytest.raises(PromptValidationError, match=f"'{name}' is reserved"):
+        template(text("a", tools=[a_tool(name)]))
+
+
+def test_overrides_of_unknown_paths_are_refused() -> None:
+    with pytest.raises(PromptRenderError, match=r"\('nope',\), which is no section path"):
+        template(text("a")).render(visibility_overrides={("nope",): FULL})
+
+
+def test_summarizing_a_section_without_summary_is_refused() -> None:
+    with pytest.raises(PromptRenderError, match="'a' has visibility SUMMARY but no summary"):
+        template(text("a")).render(visibility_overrides={("a",): SUMMARY})
+
+
+def test_the_session_wins_over_the_caller_and_the_caller_over_the_declaration() -> None:
+    tree = template(text("a", summary="s", visibility=SUMMARY))
+    session = Session()
+    assert tree.render().spans[0].decided_by == "declared"
+    opened = tree.render(visibility_overrides={("a",): FULL}, session=session)
+    assert (opened.spans[0].visibility, opened.spans[0].decided_by) == (FULL, "override")
+    session.dispatch(SetVisibilityOverride(("a",), SUMMARY))
+    closed = tree.render(visibility_overrides={("a",): FULL}, session=session)
+    assert (closed.spans[0].visibility, closed.spans[0].decided_by) == (SUMMARY, "session")
+
+
+def test_opening_a_hidden_child_opens_its_ancestors() -> None:
+    tree = template(text("a", summary="s", visibility=SUMMARY, children=[text("b", summary="t", visibility=SUMMARY)]))
+    assert tree.render(visibility_overrides={("a", "b"): FULL}).text == "## 1. A\n\ntext\n\n### 1.1. B\n\ntext"
+
+
+def test_paths_of_other_prompts_in_the_session_do_not_matter() -> None:
+    session = Session()
+    session.dispatch(SetVisibilityOverride(("elsewhere",), SUMMARY))
+    assert template(text("a")).render(session=session).text == "## 1. A\n\ntext"
+
+
+def test_spans_say_where_each_part_came_from() -> None:
+    rendered = template(text("a", children=[text("b")]), text("c", summary="s", visibility=SUMMARY)).render()
+    assert rendered.spans[:2] == (Span(("a",), 0, 13, FULL, "declared"), Span(("a", "b"), 15, 31, FULL, "declared"))
+    parts = [rendered.text[span.start : span.end] for span in rendered.spans]
+    assert "\n\n".join(parts) == rendered.text
+    assert parts[2].startswith("## 2. C\n\ns\n\n---\n")
+
+
+def test_rendered_prompts_describe_their_output_and_tools() -> None:
+    @dataclass
+    class Params:
+        city: str = ""
+
+    tool = Tool[Params, None](name="look", description="Look.", handler=lambda p, *, context: ToolResult("ok"))
+    tree = PromptTemplate[list[Summary]](ns="t", key="d", sections=[text("a", tools=[tool])], allow_extra_keys=True)
+    rendered = tree.render()
+    assert (rendered.output_type, rendered.container, rendered.allow_extra_keys) == (Summary, "array", True)
+    assert rendered.tools == (tool,)
+
+
+def test_an_output_type_that_is_no_dataclass_is_refused() -> None:
+    with pytest.raises(PromptValidationError):
+        PromptTemplate[int](ns="t", key="d")
+
+
+def test_a_prompt_can_declare_its_template_in_place() -> None:
+    prompt = Prompt[Summary](ns="t", key="d", name="named", sections=[text("a")])
+    assert (prompt.ns, prompt.key, prompt.name, prompt.render().output_type) == ("t", "d", "named", Summary)
+
+
+def test_a_template_and_a_declaration_together_are_refused() -> None:
+    with pytest.raises(PromptValidationError, match="not both"):
+        Prompt(template(text("a")), ns="x")

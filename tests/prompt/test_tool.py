@@ -1,0 +1,126 @@
+"""Tools: declaration, results, and tools made of typed functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pytest
+
+from weakincentives.prompt import HostedTool, PromptValidationError, Tool, ToolContext, ToolResult, tool
+
+
+@dataclass
+class Params:
+    city: str = field(metadata={"description": "Where."})
+
+
+@dataclass(frozen=True)
+class Weather:
+    degrees: int
+
+    def render(self) -> str:
+        return f"{self.degrees} degrees"
+
+
+def handle(params: Params, *, context: Any) -> ToolResult[Weather]:
+    return ToolResult("Measured.", Weather(20))
+
+
+def test_a_tool_knows_its_types_and_schema() -> None:
+    declared = Tool[Params, Weather](name="weather", description="Weather of a city.", handler=handle)
+    assert (declared.params_type, declared.result_type) == (Params, Weather)
+    assert declared.schema["properties"]["city"] == {"type": "string", "description": "Where."}
+    assert declared.param_descriptions == {"city": "Where."}
+
+
+@pytest.mark.parametrize("name", ["", "Has Space", "UPPER", "x" * 65, "dot.ted"])
+def test_names_follow_the_pattern(name: str) -> None:
+    with pytest.raises(PromptValidationError, match="Tool name"):
+        Tool(name=name, description="x", handler=handle)
+
+
+def test_a_description_is_required() -> None:
+    with pytest.raises(PromptValidationError, match="description must be 1 to 1024"):
+        Tool(name="x", description="", handler=handle)
+
+
+def test_params_must_be_a_dataclass() -> None:
+    with pytest.raises(PromptValidationError, match=r"write Tool\[Params, Result\]"):
+        Tool[int, None](name="x", description="x", handler=handle)
+
+
+def test_a_read_only_tool_has_nothing_to_compensate() -> None:
+    with pytest.raises(PromptValidationError, match="nothing to compensate"):
+        Tool(name="x", description="x", handler=handle, read_only=True, compensate=handle)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (ToolResult("Done."), "Done."),
+        (ToolResult("Measured.", Weather(20)), "Measured.\n\n20 degrees"),
+        (ToolResult(value=Weather(20)), "20 degrees"),
+        (ToolResult("As data.", Params("Rome")), 'As data.\n\n{"city":"Rome"}'),
+        (ToolResult(value=[1, 2]), "[1,2]"),
+        (ToolResult(value="plain"), "plain"),
+    ],
+)
+def test_the_model_reads_the_message_then_the_value(result: ToolResult[Any], text: str) -> None:
+    assert result.render() == text
+
+
+def test_a_typed_function_becomes_a_tool() -> None:
+    @tool(read_only=True)
+    def add(a: int, b: Annotated[int, "The second."] = 2) -> int:
+        """Add two numbers."""
+        return a + b
+
+    assert (add.name, add.description, add.read_only) == ("add", "Add two numbers.", True)
+    assert add.param_descriptions == {"b": "The second."}
+    assert add.params_type is not None
+    assert add.handler(add.params_type(a=1), context=None) == ToolResult(value=3)
+
+
+def test_a_function_may_ask_for_the_context_and_return_a_result() -> None:
+    @tool
+    def fail(*, context: ToolContext) -> ToolResult[None]:
+        """Always fails."""
+        return ToolResult(str(context), success=False)
+
+    assert fail.params_type is not None
+    assert fail.handler(fail.params_type(), context="here") == ToolResult("here", success=False)
+
+
+def test_a_function_needs_a_docstring_and_annotations() -> None:
+    with pytest.raises(PromptValidationError, match="give the function a docstring"):
+        tool(lambda: None)
+
+    def untyped(a):  # type: ignore[no-untyped-def]
+        """Doc."""
+
+    with pytest.raises(PromptValidationError, match="parameter 'a' has no annotation"):
+        tool(untyped)
+
+
+@dataclass
+class Mutable:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("field_name", "value", "message"),
+    [
+        ("name", "Bad Name", "Tool name"),
+        ("kind", "", "has no kind"),
+        ("description", "", "1 to 200 ASCII"),
+        ("description", "x" * 201, "1 to 200 ASCII"),
+        ("description", "déjà", "1 to 200 ASCII"),
+        ("config", Mutable(), "frozen dataclass"),
+        ("config", {}, "frozen dataclass"),
+    ],
+)
+def test_hosted_tools_are_validated(field_name: str, value: Any, message: str) -> None:
+    arguments = {"kind": "web_search", "name": "search", "description": "Search.", "config": Weather(1)}
+    with pytest.raises(PromptValidationError, match=message):
+        HostedTool(**{**arguments, field_name: value})
