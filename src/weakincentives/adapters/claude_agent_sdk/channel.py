@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import claude_agent_sdk as sdk
+
 from weakincentives.adapters.claude_agent_sdk.home import Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
 from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, Turn, opening, unseen
@@ -35,16 +36,15 @@ RELIST_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an adapter asks of every run."""
+    """What an adapter asks of every run; `unlisted` is the error for a CLI that does not take up new tools."""
 
     cli: Path
     model: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     workspace: Path | None = None
-    cli_tools: tuple[str, ...] = ()
     setting_sources: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
-    on_relist_failure: Callable[[], BaseException] | None = None
+    unlisted: Callable[[], Exception] | None = None
 
 
 class ClaudeChannel:
@@ -63,6 +63,7 @@ class ClaudeChannel:
         self._known_messages = 0
         self._spent = TokenUsage()
         self._retries = 0
+        self._idle = False
         self.cost_usd: float | None = None
         self._stop: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
@@ -102,11 +103,11 @@ class ClaudeChannel:
         """Whether this CLI asks for the tools again when told that they changed; no model is asked."""
         return self._submit(self._probe()).result()
 
-    def close(self, *, abort: bool = False) -> None:
-        """End the CLI and all that it started; `abort` does not give it the time to end by itself."""
+    def close(self) -> None:
+        """End the CLI and all that it started; one that is still at work is not asked, lest it go on spending."""
         if not self._thread.is_alive():
             return
-        if abort:
+        if not self._idle:
             self._home.cut()
         try:
             self._submit(self._close()).result()
@@ -128,6 +129,7 @@ class ClaudeChannel:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _turn(self, request: ModelRequest, on_text: Callable[[str], None] | None) -> ModelReply:
+        self._idle = False
         seconds = None if request.deadline is None else max(0.0, request.deadline.remaining().total_seconds())
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -173,8 +175,8 @@ class ClaudeChannel:
         added = request.tools[self._known_tools :]
         news = request.messages[self._known_messages :]
         self._known_tools, self._known_messages = len(request.tools), len(request.messages)
-        if added and not await self._server.add(added, RELIST_SECONDS) and self._settings.on_relist_failure:
-            raise self._settings.on_relist_failure()
+        if added and not await self._server.add(added, RELIST_SECONDS) and self._settings.unlisted:
+            raise self._settings.unlisted()
         for message in news:
             if message.role == "tool":
                 self._server.answer(message.call_id, Answer(message.text, message.success))
@@ -222,7 +224,7 @@ class ClaudeChannel:
         return replace(reply, retries=retries) if retries else reply
 
     def _final(self, request: ModelRequest, result: sdk.ResultMessage, turn: Turn | None) -> ModelReply:
-        self.cost_usd = result.total_cost_usd
+        self._idle, self.cost_usd = True, result.total_cost_usd
         if result.is_error:
             raise self._failure(request, result.result or "; ".join(result.errors or ()) or result.subtype, result)
         turn = turn or Turn()
@@ -258,9 +260,6 @@ class ClaudeChannel:
         settings, home = self._settings, self._home
         servers = {"mcpServers": {SERVER_NAME: {"type": "http", "url": url}}}
         options: dict[str, Any] = {
-            "tools": list(settings.cli_tools),
-            "allowed_tools": [f"mcp__{SERVER_NAME}", *settings.cli_tools],
-            "permission_mode": "dontAsk",
             "system_prompt": {"type": "file", "path": str(home.write("system.md", system))},
             "mcp_servers": home.write("mcp.json", json.dumps(servers)),
             "strict_mcp_config": True,
@@ -274,7 +273,7 @@ class ClaudeChannel:
             "stderr": self._stderr.append,
         }
         if request.output is not None:
-            options["output_format"] = {"type": "json_schema", "schema": request.output.schema}
+            options["output_format"] = {"type": "json_schema", "schema": request.output.wire_schema}
         return sdk.ClaudeAgentOptions(**(options | settings.options))
 
     async def _close(self) -> None:

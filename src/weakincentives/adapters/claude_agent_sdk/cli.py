@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 
 from weakincentives.errors import PromptEvaluationError
@@ -23,17 +23,9 @@ class Cli:
     path: Path
     version: str
 
-    @property
-    def is_oldest(self) -> bool:
-        return self.version == OLDEST
-
 
 def find_cli(cli_path: str | Path | None = None) -> Cli:
     """The CLI at this path, else the one in the SDK's wheel, else the one on PATH; raises if missing or too old."""
-    if util.find_spec("claude_agent_sdk") is None or util.find_spec("mcp") is None:
-        raise PromptEvaluationError(
-            f"The Claude Agent SDK adapter needs claude-agent-sdk and mcp; {_INSTALL}", phase="request"
-        )
     path = Path(cli_path) if cli_path is not None else _bundled() or _on_path()
     if path is None or not path.is_file():
         where = "in the claude-agent-sdk wheel or on PATH" if path is None else f"at {path}"

@@ -1,0 +1,160 @@
+"""`ClaudeAgentSDKAdapter`: the Claude Code CLI as one more way to a model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from weakincentives.adapters.claude_agent_sdk.capability import disprove, follows_list_changes
+from weakincentives.adapters.claude_agent_sdk.cli import Cli, find_cli
+from weakincentives.adapters.claude_agent_sdk.home import credentials
+from weakincentives.adapters.claude_agent_sdk.permissions import check_options, permissions, without_our_tools
+from weakincentives.adapters.network.extra import require
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.filesystem import Filesystem, HostFilesystem
+from weakincentives.prompt import Tokenizer, VisibilityExpansionRequired
+from weakincentives.runtime.adapter import ProviderAdapter
+from weakincentives.runtime.inner_loop import InnerLoop
+
+if TYPE_CHECKING:
+    from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
+
+SettingSource = Literal["user", "project", "local"]
+
+
+class ClaudeAgentSDKAdapter(ProviderAdapter):
+    """Runs prompts on the Claude Code CLI that the Claude Agent SDK bundles.
+
+        adapter = ClaudeAgentSDKAdapter("claude-sonnet-5", allowed_cli_tools=("Read", "Edit"))
+
+    Our tools reach the CLI over MCP and may appear while it runs. The CLI has a home and an environment of its own for
+    each run: of ours it gets `PATH`, the service's credentials and proxies, and what `env` adds. Its own tools are off
+    but for `allowed_cli_tools`; with a `HostFilesystem` in the prompt's resources they work on those files, and
+    `rollback_on_failure` undoes what a failed run did to them. `setting_sources=("user",)` lets in the user's own
+    configuration and login, `sdk_options` any other field of the SDK's `ClaudeAgentOptions`.
+    """
+
+    name = "claude_agent_sdk"
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        env: Mapping[str, str] | None = None,
+        allowed_cli_tools: Iterable[str] = (),
+        rollback_on_failure: bool = False,
+        setting_sources: Sequence[SettingSource] = (),
+        hooks: Mapping[Any, Sequence[Any]] | None = None,
+        sdk_options: Mapping[str, Any] | None = None,
+        cli_path: str | os.PathLike[str] | None = None,
+        dynamic_tools: bool | None = None,
+        max_retries: int = 2,
+        output_retries: int = 1,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        super().__init__(model or "", output_retries=output_retries, tokenizer=tokenizer)
+        require("claude_agent_sdk", "claude")
+        require("mcp", "claude")
+        check_options(sdk_options or {})
+        self._env = {**credentials(api_key, base_url), "CLAUDE_CODE_MAX_RETRIES": str(max_retries), **(env or {})}
+        self._cli_tools = tuple(allowed_cli_tools)
+        self._rollback_on_failure = rollback_on_failure
+        self._setting_sources = tuple(setting_sources)
+        self._hooks = hooks
+        self._sdk_options = dict(sdk_options or {})
+        self._cli_path = None if cli_path is None else Path(cli_path)
+        self._dynamic_tools = dynamic_tools
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        """Whether the installed CLI takes up tools that appear; found out once per process unless told."""
+        if self._dynamic_tools is not None:
+            return self._dynamic_tools
+        try:
+            return follows_list_changes(self._cli())
+        except PromptEvaluationError:
+            return False
+
+    @property
+    def tool_route(self) -> str:
+        return "mcp" if self.supports_dynamic_tools else "restart"
+
+    def channel(self) -> ClaudeChannel:
+        """A line without a workspace; whoever asks for it closes it."""
+        return self._channel(None)
+
+    @contextmanager
+    def line(self, loop: InnerLoop) -> Iterator[ClaudeChannel]:
+        with self._workspace(loop) as root:
+            channel = self._channel(root)
+            try:
+                yield channel
+            finally:
+                channel.close()
+
+    @asynccontextmanager
+    async def line_async(self, loop: InnerLoop) -> AsyncIterator[ClaudeChannel]:
+        with self._workspace(loop) as root:
+            channel = await asyncio.to_thread(self._channel, root)
+            try:
+                yield channel
+            finally:
+                await asyncio.to_thread(channel.close)
+
+    @contextmanager
+    def _workspace(self, loop: InnerLoop) -> Iterator[Path | None]:
+        """The files that the CLI works on; a failed run is undone when asked, a restart is not a failure."""
+        files = loop.prompt.resources.get_optional(Filesystem)  # type: ignore[type-abstract]
+        if not isinstance(files, HostFilesystem):
+            yield None
+            return
+        if not self._rollback_on_failure:
+            yield Path(files.root)
+            return
+        tracked = HostFilesystem(files.root, track_external=True)
+        before = tracked.snapshot()
+        try:
+            yield Path(files.root)
+        except VisibilityExpansionRequired:
+            raise
+        except BaseException:
+            tracked.restore(before)
+            raise
+        finally:
+            tracked.close()
+
+    def _channel(self, workspace: Path | None) -> ClaudeChannel:
+        from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings
+
+        cli = self._cli()
+        options = {**self._sdk_options, "hooks": without_our_tools(self._hooks)} if self._hooks else self._sdk_options
+        return ClaudeChannel(
+            Settings(
+                cli=cli.path,
+                model=self.model or None,
+                env=self._env,
+                workspace=workspace,
+                setting_sources=self._setting_sources,
+                options={**permissions(self._cli_tools), **options},
+                unlisted=lambda: _restart(cli),
+            )
+        )
+
+    def _cli(self) -> Cli:
+        return find_cli(self._cli_path)
+
+
+def _restart(cli: Cli) -> VisibilityExpansionRequired:
+    """The sections are open in the session already, so a new evaluation shows them with their tools."""
+    disprove(cli)
+    return VisibilityExpansionRequired(
+        f"Claude Code {cli.version} did not take up the new tools.",
+        requested_overrides={},
+        reason="The CLI did not list the tools again.",
+    )

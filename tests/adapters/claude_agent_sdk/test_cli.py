@@ -1,0 +1,53 @@
+"""A CLI that is missing, too old, or cannot take up new tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip install 'weakincentives[claude]'")
+
+from tests.adapters.claude_agent_sdk.cli_runs import prompt, section
+from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
+from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings
+from weakincentives.adapters.claude_agent_sdk.cli import find_cli
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.session import Session
+
+
+def program(folder: Path, text: str) -> Path:
+    path = folder / "claude"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_missing_cli_is_named_with_the_way_out(tmp_path: Path) -> None:
+    adapter = ClaudeAgentSDKAdapter(cli_path=tmp_path / "nowhere")
+    with pytest.raises(PromptEvaluationError, match=r"No Claude Code CLI at .*nowhere.*weakincentives\[claude\]"):
+        adapter.evaluate(prompt(section("task")), session=Session())
+    assert not adapter.supports_dynamic_tools
+
+
+def test_a_cli_that_is_too_old_is_named_with_its_version(tmp_path: Path) -> None:
+    adapter = ClaudeAgentSDKAdapter(cli_path=program(tmp_path, "echo '1.0.3 (Claude Code)'"))
+    with pytest.raises(PromptEvaluationError, match=r"is version 1\.0\.3, and this adapter needs 2\.1\.325"):
+        adapter.evaluate(prompt(section("task")), session=Session())
+
+
+def test_a_cli_that_dies_says_what_it_said(tmp_path: Path) -> None:
+    path = program(tmp_path, 'if [ "$1" = --version ]; then echo 9.9.9; else echo out of memory >&2; exit 1; fi')
+    adapter = ClaudeAgentSDKAdapter(cli_path=path, dynamic_tools=True)
+    with pytest.raises(PromptEvaluationError, match="out of memory"):
+        adapter.evaluate(prompt(section("task")), session=Session())
+
+
+def test_whether_tools_may_appear_is_found_out_without_a_model() -> None:
+    channel = ClaudeChannel(Settings(cli=find_cli().path))
+    assert channel.follows_list_changes()
+    channel.close()
+
+
+def test_the_bundled_cli_takes_up_new_tools() -> None:
+    assert ClaudeAgentSDKAdapter().supports_dynamic_tools

@@ -1,0 +1,70 @@
+"""The CLI's own tools: off unless named, kept to the workspace, and undone with a failed run when asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip install 'weakincentives[claude]'")
+
+from tests.adapters.claude_agent_sdk.cli_runs import adapter, prompt, section, tool
+from tests.servers.anthropic_sse import AnthropicServer, Failure, call, say
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.filesystem import HostFilesystem
+from weakincentives.prompt import WorkspaceSection
+from weakincentives.runtime import ModelCalled
+from weakincentives.session import Session
+
+BROKEN = Failure(400, "invalid_request_error")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    root = tmp_path / "work"
+    root.mkdir()
+    (root / "plan.md").write_text("step one\n")
+    return root
+
+
+def test_the_tools_of_the_cli_are_off_by_default() -> None:
+    with AnthropicServer([say("ok")]) as api:
+        adapter(api).evaluate(prompt(section("task", tools=(tool("keep"),))), session=Session())
+    assert api.tool_names == [("mcp__wink__keep",)]
+
+
+def test_named_tools_work_on_the_files_of_the_workspace(workspace: Path) -> None:
+    session = Session()
+    script = [call("Read", file_path="plan.md"), call("Write", file_path="done.md", content="yes"), say("ok")]
+    with AnthropicServer(script) as api:
+        run = adapter(api, allowed_cli_tools=("Read", "Write"))
+        run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=session)
+    assert set(api.tool_names[0]) == {"Read", "Write"}
+    assert (workspace / "done.md").read_text() == "yes"
+    assert [event.stop_reason for event in session[ModelCalled].all()] == ["pause", "pause", "end"]
+
+
+def test_named_tools_stay_inside_the_workspace(workspace: Path) -> None:
+    outside = workspace.parent / "outside.md"
+    with AnthropicServer([call("Write", file_path=str(outside), content="no"), say("ok")]) as api:
+        run = adapter(api, allowed_cli_tools=("Write",))
+        run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=Session())
+    assert api.tool_results()[0]["is_error"]
+    assert not outside.exists()
+
+
+def test_a_failed_run_is_undone_when_asked(workspace: Path) -> None:
+    script = [call("Write", file_path="new.md", content="x"), call("Bash", command="rm plan.md"), *[BROKEN] * 9]
+    with AnthropicServer(script) as api:
+        run = adapter(api, allowed_cli_tools=("Write", "Bash"), rollback_on_failure=True)
+        with pytest.raises(PromptEvaluationError):
+            run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=Session())
+    assert {path.name: path.read_text() for path in workspace.iterdir()} == {"plan.md": "step one\n"}
+
+
+def test_a_failed_run_keeps_what_it_did_unless_asked(workspace: Path) -> None:
+    with AnthropicServer([call("Write", file_path="new.md", content="x"), *[BROKEN] * 9]) as api:
+        run = adapter(api, allowed_cli_tools=("Write",))
+        with pytest.raises(PromptEvaluationError):
+            run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=Session())
+    assert (workspace / "new.md").read_text() == "x"
