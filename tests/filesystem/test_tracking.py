@@ -1,10 +1,11 @@
 """HostFilesystem(track_external=True): what other processes did is restored as well."""
 
 import os
+import shutil
 
 import pytest
 
-from weakincentives.filesystem import HostFilesystem
+from weakincentives.filesystem import HostFilesystem, SnapshotError
 
 
 @pytest.fixture
@@ -85,3 +86,29 @@ def test_an_ignored_path_comes_back_where_a_file_took_the_place_of_its_directory
     (root / "d").write_text("a file")
     fs.restore(after)
     assert fs.read("d/app.log") == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable for root")
+@pytest.mark.parametrize("path", ["file", "directory"])
+def test_what_cannot_be_read_cannot_be_tracked(fs, root, path):
+    (root / "file").write_text("x")
+    (root / "directory").mkdir()
+    (root / path).chmod(0)
+    try:
+        with pytest.raises(SnapshotError, match=f"'{path}' cannot be read .* add it to ignore="):
+            fs.snapshot()
+    finally:
+        (root / path).chmod(0o700)
+
+
+def test_a_directory_that_forbids_writing_comes_back_with_what_was_in_it(fs, root):
+    (root / "d").mkdir()
+    (root / "d" / "f").write_text("x")
+    (root / "d").chmod(0o500)
+    snapshot = fs.snapshot()
+    (root / "d").chmod(0o700)
+    shutil.rmtree(root / "d")
+    fs.restore(snapshot)
+    assert os.stat(root / "d").st_mode & 0o777 == 0o500
+    assert fs.read("d/f") == "x"
+    (root / "d").chmod(0o700)

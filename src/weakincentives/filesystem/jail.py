@@ -173,11 +173,17 @@ def entries(fd: int) -> list[tuple[str, os.stat_result]]:
 
 
 def walk(
-    fd: int, base: Parts, depth: int | None = None, *, skip: Callable[[Parts], bool] | None = None
+    fd: int,
+    base: Parts,
+    depth: int | None = None,
+    *,
+    skip: Callable[[Parts], bool] | None = None,
+    unreadable: Callable[[Parts, OSError], None] | None = None,
 ) -> Generator[tuple[Place, os.stat_result], None, None]:
     """Everything below an open directory that can be read, parents first, without following links.
 
-    A place is good until the next step. `skip` leaves out a path and what is below it.
+    A place is good until the next step. `skip` leaves out a path and what is below it; `unreadable` hears of
+    directories that cannot be opened.
     """
     if depth is not None and depth <= 0:
         return
@@ -189,10 +195,12 @@ def walk(
         if stat.S_ISDIR(status.st_mode):
             try:
                 inner = os.open(name, OPEN_DIRECTORY, dir_fd=fd)
-            except OSError:
+            except OSError as error:
+                if unreadable is not None and error.errno != errno.ENOENT:
+                    unreadable(parts, error)
                 continue
             try:
-                yield from walk(inner, parts, None if depth is None else depth - 1, skip=skip)
+                yield from walk(inner, parts, None if depth is None else depth - 1, skip=skip, unreadable=unreadable)
             finally:
                 os.close(inner)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from typing import NoReturn
 
+from weakincentives.filesystem.errors import SnapshotError
 from weakincentives.filesystem.jail import Place, walk
-from weakincentives.filesystem.paths import Parts
+from weakincentives.filesystem.paths import Parts, join
 from weakincentives.filesystem.pattern import compile_filter
 from weakincentives.filesystem.state import DirectoryState, FileState, LinkState, State, Store
 
@@ -39,9 +41,14 @@ class Mirror:
         """The whole tree as it is now."""
         index: dict[Parts, tuple[Signature | None, State]] = {}
         now = time.time_ns()
-        for place, status in self._scan():
+        for place, status in self._scan(_refuse):
             known = self._index.get(place.parts, (None, None))[1]
-            state = known if self._is_still(place, status, known) else self._store.save(place, status)
+            try:
+                state = known if self._is_still(place, status, known) else self._store.save(place, status)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                _refuse(place.parts, error)
             settled = now - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS
             index[place.parts] = (_signature(status) if settled else None, state)
         self._index = index
@@ -57,8 +64,13 @@ class Mirror:
                 changes[place.parts] = state
         return {**changes, **missing}
 
-    def _scan(self) -> Iterator[tuple[Place, os.stat_result]]:
-        with self._store.jail.locate((), ".") as root, closing(walk(root.fd, (), skip=self._skips)) as found:
+    def _scan(
+        self, unreadable: Callable[[Parts, OSError], None] | None = None
+    ) -> Iterator[tuple[Place, os.stat_result]]:
+        with (
+            self._store.jail.locate((), ".") as root,
+            closing(walk(root.fd, (), skip=self._skips, unreadable=unreadable)) as found,
+        ):
             for place, status in found:
                 if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
                     yield place, status
@@ -76,8 +88,18 @@ class Mirror:
             return False
         if self._index.get(place.parts) == (_signature(status), state):
             return True
-        with os.fdopen(place.open(os.O_RDONLY), "rb") as current:
-            return state.blob.equals(current)
+        try:
+            with os.fdopen(place.open(os.O_RDONLY), "rb") as current:
+                return state.blob.equals(current)
+        except OSError:
+            return False
+
+
+def _refuse(parts: Parts, error: OSError) -> NoReturn:
+    path = join(parts)
+    raise SnapshotError(
+        f"{path!r} cannot be read ({error.strerror}), so it could not be restored; add it to ignore=", path=path
+    ) from error
 
 
 def _signature(status: os.stat_result) -> Signature:

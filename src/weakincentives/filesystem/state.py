@@ -15,7 +15,7 @@ from typing import IO
 from uuid import uuid4
 
 from weakincentives.filesystem.errors import FilesystemError
-from weakincentives.filesystem.jail import NOFOLLOW, Jail, Place, translated
+from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated
 from weakincentives.filesystem.paths import Parts, join
 
 IN_MEMORY = 16 * 1024
@@ -115,6 +115,13 @@ class Store:
                 self._put(parts, states[parts])
             except FilesystemError as error:
                 failures.append(str(error))
+        directories = [(parts, state) for parts, state in states.items() if isinstance(state, DirectoryState)]
+        for parts, state in sorted(directories, key=lambda item: len(item[0]), reverse=True):
+            try:
+                with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
+                    _set_mode(place, state.mode)
+            except FilesystemError as error:
+                failures.append(str(error))
         return failures
 
     def clear(self) -> None:
@@ -175,7 +182,8 @@ class Store:
             else:
                 if status is None:
                     os.mkdir(place.name, dir_fd=place.fd)
-                os.chmod(place.name, state.mode, dir_fd=place.fd)
+                # Its real mode, which may forbid to write in it, is set when everything is there.
+                _set_mode(place, state.mode | stat.S_IRWXU)
 
     def _make_parents(self, parts: Parts) -> None:
         for depth in range(1, len(parts) + 1):
@@ -214,6 +222,15 @@ def create(place: Place, content: bytes) -> None:
     except BaseException:
         os.unlink(place.name, dir_fd=place.fd)
         raise
+
+
+def _set_mode(place: Place, mode: int) -> None:
+    fd = place.open(OPEN_DIRECTORY)
+    try:
+        if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+            os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
 
 
 def _same_kind(mode: int, state: State) -> bool:
