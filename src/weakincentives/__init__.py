@@ -45,8 +45,8 @@ if TYPE_CHECKING:
         VisibilityOverrides as VisibilityOverrides,
         WorkspaceSection as WorkspaceSection,
         parse_structured_output as parse_structured_output,
-        tool as tool,
     )
+    from weakincentives.prompt.tool import tool as tool
     from weakincentives.resources import Binding as Binding, ResourceRegistry as ResourceRegistry, Scope as Scope
     from weakincentives.runtime import (
         MainLoop as MainLoop,
@@ -115,7 +115,7 @@ _HOMES = {
     "WorkspaceSection": "prompt",
     "parse_structured_output": "prompt",
     "reducer": "session",
-    "tool": "prompt",
+    "tool": "prompt.tool",
 }
 
 __all__ = sorted(_HOMES)
