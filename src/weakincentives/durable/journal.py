@@ -20,6 +20,7 @@ from weakincentives.session import Session, Slice, Snapshot
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+_not_data: set[type] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,11 @@ def _resource_changes(before: Mapping[type, Any], after: Mapping[type, Any]) -> 
     for protocol, state in after.items():
         if protocol in before and (before[protocol] is state or before[protocol] == state):
             continue
+        if type(state) in _not_data:
+            continue
         try:
             changes.append(ResourceChange(protocol, json.dumps(tagged.dump(state), separators=(",", ":"))))
         except SerdeError:
-            _log.debug("The state of %s stays on this machine; its snapshot is not plain data.", protocol.__qualname__)
+            _not_data.add(type(state))
+            _log.info("The state of %s stays on this machine; its snapshot is not plain data.", protocol.__qualname__)
     return tuple(changes)

@@ -76,6 +76,7 @@ class FleetLease:
 
     def join(self) -> str:
         self._enter()
+        self._sweep()
         self._thread.start()
         return self._identity
 

@@ -1,0 +1,33 @@
+"""A loop whose process is killed in each of its steps in turn still ends right, and pays for each call once."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+STEPS = ["prepare", "model 0", "model 1", "tool a", "model 2", "tool b", "model 3", "tool c", "model 4"]
+
+
+def run(control: Path, database_url: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"WINK_TEST_CONTROL": str(control), "WINK_DATABASE_URL": database_url}
+    return subprocess.run(
+        [sys.executable, "-m", "tests.durable.agent", "job"], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_loop_survives_a_kill_in_every_step(database_url: str, tmp_path: Path) -> None:
+    for step in STEPS:
+        (tmp_path / "kill").write_text(step)
+        assert run(tmp_path, database_url).returncode == -signal.SIGKILL
+    last = run(tmp_path, database_url)
+    assert last.stdout == "Total(value=3) abc for job\n", last.stderr
+
+    calls = Counter(line.split(" ", 2)[2] for line in (tmp_path / "calls").read_text().splitlines())
+    assert calls.pop("prepare") == len(STEPS) + 1
+    assert calls == {step: 2 for step in STEPS[1:]}
