@@ -7,7 +7,15 @@ class with slots. A class that needs its arguments early returns `Specialized` f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    # Type checkers bring it along; the default lets `PromptTemplate(...)` stand without an annotation.
+    from typing_extensions import TypeVar as DefaultingTypeVar
+
+    OutputT = DefaultingTypeVar("OutputT", default=None)
+else:
+    OutputT = TypeVar("OutputT")
 
 
 class Specialized:

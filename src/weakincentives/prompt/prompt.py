@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from weakincentives._generics import Specialized, has_type_variables, type_args
+from weakincentives._generics import OutputT, Specialized, has_type_variables, type_args
 from weakincentives.errors import PromptValidationError
 from weakincentives.limits import Deadline
 from weakincentives.prompt.outline import AnyTool, Outline
@@ -20,7 +20,6 @@ from weakincentives.prompt.view import View
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
-OutputT = TypeVar("OutputT")
 T = TypeVar("T")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
-from weakincentives._generics import Specialized, has_type_variables, type_args
+from weakincentives._generics import OutputT, Specialized, has_type_variables, type_args
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt.disclosure import Disclosure, ReadSections
 from weakincentives.prompt.disclosure.collapse import COLLAPSE_SECTION
@@ -26,8 +26,6 @@ from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.view import View, split_tools
 from weakincentives.resources import ResourceRegistry
 from weakincentives.session import Session
-
-OutputT = TypeVar("OutputT")
 
 
 class PromptTemplate(Generic[OutputT]):
