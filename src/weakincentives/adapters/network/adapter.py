@@ -136,6 +136,7 @@ class ClientAdapter(ProviderAdapter):
             return getattr(sdk, name)()
         except Exception as error:
             raise PromptEvaluationError(
-                f"{name}() cannot be made from the environment: {error} Set the SDK's variables or pass client={name}(...).",
+                f"{name}() cannot be made from the environment: {error} "
+                f"Set the SDK's variables or pass client={name}(...).",
                 phase="request",
             ) from None
