@@ -50,7 +50,7 @@ def told(event: Any) -> str | None:
 def _rendered(event: PromptRendered) -> str:
     shown = sum(section.shown_tokens for section in event.sections)
     full = sum(section.full_tokens for section in event.sections)
-    return f"prompt  {event.prompt_name} on {event.model}: {shown:,} of {full:,} tokens shown, {len(event.tools)} tools"
+    return f"prompt  {event.prompt_name} on {event.model}: {shown:,} tokens shown, {full:,} with everything open"
 
 
 def _called(event: ModelCalled) -> str:
