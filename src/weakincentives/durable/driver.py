@@ -121,10 +121,9 @@ class _Execution:
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
         inner = self._recipe.adapter.loop(prompt, session, scope=scope)
-        channel = self._recipe.adapter.channel()
         answers_of(session)
         try:
-            with session.claim(session.session_id):
+            with session.claim(session.session_id), self._recipe.adapter.line(inner) as channel:
                 steps = Steps(inner)
                 while (effect := steps.effect) is not None:
                     try:
