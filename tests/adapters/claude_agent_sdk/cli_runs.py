@@ -77,8 +77,8 @@ def prompt(*sections: MarkdownSection[Any], output: Any = None, **more: Any) -> 
     return made
 
 
-def adapter(api: AnthropicServer, **more: Any) -> ClaudeAgentSDKAdapter:
-    return ClaudeAgentSDKAdapter(MODEL, api_key="not-a-key", base_url=api.url, **more)
+def adapter(api: AnthropicServer, model: str = MODEL, **more: Any) -> ClaudeAgentSDKAdapter:
+    return ClaudeAgentSDKAdapter(model, api_key="not-a-key", base_url=api.url, **more)
 
 
 def processes(api: AnthropicServer) -> list[int]:

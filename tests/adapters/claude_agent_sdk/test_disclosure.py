@@ -77,7 +77,7 @@ def test_the_tools_of_a_closed_section_are_refused_though_the_cli_still_lists_th
     ]
     with AnthropicServer(script) as api:
         summarized = section("notes", summarized=True, tools=(tool("keep"),))
-        adapter(api).evaluate(prompt(summarized, collapsible=True), session=session)
+        adapter(api).evaluate(prompt(summarized, allow_collapse=True), session=session)
     assert KEEP in api.tool_names[-1]
     assert not session[ToolInvoked].latest().success
     assert "closed" in api.tool_results()[0]["content"]

@@ -162,7 +162,7 @@ class ClaudeChannel:
 
     async def _connect(self, request: ModelRequest, system: str) -> tuple[ToolServer, sdk.ClaudeSDKClient]:
         self._server = server = ToolServer(request.tools)
-        server.start()
+        await server.start()
         self._client = client = sdk.ClaudeSDKClient(self._options(request, system, server.url))
         await client.connect()
         self._pump = asyncio.create_task(self._receive(client))
@@ -280,11 +280,12 @@ class ClaudeChannel:
         server, client = self._server, self._client
         if self._pump is not None:
             self._pump.cancel()
-        stopping = asyncio.create_task(server.close()) if server is not None else None
-        if client is not None:
-            await client.disconnect()
-        if stopping is not None:
-            await stopping
+        try:
+            if client is not None:
+                await client.disconnect()
+        finally:
+            if server is not None:
+                await server.close()
 
 
 def _ignore(piece: str) -> None:
