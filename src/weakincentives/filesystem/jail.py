@@ -25,6 +25,8 @@ from weakincentives.filesystem.errors import (
 from weakincentives.filesystem.paths import Parts, join
 
 MAX_LINKS = 40
+MAX_SWAPS = 10
+"""How often a name may turn from directory to link and back while it is being opened."""
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 OPEN_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW
 
@@ -110,20 +112,25 @@ class _Walk:
 
     def enter(self, name: str) -> str | None:
         """Go down into a directory; a link is not entered but its target returned."""
-        try:
-            fd = os.open(name, OPEN_DIRECTORY, dir_fd=self.fds[-1])
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
-                target = _readlink(name, self.fds[-1])
-                if target is not None:
-                    return target
+        for _ in range(MAX_SWAPS):
+            try:
+                fd = os.open(name, OPEN_DIRECTORY, dir_fd=self.fds[-1])
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
+                    raise
+            else:
+                self.fds.append(fd)
+                self.names.append(name)
+                return None
+            target = _readlink(name, self.fds[-1])
+            if target is not None:
+                return target
+            mode = os.stat(name, dir_fd=self.fds[-1], follow_symlinks=False).st_mode
+            if not (stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
                 raise NotDirectoryError(
                     f"{self.path!r}: {join((*self.names, name))!r} is a file, not a directory", path=self.path
-                ) from None
-            raise
-        self.fds.append(fd)
-        self.names.append(name)
-        return None
+                )
+        raise InvalidPathError(f"{self.path!r} changes while it is used; try again", path=self.path)
 
     def follow(self, target: str) -> list[str]:
         """The names to walk instead of a link."""
