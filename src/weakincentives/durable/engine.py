@@ -154,6 +154,8 @@ class Engine:
                     "executor_id": identity,
                     "serializer": cast(Any, self.store.serializer),
                     "use_listen_notify": False,
+                    # Nothing listens; this is how long the thread that would takes to notice the end.
+                    "notification_listener_polling_interval_sec": 0.1,
                     "log_level": "WARNING",
                 }
             )

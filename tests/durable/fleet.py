@@ -1,0 +1,70 @@
+"""Real workers: processes of `wink worker` on the agent of these tests."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PATIENCE = 60.0
+
+
+class Worker:
+    """A worker process; its lines on stderr are its log."""
+
+    def __init__(self, control: Path, database_url: str, *options: str, latency: float = 0.0) -> None:
+        environment = os.environ | {"WINK_TEST_CONTROL": str(control), "WINK_TEST_LATENCY": str(latency)}
+        command = [sys.executable, "-m", "weakincentives.cli", "worker", "tests.durable.agent:loop"]
+        self._process = subprocess.Popen(
+            [*command, "--database-url", database_url, *options], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        self.pid = self._process.pid
+
+    def wait_for(self, text: str) -> str:
+        """The next line of the log that has this text."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if text in line:
+                return line
+        raise AssertionError(f"worker {self.pid} ended without {text!r}")
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> int:
+        return self._process.wait(PATIENCE)
+
+    def discard(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+        self._process.wait(PATIENCE)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+
+@contextmanager
+def workers(
+    count: int, control: Path, database_url: str, *options: str, latency: float = 0.0
+) -> Iterator[list[Worker]]:
+    """So many workers, all of them at work."""
+    fleet = [Worker(control, database_url, *options, latency=latency) for _ in range(count)]
+    try:
+        for worker in fleet:
+            worker.wait_for("works on")
+        yield fleet
+    finally:
+        for worker in fleet:
+            worker.discard()
+
+
+def until(condition: Callable[[], object], what: str) -> float:
+    """Look until it is so; the seconds that took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < PATIENCE, f"waited too long: {what}"
+        time.sleep(0.01)
+    return time.monotonic() - began

@@ -1,0 +1,115 @@
+"""A tool call that waits for a person holds no thread and no process, and goes on in whichever has it then."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.durable.fleet import until
+from weakincentives import (
+    Budget,
+    MainLoop,
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    ScriptedAdapter,
+    Session,
+    Tool,
+    ToolContext,
+    ToolInvoked,
+    ToolResult,
+)
+from weakincentives.adapters.scripted import call
+from weakincentives.durable import DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
+
+
+@dataclass(frozen=True, slots=True)
+class Refund:
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refunded:
+    amount: int
+
+
+def refunding(within: float | None = None) -> Tool[Refund, int]:
+    def refund(params: Refund, *, context: ToolContext) -> ToolResult[int]:
+        context.session.dispatch(Refunded(params.amount))
+        answer = ask_approval(context, f"Refund {params.amount}?", within=within)
+        if not answer.approved:
+            return ToolResult(answer.note, success=False)
+        total = sum(event.amount for event in context.session[Refunded].all())
+        return ToolResult(f"Refunded {total}, says {answer.by} ({context.idempotency_key}).")
+
+    return Tool[Refund, int](name="refund", description="Refund.", handler=refund)
+
+
+def prepared(within: float | None = None) -> Callable[[Refund], Prompt[None]]:
+    section = MarkdownSection(title="Desk", key="desk", template="Refund.", tools=[refunding(within)])
+    return lambda _: Prompt(PromptTemplate[None](ns="t", key="desk", sections=[section]))
+
+
+def model(request: Any) -> Any:
+    last = request.messages[-1]
+    return last.text if last.role == "tool" else call("refund", call_id="c1", amount=5)
+
+
+def desk(database_url: str, within: float | None = None, **options: Any) -> DurableMainLoop[Refund, None]:
+    return DurableMainLoop("desk", prepared(within), ScriptedAdapter(model), database_url, **options)
+
+
+def wait_for_question(loop: DurableMainLoop[Refund, None]) -> None:
+    until(lambda: loop.status("r").status == "waiting", "the question")
+
+
+def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url: str) -> None:
+    with desk(database_url, budget=Budget(max_tool_calls=1)) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        assert [(q.call_id, q.text) for q in loop.store.questions("desk/r")] == [("c1", "Refund 5?")]
+        assert loop.drain(0.0)
+    with desk(database_url) as elsewhere:
+        elsewhere.approve("r", "c1", by="Ann")
+    with desk(database_url, budget=Budget(max_tool_calls=1)) as loop:
+        loop.start()
+        assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1)."
+        assert [step.name for step in loop.store.steps("desk/r")] == ["begin", "model", "refund", "refund", "model"]
+        assert loop.status("r").attempts == 1
+
+
+def test_a_refusal_is_what_the_tool_makes_of_it(tmp_path: Path) -> None:
+    with desk(str(tmp_path / "d.db")) as loop:
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", approved=False, note="Too much.")
+        assert loop.result("r").text == "Too much."
+
+
+def test_a_question_that_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -> None:
+    with desk(str(tmp_path / "d.db"), within=0.2) as loop:
+        loop.submit(Refund(5), key="r")
+        assert loop.result("r").text == "Nobody answered in time."
+        with pytest.raises(DurableError, match="decided already"):
+            loop.approve("r", "c1")
+
+
+def test_only_an_open_question_can_be_answered(tmp_path: Path) -> None:
+    with desk(str(tmp_path / "d.db")) as loop:
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        with pytest.raises(NoSuchWorkError, match="no call 'c9' that waits for approval; waiting: 'c1'"):
+            loop.approve("r", "c9")
+        loop.cancel("r")
+        assert loop.status("r").status == "cancelled"
+
+
+def test_a_plain_run_cannot_wait_for_a_person() -> None:
+    session = Session()
+    script = [call("refund", amount=5), "Cannot."]
+    MainLoop().execute(prepared()(Refund(5)), session=session, adapter=ScriptedAdapter(script))
+    (event,) = session[ToolInvoked].all()
+    assert "needs a run of DurableMainLoop" in event.result.message

@@ -1,0 +1,254 @@
+"""One process: keys, results, failures, cancelling, retrying, restarts and the limits of a run."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weakincentives import (
+    Budget,
+    MarkdownSection,
+    OpenAndHalt,
+    OpenOrRead,
+    Prompt,
+    PromptEvaluationError,
+    PromptTemplate,
+    ScriptedAdapter,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+    tool,
+)
+from weakincentives.adapters.scripted import call
+from weakincentives.durable import (
+    DatabaseBusyError,
+    DurableError,
+    DurableMainLoop,
+    KeyConflictError,
+    NoSuchWorkError,
+    WorkCancelledError,
+    WorkPendingError,
+)
+from weakincentives.errors import BudgetExceededError, DeadlineExceededError
+from weakincentives.runtime import ModelRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+
+
+@tool
+def shout(text: str) -> str:
+    """Say it louder."""
+    return text.upper()
+
+
+def prompt_with(*tools: Tool[Any, Any], disclosure: Any = None) -> Callable[[Question], Prompt[Any]]:
+    """A prompt with a question and, behind a summary, the tools."""
+    hidden = {} if disclosure is None else {"summary": "Tools.", "visibility": SectionVisibility.SUMMARY}
+
+    def prepare(question: Question) -> Prompt[Any]:
+        sections = [
+            MarkdownSection(title="Question", key="question", template=question.text),
+            MarkdownSection(title="Tools", key="tools", template="Use them.", tools=tools, **hidden),
+        ]
+        strategy = {} if disclosure is None else {"disclosure": disclosure}
+        return Prompt(PromptTemplate[None](ns="tests", key="loop", sections=sections, **strategy))
+
+    return prepare
+
+
+@contextmanager
+def running(path: Path, script: Any, *tools: Tool[Any, Any], disclosure: Any = None, **options: Any) -> Iterator[Any]:
+    prepare = prompt_with(*tools, disclosure=disclosure)
+    with DurableMainLoop("test", prepare, ScriptedAdapter(script), str(path / "durable.db"), **options) as loop:
+        yield loop
+
+
+def test_a_key_gives_one_result_once(tmp_path: Path) -> None:
+    script = [call("shout", text="hi"), "HI it is."]
+    with running(tmp_path, script, shout) as loop:
+        first = loop.execute(Question("Say hi"), key="a")
+        assert (first.text, first.turns, loop.execute(Question("Say hi"), key="a")) == ("HI it is.", 2, first)
+
+
+def test_a_result_outlives_its_process(tmp_path: Path) -> None:
+    with running(tmp_path, ["yes"]) as loop:
+        first = loop.execute(Question("?"), key="a")
+    with running(tmp_path, []) as loop:
+        assert loop.execute(Question("?"), key="a") == loop.result("a") == first
+
+
+def test_a_typed_output_comes_back_typed(tmp_path: Path) -> None:
+    template = PromptTemplate[Answer](
+        ns="tests", key="typed", sections=[MarkdownSection(title="T", key="t", template="?")]
+    )
+    loop = DurableMainLoop("test", lambda _: Prompt(template), ScriptedAdapter([Answer("42")]), str(tmp_path / "d.db"))
+    with loop:
+        assert loop.execute(Question("?"), key="a").output == Answer("42")
+    with loop:
+        assert loop.result("a").output == Answer("42")
+
+
+def test_a_key_of_another_request_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path, ["yes"]) as loop:
+        loop.execute(Question("one"), key="a")
+        with pytest.raises(KeyConflictError, match="'test/a' belongs to another request"):
+            loop.execute(Question("two"), key="a")
+
+
+def test_submitted_work_is_done_in_the_background(tmp_path: Path) -> None:
+    with running(tmp_path, lambda request: request.messages[0].text[-3:]) as loop:
+        for number in range(20):
+            loop.submit(Question(f"no {number:03}"), key=f"{number}")
+        assert len({loop.result(f"{number}").text for number in range(20)}) == 1
+
+
+def test_a_key_that_nobody_knows_is_said_so(tmp_path: Path) -> None:
+    with running(tmp_path, []) as loop, pytest.raises(NoSuchWorkError, match="wink work list"):
+        loop.result("nothing")
+
+
+def test_a_failure_is_raised_as_it_was_and_can_be_retried_from_its_step(tmp_path: Path) -> None:
+    script = [
+        call("shout", text="hi"),
+        PromptEvaluationError("overloaded", prompt_name="loop", phase="request"),
+        "HI, at last.",
+    ]
+    with running(tmp_path, script, shout) as loop:
+        with pytest.raises(PromptEvaluationError, match="overloaded") as caught:
+            loop.execute(Question("?"), key="a")
+        assert caught.value.phase == "request"
+        loop.store.retry("test/a")
+        assert loop.result("a").text == "HI, at last."
+        assert [step.name for step in loop.store.steps("test/a")] == ["begin", "model", "shout", "model"]
+
+
+def test_cancelled_work_stops_and_can_be_taken_up_again(tmp_path: Path) -> None:
+    def stop(params: None, *, context: ToolContext) -> ToolResult[None]:
+        loop.cancel("a")
+        return ToolResult("stopping")
+
+    stopping = Tool[None, None](name="stop", description="Stop.", handler=stop)
+    with running(tmp_path, [call("stop"), "never", "at last"], stopping, shout) as loop:
+        with pytest.raises(WorkCancelledError, match="wink work retry test/a"):
+            loop.execute(Question("?"), key="a")
+        assert loop.status("a").status == "cancelled"
+
+
+def test_a_result_that_is_not_there_yet_is_waited_for_only_so_long(tmp_path: Path) -> None:
+    def model(request: ModelRequest) -> str:
+        with pytest.raises(WorkPendingError) as caught:
+            loop.result("a", timeout=0)
+        return str(caught.value.status)
+
+    with running(tmp_path, model) as loop:
+        assert loop.execute(Question("?"), key="a").text == "running"
+
+
+@pytest.mark.parametrize("disclosure", [OpenOrRead(), OpenAndHalt()])
+def test_a_restart_opens_sections_as_in_the_main_loop(tmp_path: Path, disclosure: Any) -> None:
+    def model(request: ModelRequest) -> Any:
+        if not any(tool.name == "shout" for tool in request.tools):
+            return call("open_sections", section_keys=["tools"], reason="to shout")
+        return "open" if request.messages[-1].role == "tool" else call("shout", text="a")
+
+    with running(tmp_path, model, shout, disclosure=disclosure) as loop:
+        assert loop.execute(Question("?"), key="a").text == "open"
+        assert [step.name for step in loop.store.steps("test/a")] == [
+            "begin",
+            "model",
+            "open_sections",
+            "model",
+            "shout",
+            "model",
+        ]
+
+
+def test_the_budget_holds_for_the_work(tmp_path: Path) -> None:
+    script = [call("shout", text="a"), call("shout", text="b"), "never"]
+    with running(tmp_path, script, shout, budget=Budget(max_tool_calls=1)) as loop:
+        with pytest.raises(BudgetExceededError, match="max_tool_calls=1"):
+            loop.execute(Question("?"), key="a")
+
+
+def test_the_deadline_counts_from_the_beginning_of_the_work(tmp_path: Path) -> None:
+    with running(tmp_path, ["never"], deadline_seconds=0.0) as loop, pytest.raises(DeadlineExceededError):
+        loop.execute(Question("?"), key="a")
+
+
+def test_a_tool_gets_a_key_that_is_the_same_for_every_attempt(tmp_path: Path) -> None:
+    keys: list[str] = []
+
+    def remember(params: None, *, context: ToolContext) -> ToolResult[None]:
+        keys.append(context.idempotency_key)
+        return ToolResult("ok")
+
+    once = Tool[None, None](name="once", description="Remember.", handler=remember)
+    with running(tmp_path, [call("once", call_id="c"), call("once", call_id="c"), "done"], once) as loop:
+        loop.execute(Question("?"), key="a")
+    assert keys == ["test/a:3:c", "test/a:5:c"]
+
+
+def test_another_process_cannot_run_the_work_of_a_file_that_is_in_use(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    script = (
+        "from weakincentives.durable.database import FileLock; "
+        f"lock = FileLock('sqlite:///{tmp_path / 'durable.db'}'); lock.acquire(); print('locked', flush=True); input()"
+    )
+    with (
+        subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True) as other,
+        running(tmp_path, ["yes"]) as loop,
+    ):
+        assert other.stdout is not None and other.stdout.readline() == "locked\n"
+        with pytest.raises(DatabaseBusyError, match=rf"Process {other.pid} runs the work"):
+            loop.execute(Question("?"), key="a")
+        loop.submit(Question("?"), key="b")
+        assert loop.status("b").status == "queued"
+        other.communicate("\n")
+        assert loop.result("b").text == "yes"
+
+
+def test_one_process_runs_one_durable_loop_at_a_time(tmp_path: Path) -> None:
+    with running(tmp_path, ["yes"]) as loop:
+        loop.execute(Question("?"), key="a")
+        other = DurableMainLoop("other", prompt_with(), ScriptedAdapter(["no"]), str(tmp_path / "other.db"))
+        with other, pytest.raises(DurableError, match="already runs durable work"):
+            other.execute(Question("?"), key="a")
+
+
+def test_a_prompt_that_changed_between_runs_is_noticed(tmp_path: Path) -> None:
+    versions = iter(["old", "new"])
+
+    def prepare(question: Question) -> Prompt[Any]:
+        section = MarkdownSection(title="T", key="t", template=next(versions))
+        return Prompt(PromptTemplate[None](ns="t", key="k", sections=[section]))
+
+    failing = [call("none"), PromptEvaluationError("overloaded", prompt_name="k", phase="request")]
+    with DurableMainLoop("test", prepare, ScriptedAdapter(failing), str(tmp_path / "d.db")) as loop:
+        with pytest.raises(PromptEvaluationError, match="overloaded"):
+            loop.execute(Question("?"), key="a")
+        loop.store.retry("test/a")
+        with pytest.raises(DurableError, match=r"prepare\(\), a section or a tool has changed"):
+            loop.result("a")
+
+
+def test_a_bad_name_and_a_bad_database_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DurableError, match="without '/'"):
+        DurableMainLoop("a/b", prompt_with(), ScriptedAdapter())
+    with pytest.raises(DurableError, match="cannot be kept in 'mysql'"):
+        DurableMainLoop("a", prompt_with(), ScriptedAdapter(), "mysql://host/db").status("a")
+    with pytest.raises(DurableError, match="Cannot use postgresql"):
+        DurableMainLoop("a", prompt_with(), ScriptedAdapter(), "postgresql://localhost:1/db").status("a")

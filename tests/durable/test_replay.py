@@ -1,0 +1,105 @@
+"""Replaying recorded steps brings everything back as it was: session, visibility, files, tools, times."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.durable.agent import PAPER, Added, Task, Total
+from weakincentives import (
+    Binding,
+    InMemoryFilesystem,
+    MarkdownSection,
+    OpenOrRead,
+    Prompt,
+    PromptEvaluationError,
+    PromptTemplate,
+    ReadSections,
+    ResourceRegistry,
+    ScriptedAdapter,
+    Session,
+    Snapshot,
+    Tool,
+    ToolContext,
+    ToolInvoked,
+    ToolResult,
+    VisibilityOverrides,
+)
+from weakincentives.adapters.scripted import call
+from weakincentives.durable import DurableMainLoop
+from weakincentives.filesystem import Filesystem
+from weakincentives.runtime import ModelRequest, ToolCall
+from weakincentives.session import observing
+
+
+def fail_after_writing(params: None, *, context: ToolContext) -> ToolResult[None]:
+    """A transaction that is rolled back."""
+    context.session.dispatch(Added(100))
+    assert context.filesystem is not None
+    context.filesystem.write("wrong.txt", "x")
+    return ToolResult("No.", success=False)
+
+
+FAILING = Tool[None, None](name="fail", description="Fail.", handler=fail_after_writing)
+SCRIPT = [
+    call("append_line", call_id="1", text="a"),
+    call("fail", call_id="2"),
+    call("append_line", call_id="3", text="b"),
+]
+OPENING: dict[str, tuple[Any, ToolCall]] = {
+    "injected": (ReadSections(), call("read_section", call_id="0", section_key="paper")),
+    "restarted": (OpenOrRead(), call("open_sections", call_id="0", section_keys=["paper"], reason="to write")),
+}
+
+
+@pytest.fixture(params=OPENING)
+def twice(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The session, the request and the files at the last model call: when all ran, and when all was replayed."""
+    monkeypatch.setattr("tests.durable.agent.CONTROL", tmp_path)
+    disclosure, opening = OPENING[request.param]
+    lines = iter([opening, *SCRIPT])
+    sessions: list[Session] = []
+    filesystems: list[Filesystem] = []
+    seen: list[Any] = []
+
+    def new_filesystem(_: object) -> Filesystem:
+        filesystems.append(InMemoryFilesystem())
+        return filesystems[-1]
+
+    def prepare(task: Task) -> Prompt[None]:
+        section = MarkdownSection(title="Task", key="task", template=task.name, tools=[FAILING])
+        template = PromptTemplate[None](ns="t", key="k", sections=[section, PAPER], disclosure=disclosure)
+        return Prompt(template).bind(resources=ResourceRegistry.of(Binding(Filesystem, new_filesystem)))
+
+    def model(request: ModelRequest) -> Any:
+        if line := next(lines, None):
+            return line
+        offered = [tool.name for tool in request.tools]
+        files = [entry.path for entry in filesystems[-1].list()]
+        seen.append((sessions[-1].snapshot(), list(request.messages), offered, files, filesystems[-1].read("log.txt")))
+        if len(seen) == 1:
+            raise PromptEvaluationError("overloaded", prompt_name="k", phase="request")
+        return "done"
+
+    loop = DurableMainLoop("replay", prepare, ScriptedAdapter(model), str(tmp_path / "durable.db"))
+    with loop, observing(lambda session, event: sessions.append(session)):
+        with pytest.raises(PromptEvaluationError):
+            loop.execute(Task("t"), key="a")
+        loop.store.retry("replay/a")
+        assert loop.result("a").text == "done"
+    assert sessions[0] is not sessions[-1] and len(filesystems) == 2
+    return seen
+
+
+def test_the_replayed_session_is_the_one_that_ran(twice: list[Any]) -> None:
+    ran, replayed = twice
+    assert replayed == ran
+    snapshot: Snapshot = replayed[0]
+    assert snapshot[Total] == (Total(2),)
+    assert snapshot[Added] == (Added(1), Added(1))
+    assert snapshot[VisibilityOverrides] != ()
+    assert [event.rolled_back for event in snapshot[ToolInvoked] if event.name == "fail"] == [True]
+
+
+def test_the_replayed_files_are_those_that_were_written(twice: list[Any]) -> None:
+    assert [seen[3:] for seen in twice] == [(["log.txt"], "ab"), (["log.txt"], "ab")]
