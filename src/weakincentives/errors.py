@@ -16,13 +16,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 EvaluationPhase = Literal["request", "response", "tool", "budget", "render", "parse"]
 
 
 class WinkError(Exception):
-    """Base of every error of this library."""
+    """Base of every error of this library; travels between processes with all its attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__.copy())
 
 
 class PromptError(WinkError):
@@ -90,3 +93,10 @@ class SerdeError(WinkError):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("; ".join(f"{problem.path}: {problem.message}" for problem in problems))
         self.problems = problems
+
+
+def _restore(cls: type[WinkError], args: tuple[Any, ...], attributes: dict[str, Any]) -> WinkError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error

@@ -33,7 +33,7 @@ def prompt(**kwargs: Any) -> Prompt[None]:
 
 
 def test_resources_outside_their_context_are_an_error() -> None:
-    with pytest.raises(RuntimeError, match="outside `with prompt.resources:`"):
+    with pytest.raises(RuntimeError, match=r"outside `with prompt\.resources:`"):
         prompt().resources.get(Client)
 
 

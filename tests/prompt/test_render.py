@@ -105,7 +105,9 @@ def test_missing_required_params_name_the_fields() -> None:
 
 
 def test_rebinding_a_type_replaces_it() -> None:
-    tree = PromptTemplate(ns="t", key="d", sections=[MarkdownSection[Task](title="A", key="a", template="${objective}")])
+    tree = PromptTemplate(
+        ns="t", key="d", sections=[MarkdownSection[Task](title="A", key="a", template="${objective}")]
+    )
     assert Prompt(tree).bind(Task("one")).bind(Task("two")).render().text.endswith("two")
 
 
@@ -131,7 +133,7 @@ def test_namespace_and_key_are_required(ns: str, key: str) -> None:
 
 
 def test_paths_that_join_to_the_same_key_are_refused() -> None:
-    with pytest.raises(PromptValidationError, match="share the key 'a.b'"):
+    with pytest.raises(PromptValidationError, match=r"share the key 'a\.b'"):
         template(text("a", children=[text("b")]), text("a.b"))
 
 

@@ -117,7 +117,10 @@ class _Config:
     [
         (lambda: SectionVisibility.SUMMARY, SectionVisibility.SUMMARY),
         (lambda params: SectionVisibility(params.tone), SectionVisibility.FULL),
-        (lambda *, session: SectionVisibility.SUMMARY if session else SectionVisibility.FULL, SectionVisibility.SUMMARY),
+        (
+            lambda *, session: SectionVisibility.SUMMARY if session else SectionVisibility.FULL,
+            SectionVisibility.SUMMARY,
+        ),
         (lambda params, *, session: SectionVisibility(params.tone), SectionVisibility.FULL),
         (lambda fixed=SectionVisibility.SUMMARY: fixed, SectionVisibility.SUMMARY),
     ],

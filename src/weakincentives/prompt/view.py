@@ -120,7 +120,7 @@ class View:
         known = {tool.name for _, tool in self.offered()}
         tools = tuple(tool for owner, tool in after.offered() if tool.name not in known and owner is not None)
         top = closed[-1] if closed and tools else node
-        return Opening(after.content(top.path), overrides, tools)
+        return Opening(overrides, tools, lambda: after.content(top.path))
 
     def opened(self, overrides: Mapping[SectionPath, SectionVisibility]) -> View:
         """The view with these overrides on top."""
@@ -161,7 +161,7 @@ class View:
     def opening_cost(self, node: Node, tokenizer: Tokenizer) -> tuple[int, int]:
         """Tokens and tools that opening a summarized section would add."""
         opening = self.opening(node.path)
-        tokens = tokenizer.count(opening.content) + sum(tokenizer.count(tool_text(tool)) for tool in opening.tools)
+        tokens = tokenizer.count(opening.show()) + sum(tokenizer.count(tool_text(tool)) for tool in opening.tools)
         return tokens, len(opening.tools)
 
     def _plan(self) -> Plan:

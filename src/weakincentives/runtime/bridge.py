@@ -117,10 +117,14 @@ def side_by_side(functions: Sequence[Callable[[], T]]) -> list[T]:
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
-        pending = asyncio.all_tasks(loop)
-        for task in pending:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        loop.run_until_complete(_cancel_rest())
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
+
+
+async def _cancel_rest() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)

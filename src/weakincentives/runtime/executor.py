@@ -133,20 +133,13 @@ class ToolExecutor:
             result: ToolResult[Any] = ToolResult(f"Invalid arguments for '{tool.name}': {listed}", success=False)
             return self._finish(call, _Attempt(result), started)
         disclosure = self._disclosure(params)
-        before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
-        try:
-            attempt = yield from self._attempt(tool, params, call)
-        except BaseException:
-            self._undo(before)
-            raise
-        if not attempt.result.success or attempt.expansion is not None:
-            self._undo(before)
-            attempt.rolled_back = before is not None and attempt.expansion is None
+        attempt = yield from self._attempt(tool, params, call)
         attempt.params, attempt.disclosure = params, disclosure
         return self._finish(call, attempt, started)
 
     def _attempt(self, tool: Tool[Any, Any], params: Any, call: ToolCall) -> Generator[Step, Any, _Attempt]:
-        """Call the handler, and its compensation if it failed, within the resources of this one call."""
+        """Call the handler within the resources of this one call; if it fails, compensate and undo what it did."""
+        before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
         resources = self.prompt.resources.context.tool_scope()
         context = self._context(call, resources)
         attempt = _Attempt(ToolResult())
@@ -163,14 +156,18 @@ class ToolExecutor:
             if not attempt.result.success and tool.compensate is not None:
                 yield from _compensate(tool, params, context, attempt)
         except BaseException:
+            self._undo(before, resources)
             resources.close()
             raise
+        if not attempt.result.success or attempt.expansion is not None:
+            attempt.rolled_back = self._undo(before, resources)
         try:
             yield resources
         except Exception as error:
             message = f"Tool '{tool.name}' failed to close its resources: {error}"
             logger.warning("%s", message, exc_info=error)
             attempt.result = ToolResult(message, success=False)
+            attempt.rolled_back = self._undo(before, self.prompt.resources.context)
         return attempt
 
     def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
@@ -213,11 +210,14 @@ class ToolExecutor:
             return None
         return DisclosureRequest(keys, getattr(params, "reason", ""), self.prompt.view(self.session).visibility())
 
-    def _undo(self, before: tuple[Any, Any] | None) -> None:
-        if before is not None:
-            session, resources = before
-            self.session.restore(session)
-            self.prompt.resources.context.restore(resources)
+    def _undo(self, before: tuple[Any, Any] | None, resources: ScopedResourceContext) -> bool:
+        """Go back to how session and resources were before the call; a read-only call has nothing to undo."""
+        if before is None:
+            return False
+        session, states = before
+        self.session.restore(session)
+        resources.restore(states)
+        return True
 
     def _finish(self, call: ToolCall, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
         """Open what was read, record the call, and say what it came to."""

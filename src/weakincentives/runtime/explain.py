@@ -122,7 +122,7 @@ def _section(view: View, state: SectionState, config: InnerLoopConfig) -> Sectio
     if state.visibility is not SectionVisibility.SUMMARY:
         return SectionExplanation(state, "")
     opening = view.opening(state.path)
-    tokens = config.count_tokens(opening.content) + sum(config.count_tokens(tool_text(t)) for t in opening.tools)
+    tokens = config.count_tokens(opening.show()) + sum(config.count_tokens(tool_text(t)) for t in opening.tools)
     if not opening.tools:
         how = "content only"
     elif config.supports_dynamic_tools:

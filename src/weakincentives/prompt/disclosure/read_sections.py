@@ -38,7 +38,7 @@ def read_section(params: ReadSectionParams, *, context: DisclosureContext) -> To
     if view.is_open(path):
         return ToolResult("Section is already expanded.", ReadSectionResult(view.content(path)))
     opening = view.opening(path)
-    content = opening.content if opening.tools else view.content(path)
+    content = opening.show() if opening.tools else view.content(path)
     overrides = opening.overrides if opening.tools else {}
     return ToolResult(
         f"Content of section '{params.section_key}':", ReadSectionResult(content, opening.tools, overrides)

@@ -5,7 +5,7 @@ A strategy never sees a prompt's insides: it asks the `OpenView` of the moment, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -66,11 +66,11 @@ class OpenSectionsResult:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What opening a section would do."""
+    """What opening a section would do: what must be overridden, which tools come, and (when asked) what is shown."""
 
-    content: str
     overrides: Mapping[SectionPath, SectionVisibility]
     tools: tuple[Tool[Any, Any] | HostedTool[Any], ...]
+    show: Callable[[], str]
 
 
 class OpenView(Protocol):

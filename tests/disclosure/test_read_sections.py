@@ -1,0 +1,248 @@
+"""The default strategy: read_section, injection in the same conversation, restart where that is not possible."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.disclosure.desk import FULL, SUMMARY, a_tool, answers, desk, play, section, tool_names
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.limits import Budget, TokenUsage
+from weakincentives.prompt import (
+    CollapseSection,
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SetVisibilityOverride,
+    Tool,
+    ToolContext,
+    ToolResult,
+    VisibilityExpansionRequired,
+    VisibilityOverrides,
+)
+from weakincentives.runtime import (
+    MainLoop,
+    Message,
+    ModelReply,
+    RunRestarted,
+    ToolInvoked,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
+from weakincentives.session import Session, Snapshot
+
+
+def read(key: str) -> object:
+    return call("read_section", section_key=key)
+
+
+def test_a_content_only_section_comes_back_and_changes_nothing() -> None:
+    session = Session()
+    adapter = play(desk(), read("docs"), "done", session=session)
+    assert answers(session) == [(True, "Content of section 'docs':\n\n## Docs\n\nAll of docs.")]
+    assert session[VisibilityOverrides].latest() == VisibilityOverrides()
+    assert tool_names(adapter.requests[1].tools) == ["read_section"]
+
+
+def test_tools_appear_with_their_section_in_the_same_conversation() -> None:
+    session = Session()
+    adapter = play(desk(), read("orders"), call("lookup"), "done", session=session)
+    assert tool_names(adapter.requests[1].tools) == ["read_section", "lookup"]
+    assert adapter.requests[1].initial_tools == 1
+    assert answers(session)[1] == (True, "lookup done")
+    (injected,) = session[ToolsInjected].all()
+    assert (injected.tool_names, injected.section_key, injected.route) == (("lookup",), "orders", "append")
+    assert session[SetVisibilityOverride].all() == (SetVisibilityOverride(("orders",), FULL),)
+    assert adapter.requests[1].messages[-1] == Message(role="tools_added", tools=("lookup",), section_key="orders")
+
+
+def test_a_summarized_child_keeps_its_tools_until_it_is_read() -> None:
+    adapter = play(desk(), read("orders"), read("orders.refunds"), "done")
+    assert [tool_names(request.tools) for request in adapter.requests] == [
+        ["read_section"],
+        ["read_section", "lookup"],
+        ["read_section", "lookup", "refund"],
+    ]
+
+
+def test_reading_a_hidden_child_opens_its_ancestors_and_shows_them() -> None:
+    session = Session()
+    adapter = play(desk(), read("orders.refunds"), "done", session=session)
+    assert tool_names(adapter.requests[1].tools) == ["read_section", "lookup", "refund"]
+    assert "## Orders\n\nAll of orders.\n\n### Refunds\n\nAll of refunds." in answers(session)[0][1]
+    assert {event.section_key for event in session[ToolsInjected].all()} == {"orders", "orders.refunds"}
+
+
+def test_an_unknown_key_lists_the_known_ones() -> None:
+    session = Session()
+    play(desk(), read("nope"), "done", session=session)
+    assert answers(session) == [
+        (False, "Unknown section key: 'nope'. Keys of summarized sections: docs, orders, guide.")
+    ]
+
+
+def test_an_open_section_is_read_without_tools() -> None:
+    session = Session()
+    adapter = play(desk(), read("task"), read("orders"), read("orders"), "done", session=session)
+    assert answers(session)[0] == (True, "Section is already expanded.\n\n## Task\n\nHelp.")
+    assert answers(session)[2][1].startswith("Section is already expanded.")
+    assert len(session[ToolsInjected].all()) == 1
+    assert tool_names(adapter.requests[-1].tools) == ["read_section", "lookup"]
+
+
+def test_two_sections_may_be_read_in_one_turn() -> None:
+    adapter = play(desk(), [read("orders"), read("orders.refunds")], [call("lookup"), call("refund")], "done")
+    assert tool_names(adapter.requests[1].tools) == ["read_section", "lookup", "refund"]
+
+
+def test_a_duplicate_name_is_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    template = PromptTemplate(
+        ns="t", key="k", sections=[section("a", closed=False, tools=("go",)), section("b", tools=("go", "more"))]
+    )
+    with caplog.at_level(logging.WARNING):
+        adapter = play(template, read("b"), "done")
+    assert tool_names(adapter.requests[1].tools) == ["go", "read_section", "more"]
+    assert "Skipping duplicate tool 'go'" in caplog.text
+
+
+def test_a_tool_may_open_a_section_by_itself() -> None:
+    def open_orders(params: None, *, context: ToolContext) -> ToolResult[None]:
+        context.session.dispatch(SetVisibilityOverride(("orders",), FULL))
+        return ToolResult("opened")
+
+    opener = Tool(name="opener", description="Open.", handler=open_orders)
+    task = MarkdownSection(title="T", key="t", template="x", tools=[opener])
+    template = PromptTemplate(ns="t", key="k", sections=[task, section("orders", tools=("lookup",))])
+    adapter = play(template, call("opener"), call("lookup"), "done")
+    assert tool_names(adapter.requests[1].tools) == ["opener", "read_section", "lookup"]
+
+
+def test_without_dynamic_tools_reading_a_section_with_tools_asks_for_a_restart() -> None:
+    session = Session()
+    adapter = ScriptedAdapter([read("orders")], supports_dynamic_tools=False)
+    with pytest.raises(VisibilityExpansionRequired) as caught:
+        adapter.evaluate(Prompt(desk()), session=session)
+    assert caught.value.requested_overrides == {("orders",): FULL}
+    assert caught.value.section_keys == ("orders",)
+    assert [event.name for event in session[ToolInvoked].all()] == ["read_section"]
+
+
+def test_the_main_loop_restarts_with_the_section_open() -> None:
+    session = Session()
+    script = [read("docs"), read("orders"), call("lookup"), "done"]
+    with ScriptedAdapter(script, supports_dynamic_tools=False) as adapter:
+        response = MainLoop().execute(Prompt(desk()), session=session, adapter=adapter)
+    assert (response.text, response.turns) == ("done", 4)
+    assert "All of orders." in adapter.requests[2].messages[0].text
+    assert [event.section_keys for event in session[RunRestarted].all()] == [("orders",)]
+
+
+def test_the_callers_pattern_of_the_specs_works() -> None:
+    session, prompt = Session(), Prompt(desk())
+    adapter = ScriptedAdapter([read("orders"), call("lookup"), "done"], supports_dynamic_tools=False)
+    with prompt.resources:
+        while True:
+            try:
+                response = adapter.evaluate(prompt, session=session)
+                break
+            except VisibilityExpansionRequired as signal:
+                for path, visibility in signal.requested_overrides.items():
+                    session[VisibilityOverrides].apply(SetVisibilityOverride(path=path, visibility=visibility))
+    assert response.text == "done"
+
+
+def test_every_disclosure_is_an_event_with_what_was_shown() -> None:
+    session = Session()
+    play(desk(), read("orders"), "done", session=session)
+    (event,) = session[ToolInvoked].all()
+    assert event.disclosure is not None
+    assert event.disclosure.requested_sections == ("orders",)
+    assert event.disclosure.current_visibility_state == {
+        ("task",): FULL,
+        ("docs",): SUMMARY,
+        ("orders",): SUMMARY,
+        ("guide",): SUMMARY,
+    }
+
+
+def test_a_failed_call_takes_its_opening_back() -> None:
+    def half(params: None, *, context: ToolContext) -> ToolResult[None]:
+        context.session.dispatch(SetVisibilityOverride(("orders",), FULL))
+        return ToolResult("no", success=False)
+
+    task = MarkdownSection(
+        title="T", key="t", template="x", tools=[Tool(name="half", description="Half.", handler=half)]
+    )
+    template = PromptTemplate(ns="t", key="k", sections=[task, section("orders", tools=("lookup",))])
+    adapter = play(template, call("half"), "done")
+    assert tool_names(adapter.requests[1].tools) == ["half", "read_section"]
+
+
+def test_injected_tools_survive_json_and_another_session() -> None:
+    session = Session()
+    play(desk(), read("orders"), call("lookup"), "done", session=session)
+    copy = Session()
+    copy.restore(Snapshot.from_json(session.snapshot().to_json()))
+    assert tool_names(Prompt(desk()).render(session=copy).tools) == ["lookup", "read_section"]
+
+
+def test_a_collapsed_section_closes_and_its_tools_are_refused() -> None:
+    session = Session()
+    template = desk(allow_collapse=True)
+    script = [read("orders"), call("collapse_section", section_key="orders"), call("lookup"), read("orders")]
+    adapter = play(template, *script, call("lookup"), "done", session=session)
+    assert tool_names(adapter.requests[1].tools) == ["read_section", "lookup", "collapse_section"]
+    assert adapter.requests[2].revoked == {"lookup"}
+    assert adapter.requests[2].messages[-1].role == "tools_removed"
+    assert "section 'orders' is closed" in answers(session)[2][1]
+    assert adapter.requests[4].revoked == frozenset()
+    assert answers(session)[4] == (True, "lookup done")
+    assert session[ToolsWithdrawn].all()[0].tool_names == ("lookup",)
+
+
+def test_collapse_is_off_by_default_and_refuses_what_cannot_close() -> None:
+    assert "collapse_section" not in tool_names(desk().render(visibility_overrides={("orders",): FULL}).tools)
+    session = Session()
+    closing = [call("collapse_section", section_key=key) for key in ("task", "docs", "nope")]
+    template = PromptTemplate(
+        ns="t", key="k", sections=[*desk().sections, section("shown", closed=False)], allow_collapse=True
+    )
+    play(template, closing, "done", session=session)
+    assert [success for success, _ in answers(session)] == [False, False, False]
+    assert answers(session)[0][1] == "Section 'task' has no summary, so it stays open."
+
+
+def test_a_closed_section_stays_closed_in_the_next_render() -> None:
+    session = Session()
+    session.dispatch(SetVisibilityOverride(("orders", "refunds"), FULL))
+    session.dispatch(CollapseSection(("orders",)))
+    assert tool_names(desk().render(session=session).tools) == ["read_section"]
+
+
+def test_a_context_over_its_limit_closes_the_sections_used_longest_ago() -> None:
+    session = Session()
+    template = PromptTemplate(ns="t", key="k", sections=[section(key, tools=(f"use_{key}",)) for key in ("a", "b")])
+
+    def reply(*calls: object, tokens: int) -> ModelReply:
+        return ModelReply(tool_calls=calls, usage=TokenUsage(tokens, 1), stop_reason="tool_calls")  # type: ignore[arg-type]
+
+    script = [
+        reply(call("read_section", call_id="1", section_key="a"), tokens=10),
+        reply(call("read_section", call_id="2", section_key="b"), tokens=20),
+        reply(call("use_a", call_id="3"), tokens=103),
+        "done",
+    ]
+    adapter = ScriptedAdapter(script)
+    adapter.evaluate(Prompt(template), session=session, budget=Budget(max_context_tokens=100))
+    assert [event.path for event in session[CollapseSection].all()] == [("b",)]
+    assert adapter.requests[-1].revoked == {"use_b"}
+
+
+def test_hosted_style_duplicates_never_shadow_an_offered_tool() -> None:
+    template = PromptTemplate(
+        ns="t", key="k", sections=[section("first", tools=("go",)), section("second", tools=("go",))]
+    )
+    adapter = play(template, read("second"), read("first"), call("go"), "done")
+    assert [tool_names(request.tools) for request in adapter.requests][1:] == [["read_section", "go"]] * 3
+    assert a_tool("go").name == "go"

@@ -1,0 +1,207 @@
+"""How summarized sections render: what is hidden, the suffix, the built-in tools, prices and budgets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.disclosure.desk import FULL, SUMMARY, a_tool, desk, section, tool_names
+from weakincentives.prompt import (
+    EstimatedTokens,
+    MarkdownSection,
+    OpenAndHalt,
+    OpenOrRead,
+    OpenToFiles,
+    Prompt,
+    PromptTemplate,
+    PromptValidationError,
+    ReadSections,
+    SectionVisibility,
+    SetVisibilityOverride,
+)
+from weakincentives.session import Session
+
+READ = '[This section is summarized. To view full content, call `read_section` with key "{}".]'
+OPEN = '[This section is summarized. To view full content, call `open_sections` with key "{}".]'
+SUFFIXES: list[tuple[Any, str, str]] = [
+    (ReadSections(), "docs", READ),
+    (ReadSections(), "orders", READ),
+    (ReadSections(), "guide", READ),
+    (OpenOrRead(), "docs", READ),
+    (OpenOrRead(), "orders", OPEN),
+    (
+        OpenToFiles(),
+        "docs",
+        '[This section is summarized. To view full content, call `open_sections` with key "{0}". '
+        "The content will be written to context/{0}.md for you to read.]",
+    ),
+    (
+        OpenToFiles(),
+        "orders",
+        '[This section is summarized. Call `open_sections` with key "{}" to view full content including '
+        "subsections: refunds. Additional tools may become available.]",
+    ),
+    (
+        OpenToFiles(),
+        "guide",
+        '[This section is summarized. Call `open_sections` with key "{0}" to write content (including '
+        "subsections: style, tone) to context/{0}.md.]",
+    ),
+    (OpenAndHalt(), "docs", OPEN),
+    (
+        OpenAndHalt(),
+        "guide",
+        '[This section is summarized. Call `open_sections` with key "{}" to view full content including '
+        "subsections: style, tone.]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("strategy", "key", "words"), SUFFIXES)
+def test_the_suffix_speaks_the_words_of_the_strategy(strategy: Any, key: str, words: str) -> None:
+    rendered = desk(disclosure=strategy).render()
+    span = next(span for span in rendered.spans if span.path == (key,))
+    text = rendered.text[span.start : span.end]
+    assert text.endswith(f"About {key}.\n\n---\n{words.format(key)}")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "names"),
+    [
+        (ReadSections(), ["read_section"]),
+        (OpenOrRead(), ["open_sections", "read_section"]),
+        (OpenToFiles(), ["open_sections"]),
+        (OpenAndHalt(), ["open_sections"]),
+    ],
+)
+def test_the_built_in_tools_come_last_and_take_no_overrides(strategy: Any, names: list[str]) -> None:
+    template = PromptTemplate(
+        ns="t",
+        key="k",
+        sections=[
+            section("open", closed=False, tools=("mine",)),
+            section("docs"),
+            section("orders", tools=("lookup",)),
+        ],
+        disclosure=strategy,
+    )
+    tools = template.render().tools
+    assert tool_names(tools) == ["mine", *names]
+    assert not any(tool.accepts_overrides for tool in tools[1:])
+
+
+def test_open_or_read_offers_only_what_is_needed() -> None:
+    for sections, names in (([section("a")], ["read_section"]), ([section("a", tools=("x",))], ["open_sections"])):
+        template = PromptTemplate(ns="t", key="k", sections=sections, disclosure=OpenOrRead())
+        assert tool_names(template.render().tools) == names
+
+
+def test_without_summaries_there_is_no_disclosure_tool() -> None:
+    template = PromptTemplate(ns="t", key="k", sections=[section("a")])
+    assert tool_names(template.render().tools) == ["read_section"]
+    assert tool_names(template.render(visibility_overrides={("a",): FULL}).tools) == []
+
+
+def test_children_and_tools_of_a_summarized_section_are_hidden() -> None:
+    rendered = desk().render()
+    assert "refunds" not in rendered.text.lower()
+    assert tool_names(rendered.tools) == ["read_section"]
+    assert [span.path for span in rendered.spans] == [("task",), ("docs",), ("orders",), ("guide",)]
+
+
+def test_opening_shows_children_with_their_own_visibility() -> None:
+    rendered = desk().render(visibility_overrides={("orders",): FULL})
+    assert "### 3.1. Refunds\n\nAbout refunds." in rendered.text
+    assert tool_names(rendered.tools) == ["lookup", "read_section"]
+
+
+def test_disabled_children_do_not_exist_for_the_model() -> None:
+    hidden = MarkdownSection(title="H", key="h", template="x", tools=[a_tool("secret")], enabled=lambda: False)
+    template = PromptTemplate(
+        ns="t", key="k", sections=[section("a", children=[hidden, section("b")])], disclosure=OpenToFiles()
+    )
+    assert "(including subsections: b) to context/a.md" in template.render().text
+    assert Prompt(template).view(Session()).find("a.h") is None
+
+
+def test_a_suffix_of_ones_own_replaces_the_words() -> None:
+    template = PromptTemplate(
+        ns="t", key="k", sections=[section("a", children=[section("b", summary_suffix="Ask for '${section_key}'.")])]
+    )
+    text = template.render(visibility_overrides={("a",): FULL}).text
+    assert text.endswith("About b.\n\n---\nAsk for 'a.b'.")
+
+
+@dataclass
+class Verbose:
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    key: str
+
+
+def test_visibility_may_depend_on_params_and_on_the_session() -> None:
+    def chosen(*, session: Session | None) -> SectionVisibility:
+        return FULL if session is not None and session[Wanted].latest() else SUMMARY
+
+    template = PromptTemplate(
+        ns="t",
+        key="k",
+        sections=[
+            MarkdownSection[Verbose](
+                title="A", key="a", template="x", summary="s", visibility=lambda p: SUMMARY if p.verbose else FULL
+            ),
+            MarkdownSection(title="B", key="b", template="x", summary="s", visibility=chosen),
+        ],
+    )
+    session = Session()
+
+    def shown(*params: Any) -> list[SectionVisibility]:
+        return [span.visibility for span in template.render(*params, session=session).spans]
+
+    assert shown() == [FULL, SUMMARY]
+    session.dispatch(Wanted("b"))
+    assert shown(Verbose(True)) == [SUMMARY, FULL]
+
+
+def test_prices_are_off_by_default_and_say_tokens_and_tools() -> None:
+    assert "costs about" not in desk().render().text
+    priced = desk(show_prices=True, tokenizer=EstimatedTokens()).render().text
+    assert 'key "docs".]\n[Opening it costs about 8 tokens.]' in priced
+    assert ", 1 tool.]" in priced
+
+
+def test_a_token_budget_opens_what_fits_the_cheapest_first() -> None:
+    tokenizer = EstimatedTokens()
+    sections = [
+        MarkdownSection(title=key, key=key, template="word " * size, summary="s", visibility=SUMMARY)
+        for key, size in (("big", 500), ("small", 20), ("middle", 100))
+    ]
+    base = PromptTemplate(ns="t", key="k", sections=sections, tokenizer=tokenizer)
+    start = tokenizer.count(base.render().text) + tokenizer.count(base.render().tools[0].wire_text)
+
+    def opened(budget: int) -> list[str]:
+        template = PromptTemplate(ns="t", key="k", sections=sections, tokenizer=tokenizer, token_budget=budget)
+        return [span.path[0] for span in template.render().spans if span.visibility is FULL]
+
+    assert opened(1) == []
+    assert opened(start + 60) == ["small"]
+    assert opened(start + 250) == ["small", "middle"]
+    assert opened(start + 5000) == ["big", "small", "middle"]
+
+
+def test_a_budget_leaves_alone_what_was_summarized_on_purpose() -> None:
+    template = PromptTemplate(ns="t", key="k", sections=[section("a"), section("b")], token_budget=10_000)
+    session = Session()
+    session.dispatch(SetVisibilityOverride(("a",), SUMMARY))
+    spans = template.render(session=session).spans
+    assert [(span.visibility, span.decided_by) for span in spans] == [(SUMMARY, "session"), (FULL, "budget")]
+
+
+def test_a_budget_must_be_positive() -> None:
+    with pytest.raises(PromptValidationError, match="token_budget must be positive"):
+        PromptTemplate(ns="t", key="k", token_budget=0)

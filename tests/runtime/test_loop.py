@@ -1,0 +1,336 @@
+"""The loop: turns, limits, structured output, events, streaming, resuming."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.clock import FakeClock
+from weakincentives.limits import Budget, Deadline, TokenUsage
+from weakincentives.prompt import (
+    MarkdownSection,
+    OutputParseError,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    ToolContext,
+    tool,
+)
+from weakincentives.runtime import (
+    BudgetExceededError,
+    Completed,
+    DeadlineExceededError,
+    EvaluationFailed,
+    MainLoop,
+    Message,
+    ModelCalled,
+    ModelReply,
+    PromptEvaluationError,
+    PromptExecuted,
+    PromptRendered,
+    RunRestarted,
+    TextDelta,
+    ToolEnded,
+    ToolInvoked,
+    ToolStarted,
+)
+from weakincentives.session import Bus, Session, Snapshot
+
+
+@dataclass(frozen=True)
+class Answer:
+    answer: str
+    score: int
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+TEMPLATE = PromptTemplate(
+    ns="tests", key="loop", sections=[MarkdownSection(title="T", key="t", template="Go.", tools=[add])]
+)
+TYPED = PromptTemplate[Answer](ns="tests", key="typed", sections=TEMPLATE.sections)
+
+
+def test_a_run_is_a_conversation_of_turns() -> None:
+    session = Session()
+    with ScriptedAdapter([call("add", a=1, b=2), "It is 3."]) as adapter:
+        response = adapter.evaluate(Prompt(TEMPLATE), session=session)
+    assert (response.text, response.output, response.turns) == ("It is 3.", None, 2)
+    assert [message.role for message in session[Message].all()] == ["system", "assistant", "tool", "assistant"]
+
+
+def test_requests_grow_at_their_end() -> None:
+    adapter = ScriptedAdapter([call("add", a=1, b=2), call("add", a=3, b=4), "7"])
+    adapter.evaluate(Prompt(TEMPLATE), session=Session())
+    one, two, three = (tuple(request.messages) for request in adapter.requests)
+    assert two[: len(one)] == one
+    assert three[: len(two)] == two
+
+
+def test_structured_output_is_parsed() -> None:
+    response = ScriptedAdapter([Answer("yes", 3)]).evaluate(Prompt(TYPED), session=Session())
+    assert response.output == Answer("yes", 3)
+
+
+def test_a_wrong_answer_goes_back_with_the_exact_error() -> None:
+    session = Session()
+    with ScriptedAdapter(['{"answer": "yes", "score": "many"}', Answer("yes", 3)]) as adapter:
+        response = adapter.evaluate(Prompt(TYPED), session=session)
+    assert response.output == Answer("yes", 3)
+    assert "$.score" in next(m.text for m in session[Message].all() if m.role == "user")
+
+
+def test_after_the_retries_the_parse_error_carries_the_raw_text() -> None:
+    session = Session()
+    with pytest.raises(OutputParseError) as caught:
+        ScriptedAdapter(["no", "still no"]).evaluate(Prompt(TYPED), session=session)
+    assert caught.value.raw == "still no"
+    assert session[EvaluationFailed].all()[0].phase == "parse"
+
+
+@pytest.mark.parametrize("stop_reason", ["refusal", "content_filter", "length"])
+def test_an_answer_that_was_stopped_is_an_error(stop_reason: Any) -> None:
+    with pytest.raises(PromptEvaluationError) as caught:
+        ScriptedAdapter([ModelReply("no", stop_reason=stop_reason)]).evaluate(Prompt(TEMPLATE), session=Session())
+    assert (caught.value.phase, caught.value.payload) == ("response", "no")
+
+
+def test_a_paused_turn_goes_on() -> None:
+    session = Session()
+    with ScriptedAdapter([ModelReply("thinking", stop_reason="pause", items=('{"x":1}',)), "done"]) as adapter:
+        assert adapter.evaluate(Prompt(TEMPLATE), session=session).text == "done"
+    assert adapter.requests[1].messages[-1].items == ('{"x":1}',)
+
+
+def test_an_error_of_the_provider_reaches_the_caller_and_the_log() -> None:
+    session = Session()
+    error = PromptEvaluationError("down", prompt_name="loop", phase="request")
+    with pytest.raises(PromptEvaluationError, match="down"):
+        ScriptedAdapter([call("add", a=1, b=2), error]).evaluate(Prompt(TEMPLATE), session=session)
+    assert session[EvaluationFailed].all()[0].message == "down"
+    assert session[Message].all()[-1].text == "3"
+
+
+def test_events_tell_what_happened_and_a_bus_hears_them_too() -> None:
+    bus, heard, session = Bus(), [], Session()
+    bus.subscribe(PromptExecuted, heard.append)
+    adapter = ScriptedAdapter([ModelReply("hi", usage=TokenUsage(10, 2, 4))])
+    adapter.evaluate(Prompt(TEMPLATE), session=session, bus=bus)
+    (rendered,), (called,), (executed,) = (
+        session[PromptRendered].all(),
+        session[ModelCalled].all(),
+        session[PromptExecuted].all(),
+    )
+    assert (rendered.text, rendered.tools) == ("## 1. T\n\nGo.", ("add",))
+    assert (called.usage, called.turn, called.messages) == (TokenUsage(10, 2, 4), 1, 1)
+    assert heard == [executed]
+    assert rendered.run_id == called.run_id == executed.run_id
+
+
+def test_a_second_run_on_a_busy_session_is_refused() -> None:
+    session = Session()
+
+    @tool
+    def again(*, context: ToolContext) -> str:
+        """Run again on the same session."""
+        ScriptedAdapter(["inner"]).evaluate(Prompt(TEMPLATE), session=context.session)
+        return "unreachable"
+
+    template = PromptTemplate(
+        ns="t", key="k", sections=[MarkdownSection(title="T", key="t", template="x", tools=[again])]
+    )
+    ScriptedAdapter([call("again"), "done"]).evaluate(Prompt(template), session=session)
+    assert "clone()" in session[ToolInvoked].all()[0].result.message
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit"),
+    [
+        (Budget(max_turns=1), "max_turns"),
+        (Budget(max_tool_calls=1), "max_tool_calls"),
+        (Budget(max_input_tokens=5), "max_input_tokens"),
+        (Budget(max_output_tokens=5), "max_output_tokens"),
+        (Budget(max_total_tokens=9), "max_total_tokens"),
+    ],
+)
+def test_a_used_up_budget_stops_the_run_and_keeps_its_state(budget: Budget, limit: str) -> None:
+    usage, session = TokenUsage(5, 5), Session()
+    calls = [
+        ModelReply(tool_calls=(call("add", call_id=f"c{n}", a=n, b=n),), usage=usage, stop_reason="tool_calls")
+        for n in range(3)
+    ]
+    with pytest.raises(BudgetExceededError) as caught:
+        ScriptedAdapter(calls).evaluate(Prompt(TEMPLATE), session=session, budget=budget)
+    assert (caught.value.limit, caught.value.phase) == (limit, "budget")
+    assert session[Message].all()[1].role == "assistant"
+
+
+def test_a_deadline_stops_between_two_steps() -> None:
+    clock = FakeClock()
+
+    @tool
+    def slow() -> str:
+        """Take a minute."""
+        clock.advance(60)
+        return "done"
+
+    template = PromptTemplate(
+        ns="t", key="k", sections=[MarkdownSection(title="T", key="t", template="x", tools=[slow])]
+    )
+    session = Session()
+    with pytest.raises(DeadlineExceededError):
+        ScriptedAdapter([call("slow"), "never"]).evaluate(
+            Prompt(template), session=session, deadline=Deadline.after(30, clock)
+        )
+    assert [event.name for event in session[ToolInvoked].all()] == ["slow"]
+
+
+def test_streaming_tells_what_happens_and_ends_with_the_response() -> None:
+    adapter = ScriptedAdapter([call("add", call_id="c1", a=1, b=2), "one\ntwo"])
+    events = list(adapter.stream(Prompt(TEMPLATE), session=Session()))
+    assert events[:-1] == [
+        ToolStarted("c1", "add", '{"a": 1, "b": 2}'),
+        ToolEnded("c1", "add", True, "3"),
+        TextDelta("one\n"),
+        TextDelta("two"),
+    ]
+    assert isinstance(events[-1], Completed)
+    assert events[-1].response.text == "one\ntwo"
+
+
+def test_async_streaming_is_the_same() -> None:
+    async def collect() -> list[Any]:
+        adapter = ScriptedAdapter([call("add", call_id="c1", a=1, b=2), "done"])
+        return [type(event) async for event in adapter.stream_async(Prompt(TEMPLATE), session=Session())]
+
+    assert asyncio.run(collect()) == [ToolStarted, ToolEnded, TextDelta, Completed]
+
+
+def test_a_stream_that_is_left_early_frees_the_session() -> None:
+    session = Session()
+    stream = ScriptedAdapter(["one\ntwo"]).stream(Prompt(TEMPLATE), session=session)
+    next(stream)
+    stream.close()
+    assert ScriptedAdapter(["ok"]).evaluate(Prompt(TEMPLATE), session=session).text == "ok"
+
+
+def snapshots_between_turns(script: list[Any]) -> tuple[list[str], ScriptedAdapter]:
+    session, texts = Session(), []
+    lines = iter(script)
+
+    def play(request: Any) -> Any:
+        texts.append(session.snapshot().to_json())
+        return next(lines)
+
+    adapter = ScriptedAdapter(play)
+    adapter.evaluate(Prompt(TEMPLATE), session=session)
+    return texts, adapter
+
+
+def test_a_snapshot_between_turns_resumes_with_the_same_next_request() -> None:
+    script = [call("add", call_id="c1", a=1, b=2), call("add", call_id="c2", a=3, b=4), "done"]
+    texts, original = snapshots_between_turns(script)
+    for turn, text in enumerate(texts):
+        session = Session()
+        session.restore(Snapshot.from_json(text))
+        with ScriptedAdapter(script[turn:]) as adapter:
+            response = adapter.resume(Prompt(TEMPLATE), session=session)
+        assert (response.text, response.turns) == ("done", 3)
+        first = adapter.requests[0]
+        assert tuple(first.messages) == tuple(original.requests[turn].messages)
+        assert first.tools == original.requests[turn].tools
+
+
+def test_calls_left_open_by_a_budget_are_run_on_resume() -> None:
+    session, calls = Session(), [call("add", call_id="c1", a=1, b=2), call("add", call_id="c2", a=3, b=4)]
+    with pytest.raises(BudgetExceededError):
+        ScriptedAdapter([calls]).evaluate(Prompt(TEMPLATE), session=session, budget=Budget(max_tool_calls=1))
+    with ScriptedAdapter(["done"]) as adapter:
+        adapter.resume(Prompt(TEMPLATE), session=session)
+    assert [message.text for message in adapter.requests[0].messages if message.role == "tool"] == ["3", "7"]
+
+
+def test_resuming_another_prompt_is_refused() -> None:
+    session = Session()
+    with pytest.raises(PromptEvaluationError, match="the session holds no run"):
+        ScriptedAdapter().resume(Prompt(TEMPLATE), session=session)
+    ScriptedAdapter(["hi"]).evaluate(Prompt(TEMPLATE), session=session)
+    with pytest.raises(PromptEvaluationError, match="the session holds a run of 'tests/loop'"):
+        ScriptedAdapter().resume(Prompt(TYPED), session=session)
+
+
+def test_the_script_must_be_used_up() -> None:
+    with pytest.raises(AssertionError, match="1 of 2 scripted replies were never"), ScriptedAdapter(["a", "b"]) as two:
+        two.evaluate(Prompt(TEMPLATE), session=Session())
+    with pytest.raises(AssertionError, match="used up"):
+        ScriptedAdapter([]).evaluate(Prompt(TEMPLATE), session=Session())
+
+
+def test_many_sessions_run_side_by_side() -> None:
+    def one() -> None:
+        answers.append(ScriptedAdapter([call("add", a=1, b=2), "3"]).evaluate(Prompt(TEMPLATE), session=Session()).text)
+
+    answers: list[str] = []
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == ["3"] * 8
+
+
+def test_the_main_loop_shares_one_budget_between_restarts() -> None:
+    @tool
+    def use() -> str:
+        """Use."""
+        return "used"
+
+    template = PromptTemplate(
+        ns="t",
+        key="k",
+        sections=[
+            MarkdownSection(
+                title="D", key="d", template="Full.", summary="s", visibility=SectionVisibility.SUMMARY, tools=[use]
+            )
+        ],
+    )
+    session = Session()
+    adapter = ScriptedAdapter([call("read_section", section_key="d"), "never"], supports_dynamic_tools=False)
+    with pytest.raises(BudgetExceededError):
+        MainLoop(budget=Budget(max_turns=1)).execute(Prompt(template), session=session, adapter=adapter)
+    assert [event.section_keys for event in session[RunRestarted].all()] == [("d",)]
+
+
+def test_the_main_loop_gives_up_after_max_expansions() -> None:
+    keys = ["a", "b", "c"]
+    template = PromptTemplate(
+        ns="t",
+        key="k",
+        sections=[
+            MarkdownSection(
+                title=key, key=key, template="x", summary="s", visibility=SectionVisibility.SUMMARY, tools=[named(key)]
+            )
+            for key in keys
+        ],
+    )
+    adapter = ScriptedAdapter([call("read_section", section_key=key) for key in keys], supports_dynamic_tools=False)
+    with pytest.raises(PromptEvaluationError, match="more than 2 times"):
+        MainLoop(max_expansions=2).execute(Prompt(template), session=Session(), adapter=adapter)
+
+
+def named(key: str) -> Any:
+    @tool(name=f"use_{key}")
+    def use() -> str:
+        """Use."""
+        return key
+
+    return use
