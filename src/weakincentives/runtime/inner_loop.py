@@ -320,7 +320,9 @@ class InnerLoop:
         appeared: dict[str, list[str]] = {}
         for name, (key, tool) in offered.items():
             known = self.executor.sections.get(name)
-            if known is None and self.config.supports_dynamic_tools:
+            if known is None and not self.config.supports_dynamic_tools:
+                raise self._restart_for(key)
+            if known is None:
                 self._check_hosted(tool)
                 self._register(ToolRef(key, name), tool)
                 appeared.setdefault(key, []).append(name)
@@ -337,6 +339,15 @@ class InnerLoop:
         used = {**self._run.last_used, **dict.fromkeys(appeared, self._run.turns)}
         self._save_tools(revoked=frozenset(revoked), last_used=used)
         self._announce(appeared, gone)
+
+    def _restart_for(self, key: str) -> VisibilityExpansionRequired:
+        """A handler opened a section whose tools this adapter cannot add to the conversation."""
+        path = self.prompt.outline().by_key[key].path if key else ()
+        return VisibilityExpansionRequired(
+            requested_overrides={path: SectionVisibility.FULL} if path else {},
+            reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
+            section_keys=(key,) if key else (),
+        )
 
     def _announce(self, appeared: Mapping[str, list[str]], gone: Mapping[str, list[str]]) -> None:
         route, run_id = self.config.tool_route, self.scope.run_id
