@@ -12,6 +12,7 @@ from tests.adapters.claude_agent_sdk.cli_runs import prompt, section
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings
 from weakincentives.adapters.claude_agent_sdk.cli import find_cli
+from weakincentives.adapters.claude_agent_sdk.permissions import permissions
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.session import Session
 
@@ -43,8 +44,13 @@ def test_a_cli_that_dies_says_what_it_said(tmp_path: Path) -> None:
         adapter.evaluate(prompt(section("task")), session=Session())
 
 
+def test_options_that_the_adapter_sets_itself_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"may not set 'cwd'; use a HostFilesystem"):
+        ClaudeAgentSDKAdapter(sdk_options={"cwd": "/"})
+
+
 def test_whether_tools_may_appear_is_found_out_without_a_model() -> None:
-    channel = ClaudeChannel(Settings(cli=find_cli().path))
+    channel = ClaudeChannel(Settings(cli=find_cli().path, options=permissions(())))
     assert channel.follows_list_changes()
     channel.close()
 

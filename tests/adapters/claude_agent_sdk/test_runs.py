@@ -17,10 +17,19 @@ from tests.adapters.claude_agent_sdk.cli_runs import (
     tool,
 )
 from tests.servers.anthropic_sse import AnthropicServer, Failure, Reply, Text, ToolUse, call, say
+from weakincentives.adapters.claude_agent_sdk import CliRunEnded
 from weakincentives.errors import OutputParseError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime import ModelCalled, PromptExecuted, ToolInvoked
-from weakincentives.session import Session
+from weakincentives.runtime import (
+    Completed,
+    ModelCalled,
+    PromptExecuted,
+    TextDelta,
+    ToolEnded,
+    ToolInvoked,
+    ToolStarted,
+)
+from weakincentives.session import Session, Snapshot
 
 
 def test_a_tool_is_called_and_its_result_reaches_the_model() -> None:
@@ -117,6 +126,41 @@ def test_a_retry_of_the_cli_is_counted() -> None:
     with AnthropicServer([Failure(529, "overloaded_error"), say("ok")]) as api:
         adapter(api).evaluate(prompt(section("task")), session=session)
     assert session[ModelCalled].latest().retries == 1
+
+
+def test_the_cost_by_the_clis_own_account_is_an_event() -> None:
+    session = Session()
+    with AnthropicServer([say("ok")]) as api:
+        adapter(api).evaluate(prompt(section("task")), session=session)
+    assert session[CliRunEnded].latest().cost_usd == pytest.approx(7e-05)
+
+
+def test_a_stream_tells_the_text_the_tools_and_the_response() -> None:
+    with AnthropicServer([call("mcp__wink__keep", text="one"), say("all is kept")]) as api:
+        stream = adapter(api).stream(prompt(section("task", tools=(tool("keep"),))), session=Session())
+        events = list(stream)
+    assert [type(event) for event in events] == [ToolStarted, ToolEnded, TextDelta, TextDelta, TextDelta, Completed]
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "all is kept"
+
+
+async def test_a_stream_on_an_event_loop_tells_the_same() -> None:
+    with AnthropicServer([say("all is kept")]) as api:
+        stream = adapter(api).stream_async(prompt(section("task")), session=Session())
+        events = [event async for event in stream]
+    assert [type(event) for event in events] == [TextDelta, TextDelta, TextDelta, Completed]
+
+
+def test_a_run_is_taken_up_by_another_process_from_its_snapshot() -> None:
+    session, later = Session(), Session()
+    question = prompt(section("task", tools=(tool("keep"),)))
+    interrupted = AnthropicServer([call("mcp__wink__keep", text="one"), *[Failure(400)] * 3])
+    with interrupted as api, pytest.raises(PromptEvaluationError):
+        adapter(api, max_retries=0).evaluate(question, session=session)
+    later.restore(Snapshot.from_json(session.snapshot().to_json()))
+    with AnthropicServer([say("kept")]) as api:
+        response = adapter(api).resume(prompt(section("task", tools=(tool("keep"),))), session=later)
+    assert response.text == "kept"
+    assert "keep answered: Kept one." in str(api.requests[0]["messages"])
 
 
 async def test_the_async_way_gives_the_same() -> None:

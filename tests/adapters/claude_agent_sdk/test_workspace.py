@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip install 'weakincentives[claude]'")
+
+from claude_agent_sdk import HookMatcher
 
 from tests.adapters.claude_agent_sdk.cli_runs import adapter, prompt, section, tool
 from tests.servers.anthropic_sse import AnthropicServer, Failure, call, say
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.prompt import WorkspaceSection
-from weakincentives.runtime import ModelCalled
+from weakincentives.runtime import ModelCalled, ToolInvoked
 from weakincentives.session import Session
 
 BROKEN = Failure(400, "invalid_request_error")
@@ -42,6 +45,11 @@ def test_named_tools_work_on_the_files_of_the_workspace(workspace: Path) -> None
     assert set(api.tool_names[0]) == {"Read", "Write"}
     assert (workspace / "done.md").read_text() == "yes"
     assert [event.stop_reason for event in session[ModelCalled].all()] == ["pause", "pause", "end"]
+    invoked = [(event.name, event.params, event.success) for event in session[ToolInvoked].all()]
+    assert invoked == [
+        ("Read", {"file_path": "plan.md"}, True),
+        ("Write", {"file_path": "done.md", "content": "yes"}, True),
+    ]
 
 
 def test_named_tools_stay_inside_the_workspace(workspace: Path) -> None:
@@ -51,6 +59,31 @@ def test_named_tools_stay_inside_the_workspace(workspace: Path) -> None:
         run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=Session())
     assert api.tool_results()[0]["is_error"]
     assert not outside.exists()
+
+
+def test_a_rule_allows_less_than_a_name(workspace: Path) -> None:
+    script = [call("Bash", command="echo yes"), call("Bash", command="touch no"), say("ok")]
+    with AnthropicServer(script) as api:
+        run = adapter(api, allowed_cli_tools=("Bash(echo:*)",))
+        run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=Session())
+    assert [api.tool_results(turn)[0]["is_error"] for turn in (1, 2)] == [False, True]
+
+
+def test_a_hook_decides_on_tools_of_the_cli_and_never_sees_ours(workspace: Path) -> None:
+    seen: list[str] = []
+
+    async def refuse(data: Any, call_id: str | None, context: Any) -> Any:
+        seen.append(data["tool_name"])
+        return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny"}}
+
+    script = [call("mcp__wink__keep", text="one"), call("Write", file_path="a.md", content="x"), say("ok")]
+    with AnthropicServer(script) as api:
+        hooks = {"PreToolUse": [HookMatcher(hooks=[refuse])]}
+        run = adapter(api, allowed_cli_tools=("Write",), hooks=hooks)
+        sections = (WorkspaceSection(HostFilesystem(workspace)), section("task", tools=(tool("keep"),)))
+        run.evaluate(prompt(*sections), session=Session())
+    assert seen == ["Write"]
+    assert not (workspace / "a.md").exists()
 
 
 def test_a_failed_run_is_undone_when_asked(workspace: Path) -> None:

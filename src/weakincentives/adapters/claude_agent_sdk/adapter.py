@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -11,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from weakincentives.adapters.claude_agent_sdk.capability import disprove, follows_list_changes
 from weakincentives.adapters.claude_agent_sdk.cli import Cli, find_cli
+from weakincentives.adapters.claude_agent_sdk.events import CliRunEnded, CliToolUse
 from weakincentives.adapters.claude_agent_sdk.home import credentials
 from weakincentives.adapters.claude_agent_sdk.permissions import check_options, permissions, without_our_tools
+from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER
 from weakincentives.adapters.network.extra import require
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem
-from weakincentives.prompt import Tokenizer, VisibilityExpansionRequired
-from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.inner_loop import InnerLoop
+from weakincentives.prompt import Tokenizer, ToolResult, VisibilityExpansionRequired
+from weakincentives.runtime import InnerLoop, ProviderAdapter, ToolInvoked
 
 if TYPE_CHECKING:
     from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
@@ -38,7 +41,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     configuration and login, `sdk_options` any other field of the SDK's `ClaudeAgentOptions`.
     """
 
-    name = "claude_agent_sdk"
+    name = PROVIDER
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         self._sdk_options = dict(sdk_options or {})
         self._cli_path = None if cli_path is None else Path(cli_path)
         self._dynamic_tools = dynamic_tools
+        self._found: Cli | None = None
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -87,25 +91,27 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
 
     def channel(self) -> ClaudeChannel:
         """A line without a workspace; whoever asks for it closes it."""
-        return self._channel(None)
+        return self._channel(None, None)
 
     @contextmanager
     def line(self, loop: InnerLoop) -> Iterator[ClaudeChannel]:
         with self._workspace(loop) as root:
-            channel = self._channel(root)
+            channel = self._channel(root, loop)
             try:
                 yield channel
             finally:
                 channel.close()
+                self._ended(loop, channel)
 
     @asynccontextmanager
     async def line_async(self, loop: InnerLoop) -> AsyncIterator[ClaudeChannel]:
         with self._workspace(loop) as root:
-            channel = await asyncio.to_thread(self._channel, root)
+            channel = await asyncio.to_thread(self._channel, root, loop)
             try:
                 yield channel
             finally:
                 await asyncio.to_thread(channel.close)
+                self._ended(loop, channel)
 
     @contextmanager
     def _workspace(self, loop: InnerLoop) -> Iterator[Path | None]:
@@ -129,7 +135,10 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         finally:
             tracked.close()
 
-    def _channel(self, workspace: Path | None) -> ClaudeChannel:
+    def _ended(self, loop: InnerLoop, channel: ClaudeChannel) -> None:
+        loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli().version, channel.cost_usd))
+
+    def _channel(self, workspace: Path | None, loop: InnerLoop | None) -> ClaudeChannel:
         from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings
 
         cli = self._cli()
@@ -143,11 +152,28 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
                 setting_sources=self._setting_sources,
                 options={**permissions(self._cli_tools), **options},
                 unlisted=lambda: _restart(cli),
+                on_cli_tool=None if loop is None else functools.partial(_record, loop),
             )
         )
 
     def _cli(self) -> Cli:
-        return find_cli(self._cli_path)
+        if self._found is None:
+            self._found = find_cli(self._cli_path)
+        return self._found
+
+
+def _record(loop: InnerLoop, use: CliToolUse) -> None:
+    loop.session.dispatch(
+        ToolInvoked(
+            name=use.name,
+            params=json.loads(use.arguments),
+            result=ToolResult(use.output, success=use.success),
+            call_id=use.call_id,
+            run_id=loop.scope.run_id,
+            arguments=use.arguments,
+            duration=use.duration,
+        )
+    )
 
 
 def _restart(cli: Cli) -> VisibilityExpansionRequired:

@@ -15,15 +15,17 @@ import queue
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import claude_agent_sdk as sdk
 
+from weakincentives.adapters.claude_agent_sdk.events import CliToolUse
 from weakincentives.adapters.claude_agent_sdk.home import Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
-from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, Turn, opening, unseen
+from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, CliWork, Turn, opening, unseen
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime.messages import ModelReply, ModelRequest
@@ -45,6 +47,7 @@ class Settings:
     setting_sources: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     unlisted: Callable[[], Exception] | None = None
+    on_cli_tool: Callable[[CliToolUse], None] | None = None
 
 
 class ClaudeChannel:
@@ -63,6 +66,8 @@ class ClaudeChannel:
         self._known_messages = 0
         self._spent = TokenUsage()
         self._retries = 0
+        self._work = CliWork()
+        self._uses: deque[CliToolUse] = deque()
         self._idle = False
         self.cost_usd: float | None = None
         self._stop: asyncio.Event
@@ -73,17 +78,20 @@ class ClaudeChannel:
         ready.wait()
 
     def call(self, request: ModelRequest) -> ModelReply:
-        return self._submit(self._turn(request, None)).result()
+        with self._telling():
+            return self._submit(self._turn(request, None)).result()
 
     async def call_async(self, request: ModelRequest) -> ModelReply:
-        return await asyncio.wrap_future(self._submit(self._turn(request, None)))
+        with self._telling():
+            return await asyncio.wrap_future(self._submit(self._turn(request, None)))
 
     def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         reply = self._submit(self._turn(request, pieces.put))
         reply.add_done_callback(lambda _: pieces.put(None))
-        while (piece := pieces.get()) is not None:
-            yield piece
+        with self._telling():
+            while (piece := pieces.get()) is not None:
+                yield piece
         yield reply.result()
 
     async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
@@ -95,8 +103,9 @@ class ClaudeChannel:
 
         reply: concurrent.futures.Future[str | ModelReply] = self._submit(self._turn(request, put))
         reply.add_done_callback(lambda _: put(None))
-        while (piece := await pieces.get()) is not None:
-            yield piece
+        with self._telling():
+            while (piece := await pieces.get()) is not None:
+                yield piece
         yield await asyncio.wrap_future(reply)
 
     def follows_list_changes(self) -> bool:
@@ -124,6 +133,15 @@ class ClaudeChannel:
 
         with asyncio.Runner() as runner:
             runner.run(main())
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Report the tools that the CLI has run, in the thread of whoever asks."""
+        try:
+            yield
+        finally:
+            while self._uses and self._settings.on_cli_tool is not None:
+                self._settings.on_cli_tool(self._uses.popleft())
 
     def _submit(self, work: Coroutine[Any, Any, ResultT]) -> concurrent.futures.Future[ResultT]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -201,6 +219,8 @@ class ClaudeChannel:
                 return self._final(request, message, turn)
             if isinstance(message, sdk.SystemMessage) and message.subtype == "api_retry":
                 self._retries += 1
+            if isinstance(message, sdk.UserMessage) and isinstance(message.content, list):
+                self._uses += self._work.results(vars(block) for block in message.content)
             if not isinstance(message, sdk.StreamEvent) or message.parent_tool_use_id is not None:
                 continue
             if message.event["type"] == "message_start":
@@ -221,7 +241,9 @@ class ClaudeChannel:
     def _count(self, reply: ModelReply) -> ModelReply:
         self._spent += reply.usage
         retries, self._retries = self._retries, 0
-        return replace(reply, retries=retries) if retries else reply
+        items = (*self._work.items(), *reply.items)
+        self._work.begin(reply.items)
+        return replace(reply, retries=retries, items=items)
 
     def _final(self, request: ModelRequest, result: sdk.ResultMessage, turn: Turn | None) -> ModelReply:
         self._idle, self.cost_usd = True, result.total_cost_usd

@@ -6,6 +6,7 @@ import functools
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +27,10 @@ class Cli:
 
 def find_cli(cli_path: str | Path | None = None) -> Cli:
     """The CLI at this path, else the one in the SDK's wheel, else the one on PATH; raises if missing or too old."""
+    if sys.platform == "win32":
+        raise PromptEvaluationError(
+            "The Claude Agent SDK adapter runs on Linux and macOS; on Windows use it under WSL.", phase="request"
+        )
     path = Path(cli_path) if cli_path is not None else _bundled() or _on_path()
     if path is None or not path.is_file():
         where = "in the claude-agent-sdk wheel or on PATH" if path is None else f"at {path}"

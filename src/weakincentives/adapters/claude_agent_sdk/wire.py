@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from weakincentives.adapters.claude_agent_sdk.events import CliToolUse
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt.tool import Tool
 from weakincentives.runtime.messages import Message, ModelReply, StopReason, ToolCall
 
+PROVIDER = "claude_agent_sdk"
 SERVER_NAME = "wink"
 PREFIX = f"mcp__{SERVER_NAME}__"
 STRUCTURED_OUTPUT = "StructuredOutput"
@@ -139,6 +142,38 @@ class Turn:
         return ""
 
 
+class CliWork:
+    """The calls of the CLI's own tools whose results are still to come."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[dict[str, Any], float]] = {}
+        self._items: list[str] = []
+
+    def begin(self, items: Sequence[str]) -> None:
+        """Note which of a reply's blocks are calls that the CLI carries out."""
+        for block in map(json.loads, items):
+            if block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT)):
+                self._open[block["id"]] = block, time.perf_counter()
+
+    def results(self, blocks: Iterable[Mapping[str, Any]]) -> list[CliToolUse]:
+        """What the CLI's tools gave, out of the blocks of a user message."""
+        uses = []
+        for block in blocks:
+            call, started = self._open.pop(block.get("tool_use_id", ""), (None, 0.0))
+            if call is not None:
+                output, success = _plain(block["content"]), not block["is_error"]
+                duration = time.perf_counter() - started
+                uses.append(CliToolUse(call["id"], call["name"], json.dumps(call["input"]), output, success, duration))
+                item = {"type": "tool_result", "tool_use_id": call["id"], "content": output, "is_error": not success}
+                self._items.append(json.dumps(item))
+        return uses
+
+    def items(self) -> list[str]:
+        """Results that belong in front of the next reply."""
+        items, self._items = self._items, []
+        return items
+
+
 def usage(raw: Mapping[str, Any]) -> TokenUsage:
     """The usage of one message; the service counts cached input apart, we count it as input."""
     cached = raw.get("cache_read_input_tokens") or 0
@@ -175,6 +210,7 @@ def _transcript(messages: Sequence[Message]) -> str:
     for message in messages:
         match message.role:
             case "assistant":
+                lines += _own_work(message)
                 if message.text:
                     lines.append(f"You said: {message.text}")
                 lines += [f"You called {call.name} with {call.arguments}" for call in message.tool_calls]
@@ -183,6 +219,22 @@ def _transcript(messages: Sequence[Message]) -> str:
             case "user":
                 lines.append(f"The user said: {message.text}")
     return "\n\n".join(lines)
+
+
+def _own_work(message: Message) -> list[str]:
+    lines = []
+    for block in map(json.loads, message.items if message.provider == PROVIDER else ()):
+        if block["type"] == "tool_result":
+            lines.append(f"It gave: {block['content']}")
+        elif block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT)):
+            lines.append(f"You used {block['name']} with {json.dumps(block['input'])}")
+    return lines
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(block.get("text", f"[{block['type']}]")) for block in content)
+    return str(content or "")
 
 
 def _object(text: str) -> Any:
