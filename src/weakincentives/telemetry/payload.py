@@ -1,0 +1,339 @@
+"""Events as JSON that says their types, with long texts kept apart under their hash.
+
+Three tags come on top of those of `serde.tagged`: `{"$": "text", "v": hash}` is a long text, `texts` one that was cut
+into pieces (a rendered prompt, section by section), and `json` a part of the event that other events repeat.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import reprlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from hashlib import blake2b
+from itertools import pairwise
+from pathlib import PurePath
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from weakincentives.errors import SerdeError
+from weakincentives.prompt import ClearAllVisibilityOverrides, CollapseSection, SetVisibilityOverride
+from weakincentives.prompt.tool import ToolResult
+from weakincentives.prompt.view import Span
+from weakincentives.prompt.visibility import ClearVisibilityOverride
+from weakincentives.runtime.events import (
+    DisclosureRequest,
+    EvaluationFailed,
+    ModelCalled,
+    PromptRendered,
+    RunRestarted,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
+from weakincentives.runtime.messages import Message
+from weakincentives.serde import tagged
+from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
+from weakincentives.telemetry.redaction import REDACTED, Redactor, is_secret_name
+
+logger = logging.getLogger("weakincentives.telemetry")
+
+LONG = 512
+CACHED_TEXTS = 512
+REPR_LENGTH = 400
+
+
+class Dumped:
+    """An event that was turned into data at once, since something in it may change later."""
+
+    __slots__ = ("data", "event")
+
+    def __init__(self, event: object) -> None:
+        self.event = event
+        self.data = dump(event)
+
+
+def settled(event: object) -> object:
+    """The event itself if nothing in it can change, else what it is now, dumped."""
+    return event if type(event) in _UNCHANGING or _is_immutable(event) else Dumped(event)
+
+
+def dump(value: Any) -> Any:
+    """`tagged.dump`, with an `Unserialisable` in place of each part that has no serialised form."""
+    try:
+        return tagged.dump(value)
+    except Exception:
+        return _dump_parts(value, 0)
+
+
+class Packer:
+    """Turns events into JSON text, redacted; `texts` collects what the last one keeps under a hash."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self.redactor = redactor
+        self.texts: dict[str, str] = {}
+        self._known: dict[str, tuple[Any, dict[str, str]]] = {}
+
+    def pack(self, event: object) -> str:
+        self.texts = {}
+        try:
+            if isinstance(event, PromptRendered):
+                data = self._rendered(event)
+            else:
+                data = self._walk(event.data if isinstance(event, Dumped) else dump(event))
+            return msgspec.json.encode(data).decode()
+        except Exception:
+            logger.exception("Event %s could not be recorded.", type(event).__qualname__)
+            return msgspec.json.encode(_placeholder(event)).decode()
+
+    def _rendered(self, event: PromptRendered) -> Any:
+        """A render: each section's text by itself, and spans that fit the redacted text."""
+        starts = sorted({0, *(span.start for span in event.spans), len(event.text)})
+        pieces = [self.redactor.text(event.text[start:end]) for start, end in pairwise(starts)]
+        moved, position = {}, 0
+        for start, piece in zip(starts, pieces, strict=False):
+            moved[start] = position
+            position += len(piece)
+        spans = event.spans
+        if position != len(event.text):
+            spans = tuple(_moved(span, event.text, starts, pieces, moved) for span in spans)
+        elsewhere = ("text", "spans", "sections")
+        data = self._walk(dump(replace(event, text="", spans=(), sections=())))
+        data["v"] = {name: item for name, item in data["v"].items() if name not in elsewhere} | {
+            "text": self._keep_pieces(event.text, pieces),
+            "spans": self._keep_json(dump(spans)),
+            "sections": self._keep_json(self._walk(dump(event.sections))),
+        }
+        return data
+
+    def _keep_pieces(self, text: str, pieces: list[str]) -> Any:
+        if len(text) < LONG or storable(text) != text:
+            return self._walk(dump("".join(pieces)))
+        kept = {_hash(piece): piece for piece in pieces}
+        self.texts.update(kept)
+        return self._remember(text, {"$": "texts", "v": [_hash(piece) for piece in pieces]}, kept)
+
+    def _keep_json(self, data: Any) -> Any:
+        text = msgspec.json.encode(data).decode()
+        if len(text) < LONG:
+            return data
+        key = _hash(text)
+        self.texts[key] = text
+        return {"$": "json", "v": key}
+
+    def _keep(self, text: str) -> Any:
+        known = self._known.get(text)
+        if known is not None:
+            self.texts.update(known[1])
+            return known[0]
+        clean = self.redactor.text(text)
+        if len(clean) < LONG:
+            return clean
+        kept = {_hash(clean): clean}
+        self.texts.update(kept)
+        return self._remember(text, {"$": "text", "v": next(iter(kept))}, kept)
+
+    def _remember(self, text: str, reference: Any, kept: dict[str, str]) -> Any:
+        if len(self._known) >= CACHED_TEXTS:
+            self._known.clear()
+        self._known[text] = (reference, kept)
+        return reference
+
+    def _walk(self, data: Any) -> Any:
+        if isinstance(data, str):
+            return self._keep(data) if len(data) >= LONG else self.redactor.text(data)
+        if isinstance(data, list):
+            if len(data) == 2 and is_secret_name(data[0]) and isinstance(data[1], str):
+                return [data[0], self._secret(data[1])]
+            return [self._walk(item) for item in data]
+        if not isinstance(data, dict):
+            return data
+        if data.get("$") == "str":
+            return self._surrogates(data)
+        if "$" in data:
+            return {"$": data["$"], "v": self._walk(data["v"])}
+        return {
+            self.redactor.text(key): self._secret(item)
+            if isinstance(item, str) and is_secret_name(key)
+            else self._walk(item)
+            for key, item in data.items()
+        }
+
+    def _secret(self, text: str) -> str:
+        return REDACTED if text and self.redactor.patterns else text
+
+    def _surrogates(self, data: Any) -> Any:
+        text = b64decode(data["v"]).decode("utf-8", "surrogatepass")
+        clean = self.redactor.text(text)
+        if clean == text:
+            return {"$": "str", "v": self._keep(data["v"]) if len(data["v"]) >= LONG else data["v"]}
+        return {"$": "str", "v": b64encode(clean.encode("utf-8", "surrogatepass")).decode()}
+
+
+def references(data: Any) -> Iterable[str]:
+    """The hashes of the texts that packed data needs."""
+    if isinstance(data, list):
+        for item in data:
+            yield from references(item)
+    elif isinstance(data, dict):
+        tag = data.get("$")
+        if tag == "text" or tag == "json":
+            yield data["v"]
+        elif tag == "texts":
+            yield from data["v"]
+        else:
+            for item in data.values():
+                yield from references(item)
+
+
+def unpack(data: Any, texts: Mapping[str, str]) -> Any:
+    """The data as it was before its long texts were kept apart."""
+    if isinstance(data, list):
+        return [unpack(item, texts) for item in data]
+    if not isinstance(data, dict):
+        return data
+    tag = data.get("$")
+    if tag == "text":
+        return texts[data["v"]]
+    if tag == "texts":
+        return "".join(texts[key] for key in data["v"])
+    if tag == "json":
+        return unpack(msgspec.json.decode(texts[data["v"]]), texts)
+    return {key: unpack(item, texts) for key, item in data.items()}
+
+
+def load(data: Any) -> Any:
+    """`tagged.load`, with an `UnknownType` in place of each value whose class this process does not have."""
+    try:
+        return tagged.load(data)
+    except SerdeError:
+        pass
+    try:
+        return tagged.load(_known_types(data))
+    except SerdeError:
+        return UnknownType(data["$"], data["v"]) if isinstance(data, dict) and "$" in data else data
+
+
+def _known_types(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_known_types(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    inner = {key: _known_types(item) if key != "$" else item for key, item in data.items()}
+    tag = data.get("$")
+    if not isinstance(tag, str) or ":" not in tag or _is_known(tag):
+        return inner
+    return {"$": _UNKNOWN, "v": {"type": tag, "value": inner["v"]}}
+
+
+def _is_known(tag: str) -> bool:
+    try:
+        tagged.load({"$": "type", "v": tag})
+    except SerdeError:
+        return False
+    return True
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _moved(span: Span, text: str, starts: list[int], pieces: list[str], moved: Mapping[int, int]) -> Span:
+    """The span after redaction; what lies between its end and the next span is white space and keeps its length."""
+    index = starts.index(span.start)
+    between = starts[index + 1] - span.end
+    start = moved[span.start]
+    return replace(span, start=start, end=start + len(pieces[index]) - between)
+
+
+def storable(text: str) -> str:
+    """The text as SQLite can hold it: lone surrogates have no UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _dump_parts(value: Any, depth: int) -> Any:
+    try:
+        return tagged.dump(value)
+    except Exception:
+        if depth > 50:
+            return _placeholder(value)
+    cls = type(value)
+
+    def below(item: Any) -> Any:
+        return _dump_parts(item, depth + 1)
+
+    if is_dataclass(value) and not isinstance(value, type):
+        tagged.register(cls)
+        return {
+            "$": f"{cls.__module__}:{cls.__qualname__}",
+            "v": {field.name: below(getattr(value, field.name, None)) for field in fields(value)},
+        }
+    if cls is list:
+        return [below(item) for item in value]
+    if cls in (tuple, set, frozenset):
+        return {"$": cls.__name__, "v": [below(item) for item in value]}
+    if isinstance(value, Mapping):
+        return {"$": "dict", "v": [[below(key), below(item)] for key, item in list(value.items())]}
+    return _placeholder(value)
+
+
+def _placeholder(value: Any) -> Any:
+    cls = type(value)
+    try:
+        text = _SHORT.repr(value)[:REPR_LENGTH]
+    except Exception as error:
+        text = f"<repr failed: {type(error).__name__}>"
+    return tagged.dump(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", text))
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
+_UNKNOWN = f"{UnknownType.__module__}:{UnknownType.__qualname__}"
+# Made of immutable parts by the loop itself.
+_UNCHANGING = frozenset(
+    {
+        ClearAllVisibilityOverrides,
+        ClearVisibilityOverride,
+        CollapseSection,
+        EvaluationFailed,
+        Message,
+        ModelCalled,
+        PromptRendered,
+        RunRestarted,
+        SetVisibilityOverride,
+        ToolsInjected,
+        ToolsWithdrawn,
+    }
+)
+_ATOMS: frozenset[type] = frozenset(
+    {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta, Decimal, UUID, DisclosureRequest}
+)
+_CHECKS: dict[type, Callable[[Any], bool]] = {}
+
+
+def _is_immutable(value: Any) -> bool:
+    cls = type(value)
+    if cls in _ATOMS:
+        return True
+    check = _CHECKS.get(cls)
+    if check is None:
+        check = _CHECKS[cls] = _check_for(cls)
+    return check(value)
+
+
+def _check_for(cls: type) -> Callable[[Any], bool]:
+    if cls in (tuple, frozenset):
+        return lambda value: all(map(_is_immutable, value))
+    if issubclass(cls, enum.Enum | PurePath | type):
+        return lambda value: True
+    parameters = getattr(cls, "__dataclass_params__", None)
+    if cls is ToolResult or (parameters is not None and parameters.frozen and is_dataclass(cls)):
+        names = tuple(field.name for field in fields(cls))
+        return lambda value: all(_is_immutable(getattr(value, name)) for name in names)
+    return lambda value: False

@@ -1,0 +1,232 @@
+"""One turn of a recorded run put together again: the tree, the request, the reply and what the tools did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from weakincentives.prompt.view import Span
+from weakincentives.prompt.visibility import (
+    ClearAllVisibilityOverrides,
+    ClearVisibilityOverride,
+    CollapseSection,
+    SectionPath,
+    SectionVisibility,
+    SetVisibilityOverride,
+)
+from weakincentives.runtime.events import ModelCalled, PromptRendered, SectionState, ToolInvoked
+from weakincentives.runtime.messages import Message
+
+
+class Events(Protocol):
+    """Where a turn's events are read from."""
+
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
+
+    def events_where(self, where: str, values: Sequence[Any]) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSection:
+    """A section at one turn.
+
+    `visibility` is None inside a summarized section. `read` says that its content came back as a tool result though it
+    stays summarized. `shown_tokens` and `hidden_tokens` include its tools; `reason` is why the session decided so.
+    """
+
+    key: str
+    path: SectionPath
+    title: str
+    visibility: SectionVisibility | None
+    decided_by: str
+    reason: str
+    read: bool
+    shown_tokens: int
+    hidden_tokens: int
+    full_tokens: int
+    tools: tuple[str, ...]
+    tools_offered: tuple[str, ...]
+    tool_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the model had when it was called for the n-th time, what it said, and what came of it.
+
+    `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong.
+    `complete` is False where the beginning of the conversation was not recorded. `events` are all events from this
+    call up to the next, in their recorded form.
+    """
+
+    run_id: str
+    n: int
+    attempt: int
+    time: float
+    called: ModelCalled
+    rendered: PromptRendered | None
+    sections: tuple[TurnSection, ...]
+    messages: tuple[Message, ...]
+    spans: tuple[Span, ...]
+    complete: bool
+    tools: tuple[str, ...]
+    revoked: tuple[str, ...]
+    reply: Message | None
+    tool_calls: tuple[ToolInvoked, ...]
+    events: tuple[Any, ...]
+
+
+def build_turn(store: Events, run_id: str, n: int) -> Turn:
+    """Put the n-th turn of a run together from what it needs only, however long the run is."""
+    ((called_seq,),) = store.query(
+        "SELECT seq FROM events WHERE run_id = ? AND kind = 'ModelCalled' AND turn = ?", (run_id, n)
+    )
+    following = store.query(
+        "SELECT min(seq) FROM events WHERE run_id = ? AND kind IN ('ModelCalled', 'PromptRendered') AND seq > ?",
+        (run_id, called_seq),
+    )
+    end = following[0][0] or float("inf")
+    here = store.events_where("run_id = ? AND seq >= ? AND seq < ?", (run_id, called_seq, end))
+    called: ModelCalled = here[0].event
+    rendered_rows = store.events_where(
+        "run_id = ? AND seq = (SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'PromptRendered' AND seq < ?)",
+        (run_id, run_id, called_seq),
+    )
+    rendered: PromptRendered | None = rendered_rows[0].event if rendered_rows else None
+    start = rendered_rows[0].seq if rendered_rows else 0
+    before = store.events_where(
+        "run_id = ? AND seq > ? AND seq < ? AND kind IN ('SetVisibilityOverride', 'ClearVisibilityOverride', "
+        "'ClearAllVisibilityOverrides', 'CollapseSection', 'ToolInvoked') AND (kind <> 'ToolInvoked' OR "
+        "payload -> '$.v.disclosure' <> 'null')",
+        (run_id, start, called_seq),
+    )
+    offered = tuple(name for name in called.tools if name not in called.revoked)
+    messages, complete = _conversation(store, run_id, start, called_seq, called.messages)
+    return Turn(
+        run_id=run_id,
+        n=n,
+        attempt=rendered.attempt if rendered else 1,
+        time=here[0].time,
+        called=called,
+        rendered=rendered,
+        sections=_sections(rendered, [recorded.event for recorded in before], offered),
+        messages=messages,
+        spans=rendered.spans if rendered else (),
+        complete=complete,
+        tools=called.tools,
+        revoked=called.revoked,
+        reply=next((r.event for r in here if isinstance(r.event, Message) and r.event.role == "assistant"), None),
+        tool_calls=tuple(recorded.event for recorded in here if isinstance(recorded.event, ToolInvoked)),
+        events=tuple(here),
+    )
+
+
+def _conversation(
+    store: Events, run_id: str, start: int, called_seq: int, length: int
+) -> tuple[tuple[Message, ...], bool]:
+    """The messages of a request.
+
+    A run that was taken up from a snapshot says some of its messages again; how long the conversation was at each call
+    of the model tells how far it had gone back.
+    """
+    kept: list[int] = []
+    fresh: list[int] = []
+    for seq, kind, count in store.query(
+        "SELECT seq, kind, payload ->> '$.v.messages' FROM events "
+        "WHERE run_id = ? AND kind IN ('Message', 'ModelCalled') AND seq > ? AND seq <= ? ORDER BY seq",
+        (run_id, start, called_seq),
+    ):
+        if kind == "Message":
+            fresh.append(seq)
+        else:
+            kept = [*kept[: max(0, count - len(fresh))], *fresh] if len(kept) + len(fresh) > count else kept + fresh
+            fresh = []
+    messages: list[Message] = []
+    for at in range(0, len(kept), 500):
+        some = kept[at : at + 500]
+        rows = store.events_where(f"run_id = ? AND seq IN ({', '.join('?' * len(some))})", (run_id, *some))
+        messages += [recorded.event for recorded in rows]
+    return tuple(messages), len(messages) == length
+
+
+def _sections(
+    rendered: PromptRendered | None, events: Sequence[Any], offered: tuple[str, ...]
+) -> tuple[TurnSection, ...]:
+    """The tree as it was rendered, changed by what happened since."""
+    if rendered is None:
+        return ()
+    chosen: dict[SectionPath, tuple[SectionVisibility, str]] = {}
+    read: dict[str, str] = {}
+    for event in events:
+        match event:
+            case SetVisibilityOverride():
+                chosen[event.path] = (event.visibility, "")
+            case CollapseSection():
+                chosen[event.path] = (SectionVisibility.SUMMARY, event.reason)
+                read.pop(".".join(event.path), None)
+            case ClearVisibilityOverride():
+                chosen.pop(event.path, None)
+            case ClearAllVisibilityOverrides():
+                chosen.clear()
+            case ToolInvoked() if event.disclosure is not None and event.success and event.name != "collapse_section":
+                read.update(dict.fromkeys(event.disclosure.requested_sections, event.disclosure.reason))
+    opened = {
+        path[:length]
+        for path, (visibility, _) in chosen.items()
+        if visibility is SectionVisibility.FULL
+        for length in range(1, len(path))
+    }
+    states = [_state(section, chosen, opened) for section in rendered.sections]
+    closed = {section.path for section in states if section.visibility is not SectionVisibility.FULL}
+    return tuple(
+        _at_turn(first, now, closed, chosen, read, offered)
+        for first, now in zip(rendered.sections, states, strict=True)
+    )
+
+
+def _state(
+    section: SectionState,
+    chosen: dict[SectionPath, tuple[SectionVisibility, str]],
+    opened: set[SectionPath],
+) -> SectionState:
+    if section.path in chosen:
+        return replace(section, visibility=chosen[section.path][0], decided_by="session")
+    if section.path in opened:
+        return replace(section, visibility=SectionVisibility.FULL, decided_by="session")
+    return section
+
+
+def _at_turn(
+    first: SectionState,
+    section: SectionState,
+    closed: set[SectionPath],
+    chosen: dict[SectionPath, tuple[SectionVisibility, str]],
+    read: dict[str, str],
+    offered: tuple[str, ...],
+) -> TurnSection:
+    key = ".".join(section.path)
+    inside = any(section.path[:length] in closed for length in range(1, len(section.path)))
+    visibility = None if inside else section.visibility
+    available = tuple(name for name in section.tools if name in offered)
+    tool_tokens = section.tool_tokens if available else 0
+    shown = section.shown_tokens
+    in_full = visibility is SectionVisibility.FULL or key in read
+    if in_full:
+        # What was opened in the conversation is there besides the summary that the prompt still shows.
+        shown += 0 if first.visibility is SectionVisibility.FULL else section.full_tokens
+    hidden = (0 if in_full else section.full_tokens) + section.tool_tokens - tool_tokens
+    return TurnSection(
+        key=key,
+        path=section.path,
+        title=section.title,
+        visibility=visibility,
+        decided_by=section.decided_by,
+        reason=chosen.get(section.path, ("", ""))[1] or read.get(key, ""),
+        read=key in read,
+        shown_tokens=shown + tool_tokens,
+        hidden_tokens=hidden,
+        full_tokens=section.full_tokens + section.tool_tokens,
+        tools=section.tools,
+        tools_offered=available,
+        tool_tokens=section.tool_tokens,
+    )
