@@ -33,6 +33,7 @@ from weakincentives.session import reducer
 
 CONTROL = Path(os.environ.get("WINK_TEST_CONTROL", "."))
 LATENCY = float(os.environ.get("WINK_TEST_LATENCY", "0"))
+ATTEMPTS = int(os.environ.get("WINK_TEST_ATTEMPTS", "20"))
 LEASE = 2.0
 
 
@@ -111,7 +112,7 @@ def prepare(task: Task) -> Prompt[None]:
     return Prompt(template).bind(resources=files)
 
 
-loop = DurableMainLoop("agent", prepare, ScriptedAdapter(model), max_attempts=20, lease_seconds=LEASE)
+loop = DurableMainLoop("agent", prepare, ScriptedAdapter(model), max_attempts=ATTEMPTS, lease_seconds=LEASE)
 
 if __name__ == "__main__":
     with loop:

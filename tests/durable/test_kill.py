@@ -14,8 +14,12 @@ pytestmark = pytest.mark.slow
 STEPS = ["prepare", "model 0", "model 1", "tool a", "model 2", "tool b", "model 3", "tool c", "model 4"]
 
 
-def run(control: Path, database_url: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"WINK_TEST_CONTROL": str(control), "WINK_DATABASE_URL": database_url}
+def run(control: Path, database_url: str, attempts: int = 20) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "WINK_TEST_ATTEMPTS": str(attempts),
+        "WINK_TEST_CONTROL": str(control),
+        "WINK_DATABASE_URL": database_url,
+    }
     return subprocess.run(
         [sys.executable, "-m", "tests.durable.agent", "job"],
         env=environment,
@@ -35,3 +39,16 @@ def test_a_loop_survives_a_kill_in_every_step(database_url: str, tmp_path: Path)
     calls = Counter(line.split(" ", 2)[2] for line in (tmp_path / "calls").read_text().splitlines())
     assert calls.pop("prepare") == len(STEPS) + 1
     assert calls == dict.fromkeys(STEPS[1:], 2)
+
+
+def test_work_that_kills_its_worker_each_time_becomes_a_dead_letter(tmp_path: Path) -> None:
+    database = str(tmp_path / "durable.db")
+    for _ in range(2):
+        (tmp_path / "kill").write_text("model 1")
+        assert run(tmp_path, database, attempts=2).returncode == -signal.SIGKILL
+    given_up = run(tmp_path, database, attempts=2)
+    assert "DeadLetterError: 'agent/job' was given up after 2 attempts" in given_up.stderr
+
+    wink = [sys.executable, "-m", "weakincentives.cli", "work", "retry", "agent/job", "--database-url", database]
+    assert subprocess.check_output(wink, text=True) == "agent/job is queued\n"
+    assert run(tmp_path, database, attempts=2).stdout == "Total(value=3) abc for job\n"

@@ -1,5 +1,6 @@
 """One process: keys, results, failures, cancelling, retrying, restarts and the limits of a run."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from weakincentives.durable import (
     WorkCancelledError,
     WorkPendingError,
 )
-from weakincentives.errors import BudgetExceededError, DeadlineExceededError
+from weakincentives.errors import BudgetExceededError, DeadlineExceededError, SerdeError
 from weakincentives.runtime import ModelRequest
 
 
@@ -177,9 +178,9 @@ def test_a_restart_opens_sections_as_in_the_main_loop(tmp_path: Path, disclosure
 
 def test_the_budget_holds_for_the_work(tmp_path: Path) -> None:
     script = [call("shout", text="a"), call("shout", text="b"), "never"]
-    with running(tmp_path, script, shout, budget=Budget(max_tool_calls=1)) as loop:
-        with pytest.raises(BudgetExceededError, match="max_tool_calls=1"):
-            loop.execute(Question("?"), key="a")
+    refused = pytest.raises(BudgetExceededError, match="max_tool_calls=1")
+    with running(tmp_path, script, shout, budget=Budget(max_tool_calls=1)) as loop, refused:
+        loop.execute(Question("?"), key="a")
 
 
 def test_the_deadline_counts_from_the_beginning_of_the_work(tmp_path: Path) -> None:
@@ -243,6 +244,43 @@ def test_a_prompt_that_changed_between_runs_is_noticed(tmp_path: Path) -> None:
         loop.store.retry("test/a")
         with pytest.raises(DurableError, match=r"prepare\(\), a section or a tool has changed"):
             loop.result("a")
+
+
+def test_work_of_another_version_is_left_to_its_workers(tmp_path: Path) -> None:
+    with running(tmp_path, ["never"], version="1") as loop:
+        loop.store.submit("test", "a", Question("?"), queue="test", version="2", tenant=None)
+        loop.submit(Question("?"), key="b")
+        loop.result("b")
+        assert (loop.status("a").status, loop.status("a").version) == ("queued", "2")
+    with running(tmp_path, ["done"], version="2") as loop:
+        assert loop.result("a").text == "done"
+
+
+def test_async_tools_run_in_durable_work_too(tmp_path: Path) -> None:
+    @tool
+    async def later(text: str) -> str:
+        """Say it later."""
+        return f"later {text}"
+
+    with running(
+        tmp_path,
+        lambda request: request.messages[-1].text if request.messages[-1].role == "tool" else call("later", text="a"),
+        later,
+    ) as loop:
+        assert loop.execute(Question("?"), key="a").text == "later a"
+
+
+def test_a_value_that_is_no_data_is_named(tmp_path: Path) -> None:
+    @tool
+    def handle() -> Any:
+        """Return something that cannot be recorded."""
+        return ToolResult("ok", value=threading.Lock())
+
+    with (
+        running(tmp_path, [call("handle"), "never"], handle) as loop,
+        pytest.raises(SerdeError, match="cannot be serialised"),
+    ):
+        loop.execute(Question("?"), key="a")
 
 
 def test_a_bad_name_and_a_bad_database_are_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Any, TypeVar, cast
 
@@ -37,6 +37,7 @@ class Engine:
         self.identity = ""
         self._draining = threading.Event()
         self._bodies: dict[str, Body] = {}
+        self._served: tuple[str, ...] = ()
         self._lease: Lease = (
             SoleLease(store)
             if store.is_sqlite
@@ -74,6 +75,16 @@ class Engine:
                 cls._current = None
                 raise
             return engine
+
+    def limit(self, queues: Iterable[str], limits: QueueLimits) -> None:
+        """Change how much of these queues runs at once, here and on every other worker."""
+        for queue in queues:
+            if queue not in self._served:
+                served = ", ".join(self._served)
+                raise DurableError(
+                    f"This process already serves {served}; close() the loop before it serves {queue!r}."
+                )
+            self._register_queue(queue, limits)
 
     def start(self, loop: str, work_id: str, request: Any) -> Any:
         """Run work in this process at once, unless it is known already; returns a handle with `get_result`."""
@@ -141,6 +152,7 @@ class Engine:
         # A handler of its own keeps the engine from printing; what it logs goes where the program's logging says.
         logging.getLogger("dbos").addHandler(logging.NullHandler())
         try:
+            self._served = tuple(queues)
             for queue, limits in queues.items():
                 self._register_queue(queue, limits)
             for loop, body in bodies.items():

@@ -135,7 +135,9 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
 
         `drain()` and `close()` end that. The limits belong to the queue: the worker that started last sets them.
         """
-        return self._start(queues or (self.name,), limits).identity
+        engine = self._start(queues or (self.name,), limits)
+        engine.limit(queues or (self.name,), limits)
+        return engine.identity
 
     def drain(self, seconds: float = 30.0) -> bool:
         """Take no more work and hand back what runs; True when nothing is left running here.
