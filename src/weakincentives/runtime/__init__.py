@@ -22,6 +22,7 @@ from weakincentives.runtime.events import (
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
+from weakincentives.runtime.ledger import Ledger, LedgerSection, LedgerTurn, ledger, ledger_of
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
 from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
@@ -42,6 +43,9 @@ __all__ = [
     "HostedToolInvoked",
     "InnerLoop",
     "InnerLoopConfig",
+    "Ledger",
+    "LedgerSection",
+    "LedgerTurn",
     "MainLoop",
     "Message",
     "ModelCalled",

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,9 @@ import msgspec
 
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
+from weakincentives.prompt import ToolResult
+from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
+from weakincentives.runtime import Ledger, ToolInvoked, ledger_of
 from weakincentives.telemetry.payload import load, references, unpack
 from weakincentives.telemetry.schema import SILENT_SECONDS, open_for_reading
 from weakincentives.telemetry.turns import Turn, build_turn
@@ -155,6 +159,24 @@ class RunStore:
             raise RunNotFoundError(f"Run '{run.run_id}' has turns 1 to {run.turns}, so there is no turn {n}.")
         return build_turn(self, run.run_id, n)
 
+    def ledger(self, run_id: str) -> Ledger:
+        """Tokens sent, cached and lost, against those of the full prompt; `rows[n - 1]` is turn n."""
+        kinds = "run_id = ? AND kind IN ('PromptRendered', 'ModelCalled', 'ToolsInjected', 'RunRestarted')"
+        disclosing = "run_id = ? AND kind IN ('ToolInvoked', 'Message') AND payload ->> '$.v.name' IN (?, ?, ?)"
+        found = [*self._events(kinds, (run_id, -1)), *self._events(disclosing, (run_id, *sorted(RESERVED_NAMES), -1))]
+        others = self._rows(
+            "SELECT seq, payload ->> '$.v.name', payload ->> '$.v.section_key' FROM events "
+            "WHERE run_id = ? AND kind = 'ToolInvoked' AND payload ->> '$.v.name' NOT IN (?, ?, ?)",
+            (run_id, *sorted(RESERVED_NAMES)),
+        )
+        # Of an ordinary call the ledger needs no more than that it happened.
+        events = [(recorded.seq, recorded.event) for recorded in found]
+        events += [
+            (seq, ToolInvoked(name=name, params=None, result=ToolResult(), call_id="", section_key=key))
+            for seq, name, key in others
+        ]
+        return ledger_of([event for _, event in sorted(events, key=itemgetter(0))], run_id)
+
     def last_event_id(self) -> int:
         """A number that grows with every event in the file: what a live view looks at."""
         return int(self._rows("SELECT coalesce(max(id), 0) FROM events")[0][0])
@@ -175,7 +197,10 @@ class RunStore:
         texts = self._texts({key for data in packed for key in references(data)})
         inner = {key for text in texts.values() if text[:1] in "{[" for key in _inner_references(text, texts)}
         texts |= self._texts(inner)
-        return tuple(RecordedEvent(*row[:5], load(unpack(data, texts))) for row, data in zip(rows, packed, strict=True))
+        return tuple(
+            RecordedEvent(run_id, seq, kind, at, turn, load(unpack(data, texts)))
+            for (run_id, seq, kind, at, turn, _), data in zip(rows, packed, strict=True)
+        )
 
     def _texts(self, keys: Iterable[str]) -> dict[str, str]:
         wanted = list(keys)
@@ -236,9 +261,7 @@ _RUNS = (
 
 
 def _summary(row: Sequence[Any]) -> RunSummary:
-    input_tokens, output_tokens, cached_tokens, reasoning_tokens = row[16:20]
-    usage = TokenUsage(input_tokens, output_tokens, cached_tokens, reasoning_tokens)
-    return RunSummary(*row[:16], usage, *row[20:])
+    return RunSummary(*(*row[:16], TokenUsage(*row[16:20]), *row[20:]))
 
 
 def _inner_references(text: str, texts: dict[str, str]) -> Iterator[str]:

@@ -78,9 +78,25 @@ class Writer:
         self.path = path
         self.redactor = redactor
         self._prices = prices
+        self._connection: sqlite3.Connection | None = None
         self._reset()
-        self._connection: sqlite3.Connection | None = open_for_writing(path)
+        self._connection = open_for_writing(path)
         self._introduce()
+
+    def _reset(self) -> None:
+        self.recorder_id = os.urandom(8).hex()
+        self._pending: deque[Heard] = deque()
+        self._dropped = 0
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._writing = threading.Lock()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._connection = None
+        self._packer = Packer(self.redactor)
+        self._open_runs: dict[str, _OpenRun] = {}
+        self._gives_up: float | None = None
+        self._complained = False
 
     def put(self, heard: Heard) -> None:
         """Take one event; the caller's thread does nothing more than this."""
@@ -125,21 +141,6 @@ class Writer:
         # Closing the parent's connection here would drop its locks, so it is only forgotten.
         _FORGOTTEN.append(self._connection)
         self._reset()
-
-    def _reset(self) -> None:
-        self.recorder_id = os.urandom(8).hex()
-        self._pending: deque[Heard] = deque()
-        self._dropped = 0
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._writing = threading.Lock()
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._connection = None
-        self._packer = Packer(self.redactor)
-        self._open_runs: dict[str, _OpenRun] = {}
-        self._gives_up: float | None = None
-        self._complained = False
 
     def _start(self) -> None:
         with self._starting:
