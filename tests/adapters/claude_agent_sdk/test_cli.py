@@ -10,8 +10,9 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 
 from tests.adapters.claude_agent_sdk.cli_runs import prompt, section
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
-from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings
+from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
 from weakincentives.adapters.claude_agent_sdk.cli import find_cli
+from weakincentives.adapters.claude_agent_sdk.conversation import Settings
 from weakincentives.adapters.claude_agent_sdk.permissions import permissions
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.session import Session

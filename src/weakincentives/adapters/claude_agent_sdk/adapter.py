@@ -139,7 +139,8 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli().version, channel.cost_usd))
 
     def _channel(self, workspace: Path | None, loop: InnerLoop | None) -> ClaudeChannel:
-        from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings
+        from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
+        from weakincentives.adapters.claude_agent_sdk.conversation import Settings
 
         cli = self._cli()
         options = {**self._sdk_options, "hooks": without_our_tools(self._hooks)} if self._hooks else self._sdk_options

@@ -24,7 +24,8 @@ def disprove(cli: Cli) -> None:
 def _measured(cli: Cli) -> bool:
     if cli.version == OLDEST:
         return True
-    from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings
+    from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
+    from weakincentives.adapters.claude_agent_sdk.conversation import Settings
 
     channel = ClaudeChannel(Settings(cli=cli.path, options=permissions(())))
     try:
