@@ -73,5 +73,7 @@ __all__ = [
     "ToolsInjected",
     "ToolsWithdrawn",
     "assert_prefix_kept",
+    "ledger",
+    "ledger_of",
     "prefix_breaks",
 ]
