@@ -40,11 +40,48 @@ from weakincentives.prompt.tokens import default_tokenizer
 from weakincentives.runtime import MainLoop, ModelReply, ModelRequest, ProviderAdapter, RunRestarted, ToolCall
 from weakincentives.session import Session
 
-MODULES = (
-    "argparse ast base64 bisect calendar cmath codecs collections configparser contextlib copy csv datetime decimal "
-    "difflib dis fractions functools gzip heapq inspect itertools json logging math pathlib pickle random re shutil "
-    "socket sqlite3 statistics string struct subprocess tarfile tempfile textwrap zipfile"
-).split()
+MODULES = [
+    "argparse",
+    "ast",
+    "base64",
+    "bisect",
+    "calendar",
+    "cmath",
+    "codecs",
+    "collections",
+    "configparser",
+    "contextlib",
+    "copy",
+    "csv",
+    "datetime",
+    "decimal",
+    "difflib",
+    "dis",
+    "fractions",
+    "functools",
+    "gzip",
+    "heapq",
+    "inspect",
+    "itertools",
+    "json",
+    "logging",
+    "math",
+    "pathlib",
+    "pickle",
+    "random",
+    "re",
+    "shutil",
+    "socket",
+    "sqlite3",
+    "statistics",
+    "string",
+    "struct",
+    "subprocess",
+    "tarfile",
+    "tempfile",
+    "textwrap",
+    "zipfile",
+]
 CONTENT_ONLY = 10
 QUESTIONS = 30
 TOOLS = 60

@@ -10,12 +10,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    # Type checkers bring it along; the default lets `PromptTemplate(...)` stand without an annotation.
+    # Type checkers bring it along; the defaults let `PromptTemplate(...)` and its like stand without an annotation.
     from typing_extensions import TypeVar as DefaultingTypeVar
 
     OutputT = DefaultingTypeVar("OutputT", default=None)
+    ParamsT = DefaultingTypeVar("ParamsT", default=None)
+    ResultT = DefaultingTypeVar("ResultT", default=Any)
 else:
     OutputT = TypeVar("OutputT")
+    ParamsT = TypeVar("ParamsT")
+    ResultT = TypeVar("ResultT")
 
 
 class Specialized:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
+from weakincentives._generics import ParamsT
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.section import Section
 from weakincentives.prompt.text import TemplateText, split_text
-
-ParamsT = TypeVar("ParamsT")
 
 
 class MarkdownSection(Section[ParamsT]):

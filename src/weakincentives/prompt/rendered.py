@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal
 
+from weakincentives._generics import OutputT
 from weakincentives.limits import Deadline
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.output import StructuredOutputConfig
@@ -14,8 +15,6 @@ from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.view import Span, View
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
-
-OutputT = TypeVar("OutputT")
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic
 
-from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
+from weakincentives._generics import ParamsT, Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.selector import Selector, selector
@@ -18,8 +18,6 @@ from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides
 from weakincentives.resources import ResourceRegistry
 from weakincentives.session import Session
-
-ParamsT = TypeVar("ParamsT")
 
 SECTION_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
+from weakincentives._generics import OutputT
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt.disclosure import OpenSectionsResult
-
-OutputT = TypeVar("OutputT")
 
 
 @dataclass(frozen=True, slots=True)
