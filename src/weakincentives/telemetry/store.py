@@ -152,12 +152,12 @@ class RunStore:
         """What happened in a session before its first run."""
         return self._events("run_id = '' AND session_id = ? AND seq > ?", (session_id, after, limit))
 
-    def turn(self, run_id: str, n: int) -> Turn:
+    def turn(self, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
         """Everything about the n-th call of the model, counted from 1 over all restarts of the run."""
         run = self.run(run_id)
         if not 1 <= n <= run.turns:
             raise RunNotFoundError(f"Run '{run.run_id}' has turns 1 to {run.turns}, so there is no turn {n}.")
-        return build_turn(self, run.run_id, n)
+        return build_turn(self, run.run_id, n, with_messages=with_messages)
 
     def ledger(self, run_id: str) -> Ledger:
         """Tokens sent, cached and lost, against those of the full prompt; `rows[n - 1]` is turn n."""

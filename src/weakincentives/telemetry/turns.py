@@ -54,7 +54,8 @@ class TurnSection:
 class Turn:
     """What the model had when it was called for the n-th time, what it said, and what came of it.
 
-    `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong.
+    `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong. Their
+    events are those numbered `message_seqs`.
     `complete` is False where the beginning of the conversation was not recorded. `events` are all events from this
     call up to the next, in their recorded form.
     """
@@ -67,6 +68,7 @@ class Turn:
     rendered: PromptRendered | None
     sections: tuple[TurnSection, ...]
     messages: tuple[Message, ...]
+    message_seqs: tuple[int, ...]
     spans: tuple[Span, ...]
     complete: bool
     tools: tuple[str, ...]
@@ -76,7 +78,7 @@ class Turn:
     events: tuple[Any, ...]
 
 
-def build_turn(store: Events, run_id: str, n: int) -> Turn:
+def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
     """Put the n-th turn of a run together from what it needs only, however long the run is."""
     ((called_seq,),) = store.query(
         "SELECT seq FROM events WHERE run_id = ? AND kind = 'ModelCalled' AND turn = ?", (run_id, n)
@@ -101,7 +103,8 @@ def build_turn(store: Events, run_id: str, n: int) -> Turn:
         (run_id, start, called_seq),
     )
     offered = tuple(name for name in called.tools if name not in called.revoked)
-    messages, complete = _conversation(store, run_id, start, called_seq, called.messages)
+    seqs = conversation(store, run_id, start, called_seq)
+    messages = _messages(store, run_id, seqs) if with_messages else ()
     return Turn(
         run_id=run_id,
         n=n,
@@ -109,10 +112,11 @@ def build_turn(store: Events, run_id: str, n: int) -> Turn:
         time=here[0].time,
         called=called,
         rendered=rendered,
-        sections=_sections(rendered, [recorded.event for recorded in before], offered),
+        sections=sections_at(rendered, [recorded.event for recorded in before], offered),
         messages=messages,
+        message_seqs=tuple(seqs),
         spans=rendered.spans if rendered else (),
-        complete=complete,
+        complete=len(seqs) == called.messages,
         tools=called.tools,
         revoked=called.revoked,
         reply=next((r.event for r in here if isinstance(r.event, Message) and r.event.role == "assistant"), None),
@@ -121,10 +125,8 @@ def build_turn(store: Events, run_id: str, n: int) -> Turn:
     )
 
 
-def _conversation(
-    store: Events, run_id: str, start: int, called_seq: int, length: int
-) -> tuple[tuple[Message, ...], bool]:
-    """The messages of a request.
+def conversation(store: Events, run_id: str, start: int, called_seq: int) -> list[int]:
+    """The numbers of the events that are the messages of a request.
 
     A run that was taken up from a snapshot says some of its messages again; how long the conversation was at each call
     of the model tells how far it had gone back.
@@ -139,17 +141,23 @@ def _conversation(
         if kind == "Message":
             fresh.append(seq)
         else:
-            kept = [*kept[: max(0, count - len(fresh))], *fresh] if len(kept) + len(fresh) > count else kept + fresh
+            if len(kept) + len(fresh) > count:
+                del kept[max(0, count - len(fresh)) :]
+            kept += fresh
             fresh = []
+    return kept
+
+
+def _messages(store: Events, run_id: str, seqs: Sequence[int]) -> tuple[Message, ...]:
     messages: list[Message] = []
-    for at in range(0, len(kept), 500):
-        some = kept[at : at + 500]
+    for at in range(0, len(seqs), 500):
+        some = seqs[at : at + 500]
         rows = store.events_where(f"run_id = ? AND seq IN ({', '.join('?' * len(some))})", (run_id, *some))
         messages += [recorded.event for recorded in rows]
-    return tuple(messages), len(messages) == length
+    return tuple(messages)
 
 
-def _sections(
+def sections_at(
     rendered: PromptRendered | None, events: Sequence[Any], offered: tuple[str, ...]
 ) -> tuple[TurnSection, ...]:
     """The tree as it was rendered, changed by what happened since."""
