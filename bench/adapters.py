@@ -1,0 +1,199 @@
+"""CPU per run of the network adapters, beside the floor, the vendor's own SDK and other frameworks.
+
+The same work each time: K tool calls that alternate between two tools, then a validated answer of six fields, from a
+scripted server in another process. `WINK_BENCH_FULL=1` also runs what takes minutes: K=200 on the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench.floor import Floor, Report
+from bench.measure import compare, cpu
+from bench.model_server import serving
+from bench.peers import PEERS
+from bench.row import Row
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.session import Session
+
+SLOW = True
+KEY = "sk-bench-0123456789"
+GOALS = {1: None, 10: 5.0, 50: 20.0, 200: 100.0}
+TIMES_CHEAPER = {10: 20.0, 50: 50.0}
+CROWD = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    text: str
+    count: int
+
+
+def done(params: Words, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult("done")
+
+
+async def done_async(params: Words, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult("done")
+
+
+def template(tools: int = 2, handler: Callable[..., Any] = done) -> PromptTemplate[Report]:
+    names = ["alpha", "beta", *(f"spare_{number}" for number in range(tools - 2))]
+    offered = [Tool(name=name, description="A tool.", handler=handler, params_type=Words) for name in names]
+    section = MarkdownSection(title="Task", key="task", template="You work.", tools=offered)
+    made: PromptTemplate[Report] = PromptTemplate[Report](ns="bench", key="run", sections=[section])
+    return made
+
+
+def openai_adapter(url: str) -> Any:
+    import openai
+
+    from weakincentives.adapters.openai import OpenAIAdapter
+
+    return OpenAIAdapter("gpt-5.6", client=openai.OpenAI(api_key=KEY, base_url=f"{url}/v1"))
+
+
+def anthropic_adapter(url: str) -> Any:
+    import anthropic
+
+    from weakincentives.adapters.anthropic import AnthropicAdapter
+
+    return AnthropicAdapter("claude-opus-5", client=anthropic.Anthropic(api_key=KEY, base_url=url))
+
+
+ADAPTERS = {"OpenAIAdapter": openai_adapter, "AnthropicAdapter": anthropic_adapter}
+
+
+def run(adapter: Any, prompts: PromptTemplate[Report]) -> None:
+    response = adapter.evaluate(Prompt(prompts), session=Session())
+    assert isinstance(response.output, Report)
+
+
+def rows() -> Iterator[Row]:
+    with serving() as url:
+        ours: dict[int, float] = {}
+        for calls, goal in GOALS.items():
+            yield from _by_calls(url, calls, goal, ours)
+        yield from _turns(url)
+        yield from _tools(url)
+        yield from _crowd(url)
+        yield from _others(url, ours)
+
+
+def _by_calls(url: str, calls: int, goal: float | None, ours: dict[int, float]) -> Iterator[Row]:
+    floor, prompts = Floor(url), template()
+    adapters = [make(f"{url}/k{calls}") for make in ADAPTERS.values()]
+    works = [lambda adapter=adapter: run(adapter, prompts) for adapter in adapters]  # type: ignore[misc]
+    least, *measured = compare(lambda: floor.run(calls), *works, rounds=9)
+    floor.close()
+    yield Row(f"K={calls}: raw socket, encoded history (the floor)", least * 1e3, "ms")
+    for name, seconds in zip(ADAPTERS, measured, strict=True):
+        yield Row(f"K={calls}: {name}", seconds * 1e3, "ms", goal=goal, ratio=seconds / least, baseline="the floor")
+    ours[calls] = measured[0]
+
+
+def _turns(url: str) -> Iterator[Row]:
+    """What a turn costs early and late in one run of 210 calls."""
+    for name, make in ADAPTERS.items():
+        moments: list[float] = []
+
+        def note(params: Words, *, context: ToolContext, moments: list[float] = moments) -> ToolResult[None]:
+            moments.append(time.process_time())
+            return ToolResult("done")
+
+        adapter, prompts = make(f"{url}/k210"), template(handler=note)
+        early = late = float("inf")
+        for _ in range(15):
+            moments.clear()
+            run(adapter, prompts)
+            early = min(early, (moments[20] - moments[0]) / 20)
+            late = min(late, (moments[209] - moments[189]) / 20)
+        yield Row(f"turn 200 of {name}", late * 1e6, "µs", ratio=late / early, ratio_goal=1.3, baseline="turn 10")
+
+
+def _tools(url: str) -> Iterator[Row]:
+    """What a registered tool adds to a request."""
+    for name, make in ADAPTERS.items():
+        adapter = make(f"{url}/k10")
+        sizes = (10, 100, 500)
+        prompts = [template(size) for size in sizes]
+        works = [lambda one=one: run(adapter, one) for one in prompts]  # type: ignore[misc]
+        few, some, many = compare(*works, rounds=9)
+        for size, seconds in zip(sizes, (few, some, many), strict=True):
+            yield Row(f"T={size} tools, K=10: {name}", seconds * 1e3, "ms")
+        per_tool = (many - few) / (sizes[-1] - sizes[0]) / 11
+        yield Row(f"per registered tool and request: {name}", per_tool * 1e6, "µs", goal=0.5)
+
+
+def _crowd(url: str) -> Iterator[Row]:
+    for name, make in ADAPTERS.items():
+        for kind, handler in (("async tools", done_async), ("sync tools", done)):
+            adapter, prompts = make(f"{url}/k10/d20"), template(handler=handler)
+            wall, spent = min(asyncio.run(crowd(adapter, prompts)) for _ in range(3))
+            yield Row(f"{CROWD} runs at once, 20 ms server, {kind}: {name}, wall", wall, "s", goal=1.5)
+            yield Row(f"{CROWD} runs at once, 20 ms server, {kind}: {name}, CPU per run", spent * 1e3, "ms", goal=5.0)
+
+
+async def crowd(adapter: Any, prompts: PromptTemplate[Report]) -> tuple[float, float]:
+    """Wall seconds of the crowd, and CPU seconds of each run."""
+    await adapter.evaluate_async(Prompt(prompts), session=Session())
+    wall, spent = time.perf_counter(), time.process_time()
+    await asyncio.gather(*(adapter.evaluate_async(Prompt(prompts), session=Session()) for _ in range(CROWD)))
+    return time.perf_counter() - wall, (time.process_time() - spent) / CROWD
+
+
+def _others(url: str, ours: dict[int, float]) -> Iterator[Row]:
+    full = bool(os.environ.get("WINK_BENCH_FULL"))
+    sizes = (1, 10, 50, 200) if full else (1, 10, 50)
+    for calls in sizes:
+        seconds = cpu(lambda calls=calls: raw_sdk(f"{url}/k{calls}", calls), rounds=2)  # type: ignore[misc]
+        yield Row(f"K={calls}: hand-written loop on the raw OpenAI SDK", seconds * 1e3, "ms")
+    missing = [peer.name for peer in PEERS if not peer.installed]
+    if missing:
+        print(f"skipped {', '.join(missing)}: python -m bench.peers install", file=sys.stderr)
+    present = [peer for peer in PEERS if peer.installed]
+    for calls in sizes:
+        spent = {peer.name: peer.measure(f"{url}/k{calls}", calls=calls) for peer in present}
+        for name, seconds in spent.items():
+            yield Row(f"K={calls}: {name}", seconds * 1e3, "ms", ratio=seconds / ours[calls], baseline="ours")
+        if spent:
+            times = min(spent.values()) / ours[calls]
+            yield Row(
+                f"K={calls}: times cheaper than the cheapest", times, "x", TIMES_CHEAPER.get(calls), better="more"
+            )
+    for peer in present:
+        wall, seconds = peer.measure_crowd(f"{url}/k10/d20", calls=10, runs=CROWD)
+        yield Row(f"{CROWD} runs at once: {peer.name}, wall", wall, "s")
+        yield Row(f"{CROWD} runs at once: {peer.name}, CPU per run", seconds * 1e3, "ms")
+
+
+def raw_sdk(url: str, calls: int) -> Report:
+    """What one would write by hand on the vendor's client."""
+    import openai
+
+    client = _clients.setdefault(url, openai.OpenAI(api_key=KEY, base_url=f"{url}/v1"))
+    schema = {"type": "object", "properties": {}, "additionalProperties": True}
+    tools: Any = [
+        {"type": "function", "name": name, "description": "A tool.", "parameters": schema, "strict": False}
+        for name in ("alpha", "beta")
+    ]
+    history: list[Any] = [{"role": "developer", "content": "You work."}]
+    while True:
+        response = client.responses.create(model="gpt-5.6", input=history, tools=tools, store=False)
+        history += [item.to_dict() for item in response.output]
+        wanted = [item for item in response.output if item.type == "function_call"]
+        if not wanted:
+            return Report(**json.loads(response.output_text))
+        for item in wanted:
+            json.loads(item.arguments)
+            history.append({"type": "function_call_output", "call_id": item.call_id, "output": "done"})
+
+
+_clients: dict[str, Any] = {}
