@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.cli.conftest import Wink
 
+ROOT = Path(__file__).parents[2]
 GUEST = ("--params", "Guest.name=Ada")
 READ = {"call": "read_section", "arguments": {"section_key": "house"}}
 BOOK = {"call": "book", "arguments": {"room": "sea"}}
@@ -95,3 +97,15 @@ def test_explain_says_what_a_run_would_do(wink: Wink) -> None:
 def test_explain_as_json_has_the_sections(wink: Wink) -> None:
     told = wink.json("explain", "desk:template", *GUEST, "--open", "house", "-a", script(wink))
     assert [section["state"]["visibility"] for section in told["sections"]] == ["full", "full"]
+
+
+def test_a_missing_extra_is_one_line_and_not_a_traceback(wink: Wink) -> None:
+    script = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.extras import hide_extras; hide_extras()\n"
+        "from weakincentives.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = wink.process("python", "-c", script, "run", "desk:template", *GUEST, "-q", "-a", "openai:gpt-5.6")
+    assert done.returncode == 1
+    assert done.stderr.startswith("wink: ModuleNotFoundError: ")
+    assert done.stderr.endswith("pip install 'weakincentives[openai]'\n")

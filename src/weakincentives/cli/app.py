@@ -53,8 +53,11 @@ def run(name: str, words: Sequence[str]) -> int:
         return stopped.code if isinstance(stopped.code, int) else 2
     except UsageError as error:
         return complain(str(error), 2)
-    except WinkError as error:
-        if os.environ.get("WINK_DEBUG"):
+    except BrokenPipeError:
+        raise
+    except (WinkError, OSError, ImportError) as error:
+        # An import that failed in the user's own program needs its traceback; a missing extra only its message.
+        if os.environ.get("WINK_DEBUG") or (isinstance(error, ImportError) and "pip install" not in str(error)):
             raise
         return complain(f"{type(error).__name__}: {error}", 1)
 
