@@ -1,8 +1,8 @@
 """One process: keys, results, failures, cancelling, retrying, restarts and the limits of a run."""
 
-import threading
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -271,16 +271,26 @@ def test_async_tools_run_in_durable_work_too(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_no_data_is_named(tmp_path: Path) -> None:
+    class Handle:
+        def render(self) -> str:
+            return "a handle"
+
     @tool
     def handle() -> Any:
-        """Return something that cannot be recorded."""
-        return ToolResult("ok", value=threading.Lock())
+        """Return something that can be shown but not recorded."""
+        return ToolResult("ok", value=Handle())
 
-    with (
-        running(tmp_path, [call("handle"), "never"], handle) as loop,
-        pytest.raises(SerdeError, match="cannot be serialised"),
-    ):
+    refused = pytest.raises(SerdeError, match="Handle cannot be serialised; use a dataclass")
+    with running(tmp_path, [call("handle"), "never"], handle) as loop, refused:
         loop.execute(Question("?"), key="a")
+
+
+def test_nothing_is_stored_as_a_pickle(tmp_path: Path) -> None:
+    with running(tmp_path, [call("shout", text="hi"), "HI"], shout) as loop:
+        loop.execute(Question("?"), key="a")
+    with closing(sqlite3.connect(tmp_path / "durable.db")) as database:
+        for table in ("workflow_status", "operation_outputs"):
+            assert set(database.execute(f"SELECT serialization FROM {table}")) == {("wink_tagged_json",)}
 
 
 def test_a_bad_name_and_a_bad_database_are_refused(tmp_path: Path) -> None:

@@ -16,13 +16,16 @@ from weakincentives.durable.database import SCHEMA
 from weakincentives.durable.errors import DurableError, Released
 from weakincentives.durable.lease import FleetLease, Lease, SoleLease
 from weakincentives.durable.limits import QueueLimits
-from weakincentives.durable.store import APPLICATION, Store
+from weakincentives.durable.store import APPLICATION, DIRECT, Store
 from weakincentives.durable.work import Approval, Question
 
 T = TypeVar("T")
 Body = Callable[[Any], Any]
 
-_POLL_SECONDS = 0.1
+# How often a worker looks for new work. Work that was lost by its process waits in the direct queue, and is rare.
+_POLL_SECONDS = 0.2
+_POLL_SECONDS_DIRECT = 0.5
+_POLL_SECONDS_SQLITE = 0.05
 
 
 class Engine:
@@ -180,12 +183,15 @@ class Engine:
             raise
 
     def _register_queue(self, name: str, limits: QueueLimits) -> None:
+        poll = _POLL_SECONDS_DIRECT if name.endswith(DIRECT) else _POLL_SECONDS
+        if self.store.is_sqlite:
+            poll = _POLL_SECONDS_SQLITE
         self.store.client.register_queue(
             name,
             worker_concurrency=limits.concurrency,
             partition_concurrency=limits.tenant_concurrency,
             limiter={"limit": ceil(limits.rate), "period": ceil(limits.rate) / limits.rate} if limits.rate else None,
-            polling_interval_sec=_POLL_SECONDS,
+            polling_interval_sec=poll,
         )
 
 
