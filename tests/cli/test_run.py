@@ -109,3 +109,11 @@ def test_a_missing_extra_is_one_line_and_not_a_traceback(wink: Wink) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("wink: ModuleNotFoundError: ")
     assert done.stderr.endswith("pip install 'weakincentives[openai]'\n")
+
+
+def test_record_keeps_the_run_for_the_viewer(wink: Wink) -> None:
+    from weakincentives.telemetry import RunStore
+
+    wink("run", "desk:template", *GUEST, "-q", "--record", "runs.db", "-a", script(wink, "Hello."))
+    with RunStore(wink.folder / "runs.db") as store:
+        assert [run.prompt_name for run in store.list_runs()] == ["desk"]
