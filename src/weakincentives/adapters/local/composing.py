@@ -1,0 +1,100 @@
+"""How a capable model replies: it sees everything and decides by itself, held to the form of a reply."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from weakincentives.adapters.local.chat import chat
+from weakincentives.adapters.local.constraint import reply_schema
+from weakincentives.adapters.local.decoding import Hear, Watch, write
+from weakincentives.adapters.local.engine import Engine
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
+from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
+
+MAX_CALLS = 16
+_LEAD = '{"answer":"'
+
+
+class Composer:
+    """Decodes one reply: a call or an answer, as one piece of JSON."""
+
+    def __init__(self, engine: Engine, max_tokens: int) -> None:
+        self._engine = engine
+        self._max_tokens = max_tokens
+
+    def reply(self, request: ModelRequest, outlook: Outlook, watch: Watch, heard: Hear) -> ModelReply:
+        keys = [choice.key for choice in outlook.choices]
+        usable = [tool for tool in outlook.tools if keys or tool.name not in OPENING_TOOLS]
+        # A model that calls tools without end is made to answer.
+        tools = usable if len(outlook.calls) < MAX_CALLS else []
+        messages = chat(request)
+        if not tools and request.output is None and not request.tools:
+            written = write(self._engine, messages, watch, heard=heard, max_tokens=self._max_tokens)
+            return _reply(written.text.strip(), (), written.usage, written.whole)
+        answer = AnswerText(heard) if request.output is None else None
+        written = write(
+            self._engine,
+            messages,
+            watch,
+            schema=reply_schema(tools, keys, request.output),
+            heard=None if answer is None else answer.feed,
+            max_tokens=self._max_tokens,
+        )
+        if not written.whole:
+            return _reply(written.text, (), written.usage, False)
+        said = json.loads(written.text)
+        if "tool" in said:
+            call = ToolCall(f"call_{len(outlook.calls) + 1}", said["tool"], json.dumps(said["arguments"]))
+            return _reply("", (call,), written.usage, True)
+        text = said["answer"] if request.output is None else json.dumps(said["answer"], ensure_ascii=False)
+        return _reply(text, (), written.usage, True)
+
+
+class AnswerText:
+    """Hands on the text of an answer while its JSON is still being written."""
+
+    def __init__(self, heard: Hear) -> None:
+        self._heard = heard
+        self._raw = ""
+        self._told = 0
+
+    def feed(self, piece: str) -> None:
+        self._raw += piece
+        if not self._raw.startswith(_LEAD):
+            return
+        body = self._raw[len(_LEAD) :]
+        end = _closing_quote(body)
+        safe = body[:end] if end is not None else body[: _complete(body)]
+        text: Any = json.loads(f'"{safe}"')
+        if len(text) > self._told:
+            self._heard(text[self._told :])
+            self._told = len(text)
+
+
+def _closing_quote(body: str) -> int | None:
+    escaped = False
+    for index, character in enumerate(body):
+        if escaped:
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif character == '"':
+            return index
+    return None
+
+
+def _complete(body: str) -> int:
+    """How much of an unfinished JSON string can be read: not a half escape, not half a surrogate pair."""
+    for start in range(max(0, len(body) - 12), len(body)):
+        if body[start] == "\\" and (start == 0 or body[start - 1] != "\\"):
+            try:
+                json.loads(f'"{body[start:]}"').encode()
+            except ValueError:
+                return start
+    return len(body)
+
+
+def _reply(text: str, calls: tuple[ToolCall, ...], usage: Any, whole: bool) -> ModelReply:
+    stop = "tool_calls" if calls else "end" if whole else "length"
+    return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop)  # type: ignore[arg-type]

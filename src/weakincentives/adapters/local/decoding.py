@@ -1,0 +1,117 @@
+"""Lets a model write: text, or JSON that is held to a schema, until it is done or somebody says stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weakincentives.adapters.local.engine import Engine, EngineError
+from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.limits import Deadline, TokenUsage
+
+ChatMessage = Mapping[str, str]
+Hear = Callable[[str], None]
+
+
+class Stopped(Exception):
+    """Whoever asked is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """When to stop decoding."""
+
+    prompt_name: str
+    deadline: Deadline | None = None
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        if self.stopped.is_set():
+            raise Stopped
+        if self.deadline is not None and self.deadline.expired:
+            raise DeadlineExceededError(
+                f"The deadline of '{self.prompt_name}' passed while the local model was working.",
+                prompt_name=self.prompt_name,
+                phase="response",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a model wrote, what it took, and whether it came to its end."""
+
+    text: str
+    usage: TokenUsage
+    whole: bool
+
+
+def write(
+    engine: Engine,
+    messages: Sequence[ChatMessage],
+    watch: Watch,
+    *,
+    schema: Mapping[str, Any] | None = None,
+    heard: Hear | None = None,
+    max_tokens: int,
+    temperature: float = 0.0,
+) -> Written:
+    """Decode one reply to these messages."""
+    watch.check()
+    parts: list[str] = []
+    finish, usage = "", TokenUsage()
+
+    def hear(chunk: Mapping[str, Any]) -> bool:
+        nonlocal finish, usage
+        watch.check()
+        for choice in chunk.get("choices", ()):
+            text = choice["delta"].get("content") or ""
+            finish = choice.get("finish_reason") or finish
+            if text:
+                parts.append(text)
+                if heard is not None:
+                    heard(text)
+        if (spent := chunk.get("usage")) is not None:
+            usage = TokenUsage(
+                input_tokens=spent["prompt_tokens"],
+                output_tokens=spent["completion_tokens"],
+                cached_tokens=spent.get("prompt_tokens_details", {}).get("cached_tokens", 0),
+            )
+        return False
+
+    request: dict[str, Any] = {
+        "messages": list(messages),
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "cache_prompt": True,
+        "stream_options": {"include_usage": True},
+    }
+    if schema is not None:
+        request["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
+    else:
+        request["repeat_penalty"] = 1.1
+    try:
+        engine.chat(request, hear)
+    except EngineError as error:
+        raise refusal(error, engine, watch.prompt_name) from error
+    return Written("".join(parts), usage, finish != "length")
+
+
+def refusal(error: EngineError, engine: Engine, prompt_name: str) -> PromptEvaluationError:
+    """The runtime's refusal in the words of a run."""
+    if error.kind == "exceed_context_size_error":
+        return too_long(error.facts.get("n_prompt_tokens", 0), engine, prompt_name)
+    return PromptEvaluationError(
+        f"The local model refused the request of '{prompt_name}': {error}", prompt_name=prompt_name, phase="request"
+    )
+
+
+def too_long(tokens: int, engine: Engine, prompt_name: str) -> PromptEvaluationError:
+    name, size = engine.settings.path.name, engine.settings.context
+    return PromptEvaluationError(
+        f"The conversation of '{prompt_name}' has {tokens:,} tokens, and {name} is loaded with room for {size:,}. "
+        "Summarize more sections, or take a model with a longer context: LocalAdapter('model.gguf', context=...).",
+        prompt_name=prompt_name,
+        phase="request",
+    )

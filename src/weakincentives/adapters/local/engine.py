@@ -1,0 +1,184 @@
+"""One loaded GGUF file: llama.cpp in this process, shared by everything that asks for the same file.
+
+The runtime brings a local HTTP listener along; only its tokenizer is used, under a key that this process alone knows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Listener = Callable[[Mapping[str, Any]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a loaded file depends on; equal settings share one engine."""
+
+    path: Path
+    context: int
+    threads: int
+    embedding: bool = False
+
+
+class EngineError(Exception):
+    """The runtime refused a request; `kind` is its word for why."""
+
+    def __init__(self, message: str, kind: str = "", facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.facts = facts or {}
+
+
+class Engine:
+    """A model that is ready to answer; calls from several threads queue up."""
+
+    def __init__(self, settings: Settings) -> None:
+        runtime = _runtime()
+        self.settings = settings
+        self._key = secrets.token_hex(16)
+        params = runtime.CommonParams()
+        params.model.path = str(settings.path)
+        params.n_ctx = settings.context
+        params.n_parallel = 1
+        # Small batches, so that a deadline can stop the reading of a long prompt.
+        params.n_batch = params.n_ubatch = settings.context if settings.embedding else 256
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings.threads
+        params.embedding = settings.embedding
+        params.warmup = False
+        params.use_jinja = True
+        params.verbosity = -1
+        params.ui = False
+        params.n_threads_http = 1
+        params.api_keys = [self._key]
+        try:
+            self._server = runtime.Server(params)
+        except RuntimeError as error:
+            raise EngineError(f"llama.cpp cannot load '{settings.path}': is it a GGUF model file? ({error})") from error
+        self._http: http.client.HTTPConnection | None = None
+        self._lock = threading.Lock()
+        self.facts: Mapping[str, Any] = self._ask("GET", "/v1/models")["data"][0]["meta"]
+
+    @property
+    def parameters(self) -> int:
+        """How many weights the model has."""
+        return int(self.facts.get("n_params", 0))
+
+    def chat(self, request: Mapping[str, Any], heard: Listener) -> None:
+        """Decode; `heard` gets every chunk, the reading of the prompt included, and stops it by returning True."""
+        failed: list[Mapping[str, Any]] = []
+        raised: list[BaseException] = []
+
+        def hear(chunk: Mapping[str, Any]) -> bool:
+            if "error" in chunk:
+                failed.append(chunk["error"])
+                return True
+            try:
+                return heard(chunk)
+            except BaseException as error:
+                raised.append(error)
+                return True
+
+        self._server.handle_chat_completions({**request, "stream": True, "return_progress": True}, hear)
+        if raised:
+            raise raised[0]
+        if failed:
+            raise EngineError(str(failed[0].get("message", failed[0])), str(failed[0].get("type", "")), failed[0])
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A unit vector for each text."""
+        answer = self._server.handle_embeddings({"input": list(texts)})
+        if "error" in answer:
+            raise EngineError(str(answer["error"].get("message")), str(answer["error"].get("type", "")))
+        return [item["embedding"] for item in answer["data"]]
+
+    def count(self, text: str) -> int:
+        """Exactly how many tokens the model reads for this text."""
+        return len(self._ask("POST", "/tokenize", {"content": text})["tokens"])
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+        with self._lock:
+            for attempt in (1, 2):
+                if self._http is None:
+                    self._http = http.client.HTTPConnection(self._server.listening_address.partition("//")[2])
+                try:
+                    self._http.request(method, path, None if body is None else json.dumps(body), headers)
+                    response = self._http.getresponse()
+                    answer = json.loads(response.read())
+                    break
+                except (http.client.HTTPException, ConnectionError):
+                    self._http.close()
+                    self._http = None
+                    if attempt == 2:
+                        raise
+        if response.status != 200:
+            raise EngineError(str(answer))
+        return answer
+
+    def close(self) -> None:
+        """Free the model; waits for a running call to end."""
+        with self._lock:
+            if self._http is not None:
+                self._http.close()
+                self._http = None
+            self._server = None
+
+
+class _Shelf:
+    """Every engine of this process, with the number of its users."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engines: dict[tuple[int, Settings], tuple[Engine, int]] = {}
+
+    def take(self, settings: Settings) -> Engine:
+        key = (os.getpid(), settings)
+        with self._lock:
+            engine, users = self._engines.get(key) or (Engine(settings), 0)
+            self._engines[key] = (engine, users + 1)
+        return engine
+
+    def give_back(self, settings: Settings) -> None:
+        key = (os.getpid(), settings)
+        with self._lock:
+            if key not in self._engines:
+                return
+            engine, users = self._engines.pop(key)
+            if users > 1:
+                self._engines[key] = (engine, users - 1)
+                return
+        engine.close()
+
+    def clear(self) -> None:
+        with self._lock:
+            engines = [engine for (pid, _), (engine, _) in self._engines.items() if pid == os.getpid()]
+            self._engines.clear()
+        for engine in engines:
+            engine.close()
+
+
+SHELF = _Shelf()
+atexit.register(SHELF.clear)
+
+
+def usable_threads() -> int:
+    """One core stays free: llama.cpp's threads wait for each other by spinning, so a shared core slows all of them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(8, cores - 1))
+
+
+def _runtime() -> Any:
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise ImportError("LocalAdapter needs an extra: pip install 'weakincentives[local]'") from error
+    return xllamacpp

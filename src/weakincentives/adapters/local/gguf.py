@@ -1,0 +1,139 @@
+"""Writes all-MiniLM-L6-v2 as a GGUF file, the one form that llama.cpp reads.
+
+The package registry carries this model as safetensors and vocabulary only. Both formats are a header and raw numbers,
+so the numbers are copied as they are and no numeric package is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+ALIGNMENT = 32
+_NAMES = (
+    (r"embeddings\.word_embeddings\.", "token_embd."),
+    (r"embeddings\.position_embeddings\.", "position_embd."),
+    (r"embeddings\.token_type_embeddings\.", "token_types."),
+    (r"embeddings\.LayerNorm\.", "token_embd_norm."),
+    (r"encoder\.layer\.(\d+)\.attention\.self\.query\.", r"blk.\1.attn_q."),
+    (r"encoder\.layer\.(\d+)\.attention\.self\.key\.", r"blk.\1.attn_k."),
+    (r"encoder\.layer\.(\d+)\.attention\.self\.value\.", r"blk.\1.attn_v."),
+    (r"encoder\.layer\.(\d+)\.attention\.output\.dense\.", r"blk.\1.attn_output."),
+    (r"encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.", r"blk.\1.attn_output_norm."),
+    (r"encoder\.layer\.(\d+)\.intermediate\.dense\.", r"blk.\1.ffn_up."),
+    (r"encoder\.layer\.(\d+)\.output\.dense\.", r"blk.\1.ffn_down."),
+    (r"encoder\.layer\.(\d+)\.output\.LayerNorm\.", r"blk.\1.layer_output_norm."),
+)
+
+
+def write_bert(folder: Path, target: Path) -> None:
+    """Turn `config.json`, `vocab.txt` and `model.safetensors` of a BERT encoder into `target`, all or nothing."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    vocabulary = vocabulary[: config["vocab_size"]]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+    try:
+        with os.fdopen(descriptor, "wb") as out, (folder / "model.safetensors").open("rb") as weights:
+            _write(out, _metadata(config, vocabulary), weights)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _metadata(config: Mapping[str, Any], vocabulary: Sequence[str]) -> dict[str, Any]:
+    return {
+        "general.architecture": "bert",
+        "general.name": "all-MiniLM-L6-v2",
+        "general.file_type": 0,
+        "bert.block_count": config["num_hidden_layers"],
+        "bert.context_length": config["max_position_embeddings"],
+        "bert.embedding_length": config["hidden_size"],
+        "bert.feed_forward_length": config["intermediate_size"],
+        "bert.attention.head_count": config["num_attention_heads"],
+        "bert.attention.layer_norm_epsilon": float(config["layer_norm_eps"]),
+        "bert.attention.causal": False,
+        "bert.pooling_type": 1,
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.pre": "jina-v2-en",
+        "tokenizer.ggml.token_type_count": config["type_vocab_size"],
+        "tokenizer.ggml.tokens": [_word_piece(piece) for piece in vocabulary],
+        "tokenizer.ggml.token_type": [3 if _special(piece) else 1 for piece in vocabulary],
+        "tokenizer.ggml.padding_token_id": vocabulary.index("[PAD]"),
+        "tokenizer.ggml.unknown_token_id": vocabulary.index("[UNK]"),
+        "tokenizer.ggml.cls_token_id": vocabulary.index("[CLS]"),
+        "tokenizer.ggml.bos_token_id": vocabulary.index("[CLS]"),
+        "tokenizer.ggml.seperator_token_id": vocabulary.index("[SEP]"),
+        "tokenizer.ggml.eos_token_id": vocabulary.index("[SEP]"),
+        "tokenizer.ggml.mask_token_id": vocabulary.index("[MASK]"),
+    }
+
+
+def _special(piece: str) -> bool:
+    return piece.startswith("[") and piece.endswith("]") and len(piece) > 2
+
+
+def _word_piece(piece: str) -> str:
+    """llama.cpp marks the start of a word; BERT's vocabulary marks its continuation."""
+    if _special(piece):
+        return piece
+    return piece[2:] if piece.startswith("##") else "\u2581" + piece
+
+
+def _write(out: BinaryIO, metadata: Mapping[str, Any], weights: BinaryIO) -> None:
+    header_size = struct.unpack("<Q", weights.read(8))[0]
+    header = json.loads(weights.read(header_size))
+    start = 8 + header_size
+    tensors = [(name, header[source]) for source, name in _renamed(header)]
+    out.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
+    for key, value in metadata.items():
+        out.write(_text(key) + _value(value))
+    offset = 0
+    for name, tensor in tensors:
+        shape = tensor["shape"][::-1]
+        out.write(_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset))
+        begin, end = tensor["data_offsets"]
+        offset += _padded(end - begin)
+    out.write(bytes(_padded(out.tell()) - out.tell()))
+    for _, tensor in tensors:
+        begin, end = tensor["data_offsets"]
+        weights.seek(start + begin)
+        out.write(weights.read(end - begin))
+        out.write(bytes(_padded(end - begin) - (end - begin)))
+
+
+def _renamed(header: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for source, tensor in header.items():
+        for pattern, name in _NAMES:
+            if tensor.get("dtype") == "F32" and (match := re.match(pattern, source)):
+                yield source, match.expand(name) + source[match.end() :]
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _text(value)
+    if isinstance(value[0], str):
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(_text(item) for item in value)
+    return struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)

@@ -1,0 +1,90 @@
+"""A request as a reader sees it: what is asked, what can be opened, what was read and called so far."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weakincentives.prompt import SectionVisibility, Span, Tool
+from weakincentives.runtime import Message, ModelRequest
+
+OPENING_TOOLS = ("read_section", "open_sections")
+_HEADING = re.compile(r"^#{1,6} +(?:(?:\d+\.)+ +)?(.+?)\s*$", re.MULTILINE)
+_KEY = re.compile(r'key "([^"]+)"')
+_SUFFIX = "\n---\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A summarized section that can be opened now."""
+
+    key: str
+    title: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """`question` is the last open section of the prompt; `material` is what was opened or returned by tools."""
+
+    question: str
+    choices: tuple[Choice, ...]
+    material: tuple[str, ...]
+    opened: tuple[str, ...]
+    calls: tuple[tuple[str, str], ...]
+    tools: tuple[Tool[Any, Any], ...]
+
+
+def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
+    """Read a request; without `spans` the whole prompt is the question and nothing can be told apart."""
+    text = next((message.text for message in request.messages if message.role == "system"), "")
+    question, material, choices = text, [], []
+    for span in spans:
+        part = text[span.start : span.end]
+        if span.visibility is SectionVisibility.SUMMARY:
+            choices.append(_choice(".".join(span.path), part))
+        elif span.decided_by == "declared":
+            question = _body(part) or question
+        else:
+            material.append(part)
+    opened, calls = [], []
+    for message in request.messages:
+        for call in message.tool_calls:
+            calls.append((call.name, call.arguments))
+            opened += _keys(call.arguments) if call.name in OPENING_TOOLS else []
+        if message.role == "tool" and message.success:
+            material.append(message.text)
+            choices += _nested(message)
+    offered = tuple(tool for tool in request.tools if tool.name not in request.revoked)
+    left = {choice.key: choice for choice in choices if choice.key not in opened}
+    return Outlook(question, tuple(left.values()), tuple(material), tuple(opened), tuple(calls), offered)
+
+
+def _choice(key: str, part: str) -> Choice:
+    heading = _HEADING.search(part)
+    title = heading[1] if heading else key
+    summary = _body(part).partition(_SUFFIX)[0].strip()
+    return Choice(key, title, " ".join(summary.split()))
+
+
+def _nested(message: Message) -> list[Choice]:
+    """Summarized sections within a section that was read."""
+    parts = [part for part in re.split(r"(?=^#{1,6} )", message.text, flags=re.MULTILINE) if _SUFFIX in part]
+    found = ((_KEY.search(part.rpartition(_SUFFIX)[2]), part) for part in parts)
+    return [_choice(key[1], part) for key, part in found if key]
+
+
+def _body(part: str) -> str:
+    return _HEADING.sub("", part, count=1).strip()
+
+
+def _keys(arguments: str) -> list[str]:
+    try:
+        given = json.loads(arguments)
+    except ValueError:
+        return []
+    keys = given.get("section_keys") or [given.get("section_key")]
+    return [key for key in keys if isinstance(key, str)]

@@ -1,0 +1,61 @@
+"""How well sections and sentences fit a question: by an embedding model, or by shared words where none is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import mul
+from typing import Protocol
+
+from weakincentives.adapters.local.lexical import bm25
+from weakincentives.adapters.local.sentences import clauses
+from weakincentives.adapters.local.vectors import Vectors
+
+# How much a shared rare word adds to the similarity of a sentence; measured in bench/local.
+WORD_WEIGHT = 0.05
+
+
+class Relevance(Protocol):
+    """Scores between about 0 and 1, comparable within one way of scoring; `enough` is a good match."""
+
+    name: str
+    enough: float
+
+    def sections(self, question: str, choices: Sequence[tuple[str, str]]) -> list[float]:
+        """A score for each (title, summary)."""
+
+    def sentences(self, question: str, texts: Sequence[str]) -> list[float]:
+        """A score for each text."""
+
+
+class WordRelevance:
+    """Shared words alone."""
+
+    name = "shared words"
+    enough = 0.45
+
+    def sections(self, question: str, choices: Sequence[tuple[str, str]]) -> list[float]:
+        return self.sentences(question, [f"{title} {summary}" for title, summary in choices])
+
+    def sentences(self, question: str, texts: Sequence[str]) -> list[float]:
+        return [score / (score + 5) for score in bm25(question, texts)]
+
+
+class VectorRelevance:
+    """Similarity of meaning; for sentences, shared words count a little as well."""
+
+    enough = 0.4
+
+    def __init__(self, vectors: Vectors, name: str) -> None:
+        self.name = name
+        self._vectors = vectors
+
+    def sections(self, question: str, choices: Sequence[tuple[str, str]]) -> list[float]:
+        asked = self._vectors.once([question])[0]
+        pieces = [clauses(title, summary) for title, summary in choices]
+        vectors = iter(self._vectors.of([text for texts in pieces for text in texts]))
+        return [max(sum(map(mul, asked, next(vectors))) for _ in texts) for texts in pieces]
+
+    def sentences(self, question: str, texts: Sequence[str]) -> list[float]:
+        asked = self._vectors.once([question])[0]
+        near = [sum(map(mul, asked, vector)) for vector in self._vectors.of(texts)]
+        return [score + WORD_WEIGHT * shared for score, shared in zip(near, bm25(question, texts), strict=True)]

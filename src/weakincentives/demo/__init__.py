@@ -1,0 +1,1 @@
+"""A support desk for a fictional product: the agent that `./run` shows."""

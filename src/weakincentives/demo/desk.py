@@ -1,0 +1,68 @@
+"""The prompt of the support desk: the handbook as summaries, each with its tools, and the customer's question last.
+
+The question comes last because it is the only part that changes: everything before it stays the same from run to run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from weakincentives.demo.handbook import pages
+from weakincentives.demo.store import Store
+from weakincentives.demo.tools import desk_tools
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Section, SectionVisibility
+from weakincentives.resources import Binding, ResourceRegistry
+
+QUESTIONS = (
+    "Where is order FH-20417 right now?",
+    "There is a burnt smell coming from the power supply, what should I do?",
+    "What is the price of a new pump for the Tower?",
+    "I will be travelling for two weeks in July, how do my herbs survive?",
+    "Please refund 20 euros for order FH-20391, it arrived damaged.",
+    "My strawberry seeds have not come up after two weeks, is that normal?",
+)
+
+_INSTRUCTIONS = """\
+You answer customers of Fernhill, who makes the indoor garden Sprig. The handbook below is summarized. Open the section
+that answers the question, use the tools that come with it, and answer in one to three sentences from what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the customer asks."""
+
+    text: str
+
+
+@cache
+def template(visibility: SectionVisibility = SectionVisibility.SUMMARY) -> PromptTemplate[None]:
+    """The desk's prompt; with FULL, the whole handbook at once."""
+    tools = desk_tools()
+    handbook: list[Section[None]] = [
+        MarkdownSection(
+            title=page.title,
+            key=page.key,
+            template=page.body,
+            summary=page.summary,
+            visibility=visibility,
+            tools=tools.get(page.key, ()),
+        )
+        for page in pages()
+    ]
+    return PromptTemplate(
+        ns="demo",
+        key="support-desk",
+        name="support desk",
+        sections=[
+            MarkdownSection(title="Task", key="task", template=_INSTRUCTIONS),
+            *handbook,
+            MarkdownSection[Question](title="Question", key="question", template="${text}"),
+        ],
+        resources=ResourceRegistry.of(Binding(Store, lambda _: Store())),
+    )
+
+
+def ask(question: str) -> Prompt[None]:
+    """The prompt for one question, on a database of its own."""
+    return Prompt(template()).bind(Question(question))
