@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -90,7 +91,8 @@ async def call_async(steps: Generator[Step, Any, T]) -> T:
     async def perform(step: Step) -> Any:
         if isinstance(step, ScopedResourceContext):
             return await step.aclose()
-        value = await asyncio.to_thread(step)
+        # A coroutine function only makes its coroutine when it is called, so it needs no thread.
+        value = step() if _is_async(step) else await asyncio.to_thread(step)
         return await value if inspect.isawaitable(value) else value
 
     value: Any = None
@@ -112,6 +114,10 @@ def side_by_side(functions: Sequence[Callable[[], T]]) -> list[T]:
     with ThreadPoolExecutor(min(len(functions), MAX_SIDE_BY_SIDE)) as pool:
         futures = [pool.submit(contextvars.copy_context().run, function) for function in functions]
         return [future.result() for future in futures]
+
+
+def _is_async(step: Callable[[], Any]) -> bool:
+    return inspect.iscoroutinefunction(step.func if isinstance(step, functools.partial) else step)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -83,6 +83,7 @@ class InnerLoop:
         self._visibility_overrides = visibility_overrides
         self._tools: list[Tool[Any, Any]] = []
         self._hosted: list[HostedTool[Any]] = []
+        self._names: tuple[str, ...] = ()
         self._refs: list[ToolRef] = []
         self._hosted_refs: list[ToolRef] = []
         self._seen_overrides: Any = None
@@ -272,7 +273,7 @@ class InnerLoop:
                 retries=reply.retries,
                 response_id=reply.response_id,
                 messages=len(request.messages),
-                tools=(*(tool.name for tool in request.tools), *(tool.name for tool in request.hosted_tools)),
+                tools=self._offered_names(),
                 revoked=tuple(sorted(request.revoked)),
                 timestamp=self._now(),
             )
@@ -287,6 +288,11 @@ class InnerLoop:
                 paused=reply.stop_reason == "pause",
             )
         )
+
+    def _offered_names(self) -> tuple[str, ...]:
+        if len(self._names) != len(self._tools) + len(self._hosted):
+            self._names = (*(tool.name for tool in self._tools), *(tool.name for tool in self._hosted))
+        return self._names
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> OpenSectionsResult | None:
         used = {key: self._run.turns for o in outcomes if (key := self.executor.sections.get(o.name))}

@@ -6,6 +6,7 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from weakincentives.session.errors import SessionError
@@ -85,6 +86,7 @@ class DeclaredSlices:
 DECLARED = DeclaredSlices()
 
 
+@lru_cache(maxsize=1024)
 def reducer_methods(slice_type: type) -> dict[type, tuple[Callable[..., Any], ...]]:
     """The reducer methods of a class, inherited ones included, by event."""
     names: dict[type, dict[str, None]] = {}
@@ -96,6 +98,7 @@ def reducer_methods(slice_type: type) -> dict[type, tuple[Callable[..., Any], ..
     return {event: tuple(getattr(slice_type, name) for name in found) for event, found in names.items()}
 
 
+@lru_cache(maxsize=1024)
 def makeable(slice_type: type) -> bool:
     """Whether the class can be made without arguments."""
     try:

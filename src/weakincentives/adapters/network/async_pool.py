@@ -99,10 +99,13 @@ class AsyncPool:
             raise Failure(f"Cannot connect to {endpoint.host}:{endpoint.port}: {reason}.") from None
 
     def _release(self, connection: _Connection, incoming: Incoming) -> None:
-        if incoming.keep_alive and len(self._idle) < MAX_IDLE:
-            self._idle.append((connection, time.monotonic()))
-        else:
+        if not incoming.keep_alive or len(self._idle) >= MAX_IDLE:
             connection.discard()
+            return
+        now = time.monotonic()
+        self._idle.append((connection, now))
+        if now - self._idle[0][1] > IDLE_SECONDS:
+            self._idle.popleft()[0].discard()
 
 
 class AsyncPooledStream:

@@ -16,7 +16,7 @@ from weakincentives.adapters.network.sse import EventReader
 from weakincentives.adapters.network.wire import Outgoing
 
 RECEIVE = 64 * 1024
-MAX_IDLE = 100
+MAX_IDLE = 1000
 IDLE_SECONDS = 60.0
 
 
@@ -103,10 +103,13 @@ class Pool:
         return sock
 
     def _release(self, connection: _Connection, incoming: Incoming) -> None:
-        if incoming.keep_alive and len(self._idle) < MAX_IDLE:
-            self._idle.append((connection.sock, time.monotonic()))
-        else:
+        if not incoming.keep_alive or len(self._idle) >= MAX_IDLE:
             connection.discard()
+            return
+        now = time.monotonic()
+        self._idle.append((connection.sock, now))
+        if now - self._idle[0][1] > IDLE_SECONDS:
+            self._idle.popleft()[0].close()
 
 
 class PooledStream:
