@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,12 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.En
         import sqlalchemy as sa
     except ImportError as error:
         raise DurableError("Durable work needs its engine: pip install 'weakincentives[durable]'") from error
+
+    # A handler of its own keeps the engine from printing; what it logs goes where the program's logging says.
+    log = logging.getLogger("dbos")
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
+        log.setLevel(logging.WARNING)
 
     if not url.startswith("sqlite"):
         return sa.create_engine(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from math import ceil
@@ -152,8 +151,6 @@ class Engine:
 
     def _launch(self, bodies: dict[str, Body], queues: dict[str, QueueLimits], max_attempts: int) -> None:
         identity = self._lease.join()
-        # A handler of its own keeps the engine from printing; what it logs goes where the program's logging says.
-        logging.getLogger("dbos").addHandler(logging.NullHandler())
         try:
             self._served = tuple(queues)
             for queue, limits in queues.items():

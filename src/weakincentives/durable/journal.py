@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from weakincentives.durable.files import Patch, difference, patched
 from weakincentives.errors import SerdeError
+from weakincentives.filesystem import InMemorySnapshot
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.serde import tagged
 from weakincentives.session import Session, Slice, Snapshot
@@ -34,7 +36,7 @@ class SliceChange:
 
 @dataclass(frozen=True, slots=True)
 class ResourceChange:
-    """A resource now holds `state`, its own snapshot as tagged JSON text."""
+    """A resource now holds `state`: its own snapshot, or a `Patch` of it, as tagged JSON text."""
 
     protocol: type
     state: str
@@ -66,15 +68,17 @@ def recording(session: Session, resources: ScopedResourceContext, run: Callable[
 
 def replay(change: Change, session: Session, resources: ScopedResourceContext) -> None:
     """Bring session and resources to where the recorded step left them, and tell the observers."""
-    for each in change.slices:
-        target: Slice[Any] = session[each.slice_type]
-        if each.kept == len(target):
-            for item in each.items:
+    for slice_change in change.slices:
+        target: Slice[Any] = session[slice_change.slice_type]
+        if slice_change.kept == len(target):
+            for item in slice_change.items:
                 target.append(item)
         else:
-            target.seed((*target.all()[: each.kept], *each.items))
-    for resource in change.resources:
-        resources.get(resource.protocol).restore(tagged.load(json.loads(resource.state)))
+            target.seed((*target.all()[: slice_change.kept], *slice_change.items))
+    for each in change.resources:
+        resource: Any = resources.get(each.protocol)
+        state = tagged.load(json.loads(each.state))
+        resource.restore(patched(resource.snapshot(), state) if isinstance(state, Patch) else state)
     for s, i in change.heard:
         session.announce(change.slices[s].items[i])
 
@@ -101,6 +105,9 @@ def _resource_changes(before: Mapping[type, Any], after: Mapping[type, Any]) -> 
             continue
         if type(state) in _not_data:
             continue
+        old = before.get(protocol)
+        if isinstance(state, InMemorySnapshot) and isinstance(old, InMemorySnapshot):
+            state = difference(old, state)
         try:
             changes.append(ResourceChange(protocol, json.dumps(tagged.dump(state), separators=(",", ":"))))
         except SerdeError:
