@@ -20,12 +20,19 @@ def cpu(work: Work, *, rounds: int = 7, clock: Clock = time.process_time) -> flo
 
 def compare(*works: Work, rounds: int = 7, clock: Clock = time.process_time) -> tuple[float, ...]:
     """CPU seconds of one call of each work, measured in turns so that their ratios are fair."""
-    calls = [_calls_per_round(work, clock) for work in works]
-    best = [float("inf")] * len(works)
-    for _ in range(rounds):
-        for index, work in enumerate(works):
-            best[index] = min(best[index], _round(work, calls[index], clock))
-    return tuple(best)
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        calls = [_calls_per_round(work, clock) for work in works]
+        best = [float("inf")] * len(works)
+        for _ in range(rounds):
+            for index, work in enumerate(works):
+                best[index] = min(best[index], _round(work, calls[index], clock))
+        return tuple(best)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _calls_per_round(work: Work, clock: Clock) -> int:
@@ -34,14 +41,7 @@ def _calls_per_round(work: Work, clock: Clock) -> int:
 
 
 def _round(work: Work, calls: int, clock: Clock) -> float:
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        start = clock()
-        for _ in repeat(None, calls):
-            work()
-        return (clock() - start) / calls
-    finally:
-        if enabled:
-            gc.enable()
+    start = clock()
+    for _ in repeat(None, calls):
+        work()
+    return (clock() - start) / calls

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from weakincentives.adapters.openai import OpenAIAdapter as OpenAIAdapter
     from weakincentives.adapters.scripted import ScriptedAdapter as ScriptedAdapter
     from weakincentives.errors import (
+        BudgetExceededError as BudgetExceededError,
+        DeadlineExceededError as DeadlineExceededError,
         PromptEvaluationError as PromptEvaluationError,
         ToolValidationError as ToolValidationError,
         WinkError as WinkError,
@@ -70,8 +72,10 @@ _HOMES = {
     "Append": "session",
     "Binding": "resources",
     "Budget": "limits",
+    "BudgetExceededError": "errors",
     "ClaudeAgentSDKAdapter": "adapters.claude_agent_sdk",
     "Deadline": "limits",
+    "DeadlineExceededError": "errors",
     "HostFilesystem": "filesystem",
     "HostedTool": "prompt",
     "InMemoryFilesystem": "filesystem",
