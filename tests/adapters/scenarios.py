@@ -247,7 +247,9 @@ def deadline_in_mid_run(subject: Subject) -> None:
     with subject.stage(Turn(calls=(call("note", text="a"),)), Turn("Late.", delay=30)) as stage:
         session = Session()
         try:
-            stage.adapter.evaluate(prompt(), session=session, deadline=Deadline.after(0.3))
+            stage.adapter.evaluate(
+                prompt(), session=session, deadline=Deadline.after(getattr(subject, "patience", 0.3))
+            )
         except DeadlineExceededError:
             pass
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.servers.anthropic_sse import AnthropicServer
+from tests.servers.claude_cli import CliServer
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.prompt import (
     MarkdownSection,
@@ -77,11 +77,11 @@ def prompt(*sections: MarkdownSection[Any], output: Any = None, **more: Any) -> 
     return made
 
 
-def adapter(api: AnthropicServer, model: str = MODEL, **more: Any) -> ClaudeAgentSDKAdapter:
+def adapter(api: CliServer, model: str = MODEL, **more: Any) -> ClaudeAgentSDKAdapter:
     return ClaudeAgentSDKAdapter(model, api_key="not-a-key", base_url=api.url, **more)
 
 
-def processes(api: AnthropicServer) -> list[int]:
+def processes(api: CliServer) -> list[int]:
     """Every process that was told of this server: the CLI and all below it."""
     mark = f"ANTHROPIC_BASE_URL={api.url}\0".encode()
     return [

@@ -7,26 +7,26 @@ import pytest
 pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip install 'weakincentives[claude]'")
 
 from tests.adapters.claude_agent_sdk.cli_runs import Notes, adapter, prompt, section, tool
-from tests.servers.anthropic_sse import AnthropicServer, Reply, ToolUse, call, say
+from tests.servers.claude_cli import CliServer, call, say
+from tests.servers.turn import Call, Turn
 from weakincentives.prompt import SectionVisibility, VisibilityExpansionRequired, VisibilityOverrides
 from weakincentives.runtime import MainLoop, PromptRendered, RunRestarted, ToolInvoked, ToolsInjected
 from weakincentives.session import Session
 
-READ = "mcp__wink__read_section"
-KEEP = "mcp__wink__keep"
+READ, KEEP = "read_section", "keep"
 
 
-def read(*keys: str) -> Reply:
-    return Reply(tuple(ToolUse(READ, {"section_key": key}) for key in keys))
+def read(*keys: str) -> Turn:
+    return Turn(calls=tuple(Call(READ, {"section_key": key}) for key in keys))
 
 
 def test_a_tool_appears_in_the_same_turn_as_its_section() -> None:
     session = Session()
-    with AnthropicServer([read("notes"), call(KEEP, text="one"), say("kept")]) as api:
+    with CliServer([read("notes"), call(KEEP, text="one"), say("kept")]) as api:
         summarized = section("notes", summarized=True, tools=(tool("keep"),))
         response = adapter(api).evaluate(prompt(section("task"), summarized), session=session)
     assert response.text == "kept"
-    assert [set(names) for names in api.tool_names] == [{READ}, {READ, KEEP}, {READ, KEEP}]
+    assert api.offers == [{READ}, {READ, KEEP}, {READ, KEEP}]
     assert session[Notes].latest() == Notes(("one",))
     assert [event.tool_names for event in session[ToolsInjected].all()] == [("keep",)]
     assert len(session[PromptRendered].all()) == 1
@@ -34,57 +34,55 @@ def test_a_tool_appears_in_the_same_turn_as_its_section() -> None:
 
 
 def test_a_model_that_takes_tools_by_mid_conversation_message_gets_them_too() -> None:
-    with AnthropicServer([read("notes"), call(KEEP, text="one"), say("kept")]) as api:
+    with CliServer([read("notes"), call(KEEP, text="one"), say("kept")]) as api:
         summarized = section("notes", summarized=True, tools=(tool("keep"),))
         run = adapter(api, model="claude-opus-5")
         run.evaluate(prompt(summarized), session=Session())
-    assert [set(names) for names in api.tool_names] == [{READ}, {READ, KEEP}, {READ, KEEP}]
+    assert api.offers == [{READ}, {READ, KEEP}, {READ, KEEP}]
 
 
 def test_several_sections_open_in_one_turn() -> None:
     session = Session()
     sections = [section(key, summarized=True, tools=(tool(f"keep_{key}"),)) for key in ("a", "b")]
-    with AnthropicServer([read("a", "b"), call("mcp__wink__keep_b", text="two"), say("ok")]) as api:
+    with CliServer([read("a", "b"), call("keep_b", text="two"), say("ok")]) as api:
         adapter(api).evaluate(prompt(*sections), session=session)
-    assert set(api.tool_names[1]) == {READ, "mcp__wink__keep_a", "mcp__wink__keep_b"}
+    assert api.offers[1] == {READ, "keep_a", "keep_b"}
     assert session[Notes].latest() == Notes(("two",))
 
 
 def test_a_section_inside_a_section_opens_after_it() -> None:
     inner = section("inner", summarized=True, tools=(tool("keep_inner"),))
     outer = section("outer", summarized=True, tools=(tool("keep_outer"),), children=[inner])
-    with AnthropicServer(
-        [read("outer"), read("outer.inner"), call("mcp__wink__keep_inner", text="x"), say("ok")]
-    ) as api:
+    with CliServer([read("outer"), read("outer.inner"), call("keep_inner", text="x"), say("ok")]) as api:
         adapter(api).evaluate(prompt(outer), session=Session())
-    assert [len(names) for names in api.tool_names] == [1, 2, 3, 3]
+    assert [len(names) for names in api.offers] == [1, 2, 3, 3]
 
 
 def test_reading_a_section_without_tools_changes_no_list() -> None:
-    with AnthropicServer([read("notes"), say("ok")]) as api:
+    with CliServer([read("notes"), say("ok")]) as api:
         adapter(api).evaluate(prompt(section("notes", summarized=True)), session=Session())
-    assert api.tool_names == [(READ,), (READ,)]
-    assert "All of notes." in str(api.tool_results()[0]["content"])
+    assert api.offers == [{READ}, {READ}]
+    assert "All of notes." in str(api.results()[0]["content"])
 
 
 def test_the_tools_of_a_closed_section_are_refused_though_the_cli_still_lists_them() -> None:
     session = Session()
     script = [
         read("notes"),
-        call("mcp__wink__collapse_section", section_key="notes"),
+        call("collapse_section", section_key="notes"),
         call(KEEP, text="one"),
         say("ok"),
     ]
-    with AnthropicServer(script) as api:
+    with CliServer(script) as api:
         summarized = section("notes", summarized=True, tools=(tool("keep"),))
         adapter(api).evaluate(prompt(summarized, allow_collapse=True), session=session)
-    assert KEEP in api.tool_names[-1]
+    assert KEEP in api.offers[-1]
     assert not session[ToolInvoked].latest().success
-    assert "closed" in api.tool_results()[0]["content"]
+    assert "closed" in api.results()[0]["content"]
 
 
 def test_without_dynamic_tools_the_caller_is_asked_to_start_again() -> None:
-    with AnthropicServer([read("notes")]) as api:
+    with CliServer([read("notes")]) as api:
         summarized = section("notes", summarized=True, tools=(tool("keep"),))
         run = adapter(api, dynamic_tools=False)
         with pytest.raises(VisibilityExpansionRequired) as caught:
@@ -95,10 +93,10 @@ def test_without_dynamic_tools_the_caller_is_asked_to_start_again() -> None:
 
 def test_the_main_loop_starts_again_with_the_section_open() -> None:
     session = Session()
-    with AnthropicServer([read("notes"), call(KEEP, text="one"), say("kept")]) as api:
+    with CliServer([read("notes"), call(KEEP, text="one"), say("kept")]) as api:
         summarized = section("notes", summarized=True, tools=(tool("keep"),))
         run = adapter(api, dynamic_tools=False)
         response = MainLoop().execute(prompt(summarized), session=session, adapter=run)
     assert response.text == "kept"
-    assert api.tool_names == [(READ,), (KEEP,), (KEEP,)]
+    assert api.offers == [{READ}, {KEEP}, {KEEP}]
     assert len(session[RunRestarted].all()) == 1

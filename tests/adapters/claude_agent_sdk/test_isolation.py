@@ -12,17 +12,17 @@ import pytest
 pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip install 'weakincentives[claude]'")
 
 from tests.adapters.claude_agent_sdk.cli_runs import adapter, prompt, section
-from tests.servers.anthropic_sse import AnthropicServer, call, say
+from tests.servers.claude_cli import CliServer, call, say
 from weakincentives.session import Session
 
 
 def test_the_cli_and_its_commands_see_no_variable_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_PASSWORD", "secret")
-    with AnthropicServer([call("Bash", command="env", description="look"), say("ok")]) as api:
+    with CliServer([call("Bash", command="env", description="look"), say("ok")]) as api:
         adapter(api, allowed_cli_tools=("Bash",), env={"GIVEN": "1"}).evaluate(
             prompt(section("task")), session=Session()
         )
-    printed = api.tool_results()[0]["content"]
+    printed = api.results()[0]["content"]
     assert "GIVEN=1" in printed
     assert "DATABASE_PASSWORD" not in printed
 
@@ -30,26 +30,26 @@ def test_the_cli_and_its_commands_see_no_variable_of_ours(monkeypatch: pytest.Mo
 def test_the_users_own_instructions_stay_out_unless_asked_for(tmp_path: Path) -> None:
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / "CLAUDE.md").write_text("Always answer in rhyme.")
-    with AnthropicServer([say("ok")] * 2) as api:
+    with CliServer([say("ok")] * 2) as api:
         adapter(api).evaluate(prompt(section("task")), session=Session())
         adapter(api, setting_sources=("user",)).evaluate(prompt(section("task")), session=Session())
-    assert ["rhyme" in str(request) for request in api.requests] == [False, True]
+    assert ["rhyme" in str(request.json) for request in api.requests] == [False, True]
 
 
 def test_the_cli_talks_to_the_model_and_to_nobody_else() -> None:
-    with AnthropicServer([say("ok")]) as api, socket.create_server(("127.0.0.1", 0)) as proxy:
+    with CliServer([say("ok")]) as api, socket.create_server(("127.0.0.1", 0)) as proxy:
         url = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         env = {"HTTPS_PROXY": url, "HTTP_PROXY": url, "NO_PROXY": "127.0.0.1"}
         adapter(api, env=env).evaluate(prompt(section("task")), session=Session())
         proxy.setblocking(False)
         with pytest.raises(BlockingIOError):
             proxy.accept()
-    assert set(api.paths) == {"/v1/messages?beta=true"}
+    assert {request.target for request in api.requests} == {"/v1/messages?beta=true"}
 
 
 def test_a_run_leaves_no_files_behind(tmp_path: Path) -> None:
     before = set(os.listdir(tempfile.gettempdir()))
-    with AnthropicServer([say("ok")]) as api:
+    with CliServer([say("ok")]) as api:
         adapter(api).evaluate(prompt(section("task")), session=Session())
     assert not [name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("wink-claude-")]
     assert not list(tmp_path.iterdir())

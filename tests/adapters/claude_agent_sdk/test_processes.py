@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip install 'weakincentives[claude]'")
 
 from tests.adapters.claude_agent_sdk.cli_runs import Words, adapter, processes, prompt, section, tool
-from tests.servers.anthropic_sse import AnthropicServer, Hang, call, say
+from tests.servers.claude_cli import HANG, CliServer, call, say
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import ToolContext, ToolResult
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc"), reason="processes ar
 
 
 def test_an_answered_run_leaves_no_process() -> None:
-    with AnthropicServer([say("ok")]) as api:
+    with CliServer([say("ok")]) as api:
         adapter(api).evaluate(prompt(section("task")), session=Session())
         assert processes(api) == []
 
 
 def test_a_deadline_in_mid_run_leaves_no_process() -> None:
-    with AnthropicServer([Hang()]) as api:
+    with CliServer([HANG]) as api:
         with pytest.raises(DeadlineExceededError):
             adapter(api).evaluate(prompt(section("task")), session=Session(), deadline=Deadline.after(1))
         assert len(api.requests) == 1
@@ -37,7 +37,7 @@ def test_a_deadline_in_mid_run_leaves_no_process() -> None:
 
 
 def test_a_deadline_while_the_cli_runs_a_command_leaves_no_process() -> None:
-    with AnthropicServer([call("Bash", command="sleep 60", description="wait")]) as api:
+    with CliServer([call("Bash", command="sleep 60", description="wait")]) as api:
         run = adapter(api, allowed_cli_tools=("Bash",))
         with pytest.raises(DeadlineExceededError):
             run.evaluate(prompt(section("task")), session=Session(), deadline=Deadline.after(1.5))
@@ -45,7 +45,7 @@ def test_a_deadline_while_the_cli_runs_a_command_leaves_no_process() -> None:
 
 
 def test_a_budget_that_is_used_up_leaves_no_process() -> None:
-    with AnthropicServer([call("mcp__wink__keep", text="one"), Hang()]) as api:
+    with CliServer([call("keep", text="one"), HANG]) as api:
         run = adapter(api)
         with pytest.raises(BudgetExceededError, match="max_turns=1"):
             run.evaluate(prompt(section("task", tools=(tool("keep"),))), session=Session(), budget=Budget(max_turns=1))
@@ -56,14 +56,14 @@ def test_an_error_of_ours_in_mid_run_leaves_no_process() -> None:
     def answer_wrongly(params: Words, *, context: ToolContext) -> ToolResult[None]:
         return "not a result"  # type: ignore[return-value]
 
-    with AnthropicServer([call("mcp__wink__break", text="one")]) as api:
+    with CliServer([call("break", text="one")]) as api:
         with pytest.raises(PromptEvaluationError, match="return a ToolResult"):
             adapter(api).evaluate(prompt(section("task", tools=(tool("break", answer_wrongly),))), session=Session())
         assert processes(api) == []
 
 
 def test_a_stream_that_nobody_finishes_leaves_no_process() -> None:
-    with AnthropicServer([say("one two three")]) as api:
+    with CliServer([say("one two three")]) as api:
         stream = adapter(api).stream(prompt(section("task")), session=Session())
         next(stream)
         stream.close()
@@ -78,7 +78,7 @@ def test_killing_our_process_kills_the_cli() -> None:
         "adapter(Api).evaluate(prompt(section('task')), session=Session())"
     )
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    with AnthropicServer([Hang()]) as api:
+    with CliServer([HANG]) as api:
         with subprocess.Popen([sys.executable, "-c", program, api.url], env={"PYTHONPATH": path}) as ours:
             assert api.wait_for_requests(1)
             watched = [os.pidfd_open(pid) for pid in processes(api)]

@@ -3,42 +3,52 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from tests.servers.anthropic_sse import Reply, Text, ToolUse, events
+from tests.servers.claude_cli import CliServer
+from tests.servers.loopback import Received
+from tests.servers.turn import Call, Turn as Scripted
 from weakincentives.adapters.claude_agent_sdk.wire import Turn, opening, unseen, usage
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime.messages import Message, ToolCall
 
 
-def turn_of(*blocks: Text | ToolUse) -> Turn:
+def events(text: str, *calls: Call) -> list[Any]:
+    """What the service streams for such a message."""
+    asked = Received("POST", "/v1/messages", {}, b'{"stream": true, "messages": []}')
+    rendered = CliServer().render(Scripted(text, calls), asked).events or ()
+    return [json.loads(event.partition(b"data: ")[2]) for event in rendered]
+
+
+def turn_of(text: str, *calls: Call) -> Turn:
     turn = Turn()
-    for event in events(Reply(blocks, input_tokens=10, output_tokens=5, cached_tokens=3), "claude-sonnet-5", 0):
+    for event in events(text, *calls):
         turn.feed(event)
     return turn
 
 
 def test_a_text_message_becomes_a_reply() -> None:
-    reply = turn_of(Text("hello big world")).reply()
-    assert (reply.text, reply.stop_reason, reply.response_id) == ("hello big world", "end", "msg_0000")
+    reply = turn_of("hello big world").reply()
+    assert (reply.text, reply.stop_reason, reply.response_id) == ("hello big world", "end", "msg_0")
     assert reply.items == (json.dumps({"type": "text", "text": "hello big world"}),)
 
 
 def test_only_calls_of_our_tools_are_calls_for_us() -> None:
-    turn = turn_of(Text("two"), ToolUse("mcp__wink__add", {"a": 1}), ToolUse("Read", {"file_path": "x"}))
-    assert turn.reply().tool_calls == (ToolCall("toolu_00_01", "add", '{"a": 1}'),)
+    turn = turn_of("two", Call("add", {"a": 1}), Call("Read", {"file_path": "x"}))
+    assert turn.reply().tool_calls == (ToolCall("toolu_0_0", "add", '{"a": 1}'),)
     assert turn.uses_cli_tools
 
 
 def test_a_structured_answer_is_not_work_of_the_cli() -> None:
-    turn = turn_of(ToolUse("StructuredOutput", {"n": 1}))
+    turn = turn_of("", Call("StructuredOutput", {"n": 1}))
     assert turn.stopped_for_output
     assert not turn.uses_cli_tools
 
 
 def test_text_and_structured_answers_are_streamed() -> None:
     turn = Turn()
-    blocks = (Text("a b"), ToolUse("StructuredOutput", {"n": 1}), ToolUse("mcp__wink__add", {"a": 1}))
-    assert [piece for event in events(Reply(blocks), "m", 0) if (piece := turn.feed(event))] == ["a ", "b", '{"n": 1}']
+    streamed = events("a b", Call("StructuredOutput", {"n": 1}), Call("add", {"a": 1}))
+    assert "".join(turn.feed(event) for event in streamed) == 'a b{"n": 1}'
 
 
 def test_cached_input_counts_as_input() -> None:

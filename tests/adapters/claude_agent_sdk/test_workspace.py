@@ -12,14 +12,14 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 from claude_agent_sdk import HookMatcher
 
 from tests.adapters.claude_agent_sdk.cli_runs import adapter, prompt, section, tool
-from tests.servers.anthropic_sse import AnthropicServer, Failure, call, say
+from tests.servers.claude_cli import CliServer, call, refuse, say
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.prompt import WorkspaceSection
 from weakincentives.runtime import ModelCalled, ToolInvoked
 from weakincentives.session import Session
 
-BROKEN = Failure(400, "invalid_request_error")
+BROKEN = refuse(400, "invalid_request_error")
 
 
 @pytest.fixture
@@ -31,18 +31,18 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def test_the_tools_of_the_cli_are_off_by_default() -> None:
-    with AnthropicServer([say("ok")]) as api:
+    with CliServer([say("ok")]) as api:
         adapter(api).evaluate(prompt(section("task", tools=(tool("keep"),))), session=Session())
-    assert api.tool_names == [("mcp__wink__keep",)]
+    assert api.offers == [{"keep"}]
 
 
 def test_named_tools_work_on_the_files_of_the_workspace(workspace: Path) -> None:
     session = Session()
     script = [call("Read", file_path="plan.md"), call("Write", file_path="done.md", content="yes"), say("ok")]
-    with AnthropicServer(script) as api:
+    with CliServer(script) as api:
         run = adapter(api, allowed_cli_tools=("Read", "Write"))
         run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=session)
-    assert set(api.tool_names[0]) == {"Read", "Write"}
+    assert api.offers[0] == {"Read", "Write"}
     assert (workspace / "done.md").read_text() == "yes"
     assert [event.stop_reason for event in session[ModelCalled].all()] == ["pause", "pause", "end"]
     invoked = [(event.name, event.params, event.success) for event in session[ToolInvoked].all()]
@@ -54,31 +54,31 @@ def test_named_tools_work_on_the_files_of_the_workspace(workspace: Path) -> None
 
 def test_named_tools_stay_inside_the_workspace(workspace: Path) -> None:
     outside = workspace.parent / "outside.md"
-    with AnthropicServer([call("Write", file_path=str(outside), content="no"), say("ok")]) as api:
+    with CliServer([call("Write", file_path=str(outside), content="no"), say("ok")]) as api:
         run = adapter(api, allowed_cli_tools=("Write",))
         run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=Session())
-    assert api.tool_results()[0]["is_error"]
+    assert api.results()[0]["is_error"]
     assert not outside.exists()
 
 
 def test_a_rule_allows_less_than_a_name(workspace: Path) -> None:
     script = [call("Bash", command="echo yes"), call("Bash", command="touch no"), say("ok")]
-    with AnthropicServer(script) as api:
+    with CliServer(script) as api:
         run = adapter(api, allowed_cli_tools=("Bash(echo:*)",))
         run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=Session())
-    assert [api.tool_results(turn)[0]["is_error"] for turn in (1, 2)] == [False, True]
+    assert [api.results(turn)[0]["is_error"] for turn in (1, 2)] == [False, True]
 
 
 def test_a_hook_decides_on_tools_of_the_cli_and_never_sees_ours(workspace: Path) -> None:
     seen: list[str] = []
 
-    async def refuse(data: Any, call_id: str | None, context: Any) -> Any:
+    async def deny(data: Any, call_id: str | None, context: Any) -> Any:
         seen.append(data["tool_name"])
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny"}}
 
-    script = [call("mcp__wink__keep", text="one"), call("Write", file_path="a.md", content="x"), say("ok")]
-    with AnthropicServer(script) as api:
-        hooks = {"PreToolUse": [HookMatcher(hooks=[refuse])]}
+    script = [call("keep", text="one"), call("Write", file_path="a.md", content="x"), say("ok")]
+    with CliServer(script) as api:
+        hooks = {"PreToolUse": [HookMatcher(hooks=[deny])]}
         run = adapter(api, allowed_cli_tools=("Write",), hooks=hooks)
         sections = (WorkspaceSection(HostFilesystem(workspace)), section("task", tools=(tool("keep"),)))
         run.evaluate(prompt(*sections), session=Session())
@@ -88,7 +88,7 @@ def test_a_hook_decides_on_tools_of_the_cli_and_never_sees_ours(workspace: Path)
 
 def test_a_failed_run_is_undone_when_asked(workspace: Path) -> None:
     script = [call("Write", file_path="new.md", content="x"), call("Bash", command="rm plan.md"), *[BROKEN] * 9]
-    with AnthropicServer(script) as api:
+    with CliServer(script) as api:
         run = adapter(api, allowed_cli_tools=("Write", "Bash"), rollback_on_failure=True)
         with pytest.raises(PromptEvaluationError):
             run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=Session())
@@ -96,7 +96,7 @@ def test_a_failed_run_is_undone_when_asked(workspace: Path) -> None:
 
 
 def test_a_failed_run_keeps_what_it_did_unless_asked(workspace: Path) -> None:
-    with AnthropicServer([call("Write", file_path="new.md", content="x"), *[BROKEN] * 9]) as api:
+    with CliServer([call("Write", file_path="new.md", content="x"), *[BROKEN] * 9]) as api:
         run = adapter(api, allowed_cli_tools=("Write",))
         with pytest.raises(PromptEvaluationError):
             run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=Session())
