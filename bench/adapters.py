@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bench.floor import Floor, Report
@@ -46,7 +47,9 @@ async def done_async(params: Words, *, context: ToolContext) -> ToolResult[None]
 
 def template(tools: int = 2, handler: Callable[..., Any] = done) -> PromptTemplate[Report]:
     names = ["alpha", "beta", *(f"spare_{number}" for number in range(tools - 2))]
-    offered = [Tool(name=name, description="A tool.", handler=handler, params_type=Words) for name in names]
+    offered: list[Tool[Any, Any]] = [
+        Tool(name=name, description="A tool.", handler=handler, params_type=Words) for name in names
+    ]
     section = MarkdownSection(title="Task", key="task", template="You work.", tools=offered)
     made: PromptTemplate[Report] = PromptTemplate[Report](ns="bench", key="run", sections=[section])
     return made
@@ -90,7 +93,7 @@ def rows() -> Iterator[Row]:
 def _by_calls(url: str, calls: int, goal: float | None, ours: dict[int, float]) -> Iterator[Row]:
     floor, prompts = Floor(url), template()
     adapters = [make(f"{url}/k{calls}") for make in ADAPTERS.values()]
-    works = [lambda adapter=adapter: run(adapter, prompts) for adapter in adapters]  # type: ignore[misc]
+    works = [partial(run, adapter, prompts) for adapter in adapters]
     for work in works:
         work()
     least, *measured = compare(lambda: floor.run(calls), *works, rounds=9)
@@ -126,7 +129,7 @@ def _tools(url: str) -> Iterator[Row]:
         adapter = make(f"{url}/k10")
         sizes = (10, 100, 500)
         prompts = [template(size) for size in sizes]
-        works = [lambda one=one: run(adapter, one) for one in prompts]  # type: ignore[misc]
+        works = [partial(run, adapter, one) for one in prompts]
         few, some, many = compare(*works, rounds=9)
         for size, seconds in zip(sizes, (few, some, many), strict=True):
             yield Row(f"T={size} tools, K=10: {name}", seconds * 1e3, "ms")
@@ -155,7 +158,7 @@ def _others(url: str, ours: dict[int, float]) -> Iterator[Row]:
     full = bool(os.environ.get("WINK_BENCH_FULL"))
     sizes = (1, 10, 50, 200) if full else (1, 10, 50)
     for calls in sizes:
-        seconds = cpu(lambda calls=calls: raw_sdk(f"{url}/k{calls}", calls), rounds=2)  # type: ignore[misc]
+        seconds = cpu(partial(raw_sdk, f"{url}/k{calls}"), rounds=2)
         yield Row(f"K={calls}: hand-written loop on the raw OpenAI SDK", seconds * 1e3, "ms")
     missing = [peer.name for peer in PEERS if not peer.installed]
     if missing:
@@ -176,7 +179,7 @@ def _others(url: str, ours: dict[int, float]) -> Iterator[Row]:
         yield Row(f"{CROWD} runs at once: {peer.name}, CPU per run", seconds * 1e3, "ms")
 
 
-def raw_sdk(url: str, calls: int) -> Report:
+def raw_sdk(url: str) -> Report:
     """What one would write by hand on the vendor's client."""
     import openai
 

@@ -202,8 +202,8 @@ def test_event_hooks_key_providers_middleware_and_subclasses_go_through_the_clie
 
 
 def test_a_key_provider_is_asked_for_every_request() -> None:
-    keys = iter(["sk-first-key", "sk-second-key"])
-    with ResponsesServer(hello) as api, openai.OpenAI(api_key=lambda: next(keys), base_url=f"{api.url}/v1") as made:
+    provided = iter(["sk-first-key", "sk-second-key"])
+    with ResponsesServer(hello) as api, openai.OpenAI(api_key=lambda: next(provided), base_url=f"{api.url}/v1") as made:
         adapter = OpenAIAdapter("m", client=made)
         for _ in range(2):
             adapter.channel().call(ask([SYSTEM]))
