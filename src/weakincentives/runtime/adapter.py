@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import ChainMap
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, SectionVisibility, Tokenizer
@@ -49,10 +50,10 @@ class ProviderAdapter(ABC):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         self.model = model
-        self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = {
-            **self.default_codecs,
-            **(hosted_tool_codecs or {}),
-        }
+        # Chained, not merged: looking up one kind loads only that kind's codec.
+        self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = ChainMap(
+            dict(hosted_tool_codecs or {}), cast("dict[str, HostedToolCodec[Any, Any]]", self.default_codecs)
+        )
         self.output_retries = output_retries
         self._tokenizer = tokenizer
         self._count_tokens = lru_cache(maxsize=8192)(lambda text: self.tokenizer.count(text))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import HostedTool, Prompt, SectionPath, SectionVisibility
+from weakincentives.prompt import Prompt, SectionPath, SectionVisibility
 from weakincentives.prompt.view import View, tool_text
 from weakincentives.runtime.events import SectionState
+from weakincentives.runtime.hosting import hosted_problems
 from weakincentives.runtime.inner_loop import InnerLoopConfig
 from weakincentives.runtime.inventory import inventory
 from weakincentives.session import Session
@@ -110,7 +110,14 @@ def explain(
         route=config.tool_route,
         sections=tuple(_section(view, state, config) for state in states),
         tools=tuple(tool.name for tool in offered),
-        hosted_tools=tuple(_hosted(tool, node.key, config) for node in view.existing() for tool in node.hosted_tools),
+        hosted_tools=tuple(
+            HostedToolExplanation(tool.name, tool.kind, key, "" if problem is None else str(problem))
+            for (key, tool), problem in hosted_problems(
+                ((node.key, tool) for node in view.existing() for tool in node.hosted_tools),
+                config.hosted_tool_codecs,
+                config.adapter,
+            )
+        ),
         text_tokens=count(rendered.text),
         tool_tokens=sum(count(tool_text(tool)) for tool in offered),
         full_tokens=sum(state.full_tokens + state.tool_tokens for state in states),
@@ -130,14 +137,3 @@ def _section(view: View, state: SectionState, config: InnerLoopConfig) -> Sectio
     else:
         how = f"restarts with {', '.join(tool.name for tool in opening.tools)}"
     return SectionExplanation(state, f"{how}, about {tokens:,} tokens", tokens)
-
-
-def _hosted(tool: HostedTool[Any], section_key: str, config: InnerLoopConfig) -> HostedToolExplanation:
-    codec = config.hosted_tool_codecs.get(tool.kind)
-    if codec is None:
-        return HostedToolExplanation(tool.name, tool.kind, section_key, f"{config.adapter} has no such kind")
-    try:
-        codec.serialize(tool)
-    except PromptEvaluationError as error:
-        return HostedToolExplanation(tool.name, tool.kind, section_key, str(error))
-    return HostedToolExplanation(tool.name, tool.kind, section_key)

@@ -6,9 +6,8 @@ outcome. Everything it knows between two effects is in the session, so a run can
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +37,7 @@ from weakincentives.runtime.events import (
     ToolsWithdrawn,
 )
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.hosting import Owned, check_hosted, hosted_outputs
 from weakincentives.runtime.inventory import Count, inventory
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
 from weakincentives.runtime.response import PromptResponse
@@ -160,9 +160,7 @@ class InnerLoop:
         base = self.prompt.begin(self.session, self._visibility_overrides)
         view = self.prompt.view(self.session)
         rendered = self.prompt.template.rendered(view)
-        for node in view.existing():
-            for hosted in node.hosted_tools:
-                self._check_hosted(hosted)
+        self._check_hosted([(node.key, hosted) for node in view.existing() for hosted in node.hosted_tools])
         states = {node.key: base.states[node.index] for node in view.outline.nodes}
         self._run = Run(
             run_id=self.scope.run_id,
@@ -221,6 +219,7 @@ class InnerLoop:
                     phase="render",
                 )
             self._register(ref, tool)
+        self._check_hosted(zip((ref.section_key for ref in self._hosted_refs), self._hosted, strict=True))
         self.executor.revoked = run.revoked
         self.scope.meter.carry(run.usage, turns=run.turns, tool_calls=run.tool_calls)
         return self._unanswered()
@@ -329,7 +328,8 @@ class InnerLoop:
             if known is None and not self.config.supports_dynamic_tools:
                 raise self._restart_for(key)
             if known is None:
-                self._check_hosted(tool)
+                if isinstance(tool, HostedTool):
+                    self._check_hosted([(key, tool)])
                 self._register(ToolRef(key, name), tool)
                 appeared.setdefault(key, []).append(name)
             elif known == key and name in revoked:
@@ -427,35 +427,16 @@ class InnerLoop:
         )
 
     def _hosted_outputs(self) -> Mapping[str, Any]:
-        if not self._hosted:
-            return {}
-        items = [
-            json.loads(item)
-            for message in self.session[Message].view()
-            if message.role == "assistant" and message.provider == self.config.adapter
-            for item in message.items
-        ]
-        outputs = {}
+        messages, codecs = self.session[Message].view(), self.config.hosted_tool_codecs
+        outputs = hosted_outputs(self._hosted, messages, codecs, self.config.adapter, self.prompt.name)
         for tool in self._hosted:
-            output = self.config.hosted_tool_codecs[tool.kind].parse_output(items, tool)
-            if output is not None:
-                outputs[tool.name] = output
+            if tool.name in outputs:
+                output = outputs[tool.name]
                 self.session.dispatch(HostedToolInvoked(tool.name, tool.kind, output, self.scope.run_id, self._now()))
         return outputs
 
-    def _check_hosted(self, tool: Tool[Any, Any] | HostedTool[Any]) -> None:
-        if not isinstance(tool, HostedTool):
-            return
-        codec = self.config.hosted_tool_codecs.get(tool.kind)
-        if codec is None:
-            known = ", ".join(sorted(self.config.hosted_tool_codecs)) or "none"
-            raise PromptEvaluationError(
-                f"Unsupported hosted tool kind '{tool.kind}' for {self.config.adapter} adapter (supported: {known}); "
-                "pass hosted_tool_codecs= to add one.",
-                prompt_name=self.prompt.name,
-                phase="render",
-            )
-        codec.serialize(tool)
+    def _check_hosted(self, owned: Iterable[Owned]) -> None:
+        check_hosted(owned, self.config.hosted_tool_codecs, self.config.adapter, self.prompt.name)
 
     def _register(self, ref: ToolRef, tool: Tool[Any, Any] | HostedTool[Any]) -> None:
         self.executor.sections[ref.name] = ref.section_key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
+from weakincentives.adapters.anthropic.codecs import CODECS
 from weakincentives.adapters.anthropic.wire import PROVIDER, MessagesWire, Route, best_route
 from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
 
@@ -19,6 +20,7 @@ class AnthropicAdapter(ClientAdapter):
     """
 
     name = PROVIDER
+    default_codecs = CODECS
     package = "anthropic"
     path = "/v1/messages"
     client_types = ("Anthropic", "AsyncAnthropic")

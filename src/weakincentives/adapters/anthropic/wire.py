@@ -156,12 +156,12 @@ class MessagesWire(Wire):
     def _add_changes(self, message: Message, request: ModelRequest) -> None:
         self._betas[TOOL_CHANGES] = None
         if message.role == "tools_removed":
-            self._changes += [_change("tool_removal", name) for name in message.tools]
+            self._changes += [_change("tool_removal", self._name(name, request)) for name in message.tools]
             return
         initial = {tool.name for tool in request.tools[: request.initial_tools]}
         initial |= {tool.name for tool in request.hosted_tools[: request.initial_hosted_tools]}
         known = [name for name in message.tools if name in self._declared or name in initial]
-        self._changes += [_change("tool_addition", name) for name in known]
+        self._changes += [_change("tool_addition", self._name(name, request)) for name in known]
         new = [name for name in message.tools if name not in known]
         if not new and any(name in self._declared for name in known):
             self._betas[INLINE_TOOLS] = None
@@ -171,6 +171,13 @@ class MessagesWire(Wire):
             definition = b'{"type":"tool_definition","definition":' + chunk + b"}"
             self._changes.append(b'{"type":"tool_addition","tool":' + definition + b"}")
         self._declared.update(new)
+
+    def _name(self, name: str, request: ModelRequest) -> str:
+        """The name by which the model knows a tool: a server tool's is the vendor's own."""
+        for tool in request.hosted_tools:
+            if tool.name == name:
+                return str(self._codec(tool, request).serialize(tool).get("name", name))
+        return name
 
     def reply(self, body: bytes | bytearray) -> ModelReply:
         return _reply(_decode_answer(body))

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from weakincentives.adapters.litellm.codecs import CODECS
+from weakincentives.adapters.litellm.codecs.web_search import LiteLLMWebSearchCodec
 from weakincentives.adapters.litellm.line import LiteLLMLine, litellm
 from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire
 from weakincentives.adapters.network.channel import NetworkChannel
@@ -32,6 +34,7 @@ class LiteLLMAdapter(ProviderAdapter):
     """
 
     name = PROVIDER
+    default_codecs = CODECS
 
     def __init__(
         self,
@@ -47,7 +50,10 @@ class LiteLLMAdapter(ProviderAdapter):
         sleep_async: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         super().__init__(
-            model, hosted_tool_codecs=hosted_tool_codecs, output_retries=output_retries, tokenizer=tokenizer
+            model,
+            hosted_tool_codecs={"web_search": LiteLLMWebSearchCodec(model), **(hosted_tool_codecs or {})},
+            output_retries=output_retries,
+            tokenizer=tokenizer,
         )
         if client is None:
             require("litellm", "litellm")

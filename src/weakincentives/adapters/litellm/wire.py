@@ -129,6 +129,11 @@ def _assistant(message: Message) -> bytes:
 class _Details(msgspec.Struct):
     cached_tokens: int | None = 0
     reasoning_tokens: int | None = 0
+    web_search_requests: int | None = 0
+
+
+class _ServerTools(msgspec.Struct):
+    web_search_requests: int | None = 0
 
 
 class _Usage(msgspec.Struct):
@@ -136,6 +141,7 @@ class _Usage(msgspec.Struct):
     completion_tokens: int | None = 0
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
+    server_tool_use: _ServerTools | None = None
 
 
 class _Function(msgspec.Struct):
@@ -153,6 +159,7 @@ class _Message(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
     tool_calls: list[_Call] | None = None
+    annotations: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -203,7 +210,7 @@ def _reply(completion: _Completion) -> ModelReply:
         tool_calls=calls,
         usage=_usage(completion.usage),
         stop_reason=stop,
-        items=(_echo(choice.message),),
+        items=(_echo(choice.message), *_annotations(message)),
         response_id=completion.id or "",
         model=completion.model or "",
     )
@@ -216,15 +223,25 @@ def _echo(raw: msgspec.Raw) -> str:
     return encode({"role": "assistant", "content": None, **kept}).decode()
 
 
+def _annotations(message: _Message) -> tuple[str, ...]:
+    """What the answer cites, as an item of its own: only the first item is sent back."""
+    return (
+        (encode({"type": "annotations", "annotations": message.annotations}).decode(),) if message.annotations else ()
+    )
+
+
 def _usage(usage: _Usage | None) -> TokenUsage:
     if usage is None:
         return TokenUsage()
     read, written = usage.prompt_tokens_details, usage.completion_tokens_details
+    # LiteLLM counts searches in one place or the other, depending on the provider.
+    searched = max((part.web_search_requests or 0 for part in (usage.server_tool_use, read) if part), default=0)
     return TokenUsage(
         usage.prompt_tokens or 0,
         usage.completion_tokens or 0,
         (read.cached_tokens or 0) if read else 0,
         (written.reasoning_tokens or 0) if written else 0,
+        searched,
     )
 
 
@@ -232,6 +249,7 @@ class _Delta(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
     tool_calls: list[_Call] | None = None
+    annotations: list[Any] | None = None
 
 
 class _Streamed(msgspec.Struct):
@@ -256,6 +274,7 @@ class ChunkEvents:
         self._text: list[str] = []
         self._refusal: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
+        self._annotations: list[Any] = []
         self._finish: str | None = None
         self._last = _Chunk()
         self._usage: _Usage | None = None
@@ -275,6 +294,7 @@ class ChunkEvents:
                 deltas.append(delta.content)
             if delta.refusal:
                 self._refusal.append(delta.refusal)
+            self._annotations += delta.annotations or ()
             for call in delta.tool_calls or ():
                 self._add_call(call)
         return deltas
@@ -295,5 +315,7 @@ class ChunkEvents:
             message["refusal"] = "".join(self._refusal)
         if self._calls:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+        if self._annotations:
+            message["annotations"] = self._annotations
         choice = _Choice(msgspec.Raw(encode(message)), self._finish)
         return _reply(_Completion([choice], self._last.id, self._last.model, self._usage))

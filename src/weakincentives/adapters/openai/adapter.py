@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
+from weakincentives.adapters.openai.codecs import CODECS
 from weakincentives.adapters.openai.wire import PROVIDER, ResponsesWire, Route, best_route
 
 
@@ -19,6 +20,7 @@ class OpenAIAdapter(ClientAdapter):
     """
 
     name = PROVIDER
+    default_codecs = CODECS
     package = "openai"
     path = "/responses"
     client_types = ("OpenAI", "AsyncOpenAI")

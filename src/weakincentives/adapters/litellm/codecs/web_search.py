@@ -1,0 +1,101 @@
+"""Web search as LiteLLM's `web_search_options`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from weakincentives.adapters.hosted.codec import SettingsCodec
+from weakincentives.adapters.hosted.location import approximate
+from weakincentives.adapters.hosted.reading import Reading, kind_of
+from weakincentives.adapters.hosted.setting import HONOURED, Rule
+from weakincentives.prompt import HostedTool
+from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
+
+# Providers for which LiteLLM itself drops the options, in whole or but for the search itself.
+_NO_SEARCH = frozenset({"xai"})
+_NO_LOCATION = frozenset({"bedrock", "gemini", "groq", "vertex_ai", "vertex_ai_beta"})
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+class _Annotations(msgspec.Struct):
+    annotations: list[Any]
+
+
+class _Place(msgspec.Struct):
+    url: str
+    title: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
+
+
+class _UrlCitation(msgspec.Struct):
+    url_citation: _Place
+
+
+class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
+    """`web_search_options`, for the model's provider where it is known.
+
+    The chat format has no items for searches: the tool counts as used when the answer cites pages.
+    """
+
+    kind = "web_search"
+    adapter = "litellm"
+    config_type = WebSearchConfig
+    honours: ClassVar[Mapping[str, Rule]] = {
+        "geo_hint.country_code": HONOURED,
+        "geo_hint.city": HONOURED,
+        "geo_hint.region": HONOURED,
+        "geo_hint.timezone": HONOURED,
+    }
+
+    def __init__(self, model: str = "") -> None:
+        self._provider = model.partition("/")[0] if "/" in model else ""
+
+    def objection(self, setting: str, settings: Mapping[str, object]) -> str | None:
+        if setting.startswith("geo_hint.") and self._provider in _NO_LOCATION:
+            return f"the litellm adapter cannot honour {setting}: LiteLLM drops it for {self._provider}"
+        return super().objection(setting, settings)
+
+    def declare(self, tool: HostedTool[WebSearchConfig]) -> dict[str, Any]:
+        if self._provider in _NO_SEARCH:
+            raise self._refusal(tool, f"LiteLLM drops a web search for {self._provider}; openai and anthropic have one")
+        options: dict[str, Any] = {}
+        if tool.config.geo_hint is not None:
+            place = approximate(tool.config.geo_hint)
+            options["user_location"] = {"type": "approximate", "approximate": place}
+        return {"web_search_options": options}
+
+    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> WebSearchResult | None:
+        reading = Reading(tool, self.adapter)
+        citations: list[Citation] = []
+        length = 0
+        for item in response_items:
+            if kind_of(item) == "annotations":
+                found = reading.call(item, _Annotations)
+                citations += _citations(reading, found.annotations if found else (), length)
+            else:
+                message = reading.part(item, _Message)
+                text = (message.content if message else None) or ""
+                reading.say(text)
+                length = len(text)
+        if not reading.used():
+            return None
+        sources = dict.fromkeys(citation.url for citation in citations)
+        return WebSearchResult(reading.text, tuple(citations), tuple(sources), tuple(reading.errors))
+
+
+def _citations(reading: Reading, notes: Sequence[Any], length: int) -> list[Citation]:
+    found = []
+    for note in notes:
+        cited = reading.part(note, _UrlCitation) if kind_of(note) == "url_citation" else None
+        if cited is not None:
+            place = cited.url_citation
+            span = reading.span(place.start_index, place.end_index, of=length)
+            found.append(Citation(place.url, place.title or "", span))
+    return found

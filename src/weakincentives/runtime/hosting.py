@@ -1,0 +1,82 @@
+"""The hosted tools of a run: refused before any request where the adapter cannot offer them, read at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.prompt import HostedTool
+from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.messages import Message
+
+Codecs = Mapping[str, HostedToolCodec[Any, Any]]
+Owned = tuple[str, HostedTool[Any]]
+
+
+def check_hosted(owned: Iterable[Owned], codecs: Codecs, adapter: str, prompt_name: str) -> None:
+    """Raise for the first of these tools (each with its section) that the adapter cannot offer."""
+    for _, problem in hosted_problems(owned, codecs, adapter):
+        if problem is not None:
+            problem.prompt_name = problem.prompt_name or prompt_name
+            raise problem
+
+
+def hosted_problems(
+    owned: Iterable[Owned], codecs: Codecs, adapter: str
+) -> Iterator[tuple[Owned, PromptEvaluationError | None]]:
+    """Each tool with the reason why the adapter cannot offer it."""
+    seen: dict[str, Owned] = {}
+    for section_key, tool in owned:
+        first = seen.setdefault(tool.kind, (section_key, tool))
+        yield (section_key, tool), _problem(first, section_key, tool, codecs, adapter)
+
+
+def hosted_outputs(
+    tools: Sequence[HostedTool[Any]], messages: Iterable[Message], codecs: Codecs, adapter: str, prompt_name: str
+) -> dict[str, Any]:
+    """The typed output of each tool that was used, by name, out of the items of all the adapter's answers."""
+    if not tools:
+        return {}
+    items = [
+        json.loads(item)
+        for message in messages
+        if message.role == "assistant" and message.provider == adapter
+        for item in message.items
+    ]
+    outputs = {}
+    for tool in tools:
+        try:
+            output = codecs[tool.kind].parse_output(items, tool)
+        except PromptEvaluationError as error:
+            error.prompt_name = error.prompt_name or prompt_name
+            raise
+        if output is not None:
+            outputs[tool.name] = output
+    return outputs
+
+
+def _problem(
+    first: Owned, section_key: str, tool: HostedTool[Any], codecs: Codecs, adapter: str
+) -> PromptEvaluationError | None:
+    codec = codecs.get(tool.kind)
+    if codec is None:
+        known = ", ".join(sorted(codecs)) or "none"
+        return PromptEvaluationError(
+            f"Unsupported hosted tool kind '{tool.kind}' for {adapter} adapter (supported: {known}); "
+            "pass hosted_tool_codecs= to add one.",
+            phase="render",
+        )
+    if first[1].name != tool.name and getattr(codec, "single", False):
+        return PromptEvaluationError(
+            f"Hosted tools '{first[1].name}' (section '{first[0]}') and '{tool.name}' (section '{section_key}') are "
+            f"both of kind '{tool.kind}', which the {adapter} adapter cannot tell apart; keep one of them, or let "
+            "enabled= choose.",
+            phase="render",
+        )
+    try:
+        codec.serialize(tool)
+    except PromptEvaluationError as error:
+        return error
+    return None

@@ -1,0 +1,24 @@
+"""What fetching pages is configured with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weakincentives.prompt import HostedToolConfig
+from weakincentives.tools.domain import DomainFilter
+from weakincentives.tools.number import check_positive
+
+
+@dataclass(frozen=True, slots=True)
+class WebFetchConfig(HostedToolConfig):
+    """Which domains may be fetched, how often, how much of a page, whether to cite, and whether a copy will do."""
+
+    domain_filter: DomainFilter | None = None
+    max_uses: int | None = None
+    max_content_tokens: int | None = None
+    citations: bool = False
+    allow_cache: bool = True
+
+    def __post_init__(self) -> None:
+        check_positive(self.max_uses, "WebFetchConfig.max_uses")
+        check_positive(self.max_content_tokens, "WebFetchConfig.max_content_tokens")
