@@ -47,7 +47,11 @@ class O200kTokens:
         self._encoding: Any = splintr.Tokenizer.from_pretrained("o200k_base")
 
     def count(self, text: str) -> int:
-        return len(self._encoding.encode(text))
+        try:
+            return len(self._encoding.encode(text))
+        except UnicodeEncodeError:
+            # A lone surrogate has no UTF-8 and goes out as a replacement, too.
+            return len(self._encoding.encode(text.encode("utf-8", "replace").decode()))
 
 
 @cache

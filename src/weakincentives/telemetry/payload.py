@@ -1,7 +1,8 @@
 """Events as JSON that says their types, with long texts kept apart under their hash.
 
-Three tags come on top of those of `serde.tagged`: `{"$": "text", "v": hash}` is a long text, `texts` one that was cut
-into pieces (a rendered prompt, section by section), and `json` a part of the event that other events repeat.
+Four tags come on top of those of `serde.tagged`: `{"$": "text", "v": hash}` is a long text, `texts` one that was cut
+into pieces (a rendered prompt, section by section), `rows` a table of sections or spans, and `json` a part of the event
+that is kept as a text itself, since other events repeat it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import enum
 import logging
 import reprlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -41,9 +42,11 @@ from weakincentives.runtime.messages import Message
 from weakincentives.serde import tagged
 from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
 from weakincentives.telemetry.redaction import REDACTED, Redactor, is_secret_name
+from weakincentives.telemetry.rows import pack_rows, unpack_rows
 
 logger = logging.getLogger("weakincentives.telemetry")
 
+REFERENCES = frozenset({"text", "texts", "json"})
 LONG = 512
 CACHED_TEXTS = 512
 REPR_LENGTH = 400
@@ -107,8 +110,8 @@ class Packer:
         data = self._walk(dump(replace(event, text="", spans=(), sections=())))
         data["v"] = {name: item for name, item in data["v"].items() if name not in elsewhere} | {
             "text": self._keep_pieces(event.text, pieces),
-            "spans": self._keep_json(dump(spans)),
-            "sections": self._keep_json(self._walk(dump(event.sections))),
+            "spans": self._keep_rows(spans),
+            "sections": self._keep_rows(event.sections),
         }
         return data
 
@@ -117,14 +120,20 @@ class Packer:
             return self._walk(dump("".join(pieces)))
         kept = {_hash(piece): piece for piece in pieces}
         self.texts.update(kept)
-        return self._remember(text, {"$": "texts", "v": [_hash(piece) for piece in pieces]}, kept)
+        reference = self._keep_json({"$": "texts", "v": [_hash(piece) for piece in pieces]}, kept)
+        return self._remember(text, reference, kept)
 
-    def _keep_json(self, data: Any) -> Any:
+    def _keep_rows(self, items: Sequence[Any]) -> Any:
+        if not items:
+            return dump(())
+        return self._keep_json({"$": "rows", "v": pack_rows(items, lambda value: self._walk(dump(value)))}, self.texts)
+
+    def _keep_json(self, data: Any, kept: dict[str, str]) -> Any:
         text = msgspec.json.encode(data).decode()
         if len(text) < LONG:
             return data
         key = _hash(text)
-        self.texts[key] = text
+        self.texts[key] = kept[key] = text
         return {"$": "json", "v": key}
 
     def _keep(self, text: str) -> Any:
@@ -149,21 +158,28 @@ class Packer:
         if isinstance(data, str):
             return self._keep(data) if len(data) >= LONG else self.redactor.text(data)
         if isinstance(data, list):
-            if len(data) == 2 and is_secret_name(data[0]) and isinstance(data[1], str):
-                return [data[0], self._secret(data[1])]
             return [self._walk(item) for item in data]
         if not isinstance(data, dict):
             return data
-        if data.get("$") == "str":
+        tag = data.get("$")
+        if tag == "str":
             return self._surrogates(data)
-        if "$" in data:
-            return {"$": data["$"], "v": self._walk(data["v"])}
+        if tag in _MAPPINGS:
+            return {"$": tag, "v": [self._pair(pair) for pair in data["v"]]}
+        if tag is not None:
+            return {"$": tag, "v": self._pair(data["v"]) if tag == "tuple" else self._walk(data["v"])}
         return {
             self.redactor.text(key): self._secret(item)
             if isinstance(item, str) and is_secret_name(key)
             else self._walk(item)
             for key, item in data.items()
         }
+
+    def _pair(self, items: list[Any]) -> list[Any]:
+        """A name and its value, as in a mapping or in headers."""
+        if len(items) == 2 and is_secret_name(items[0]) and isinstance(items[1], str):
+            return [items[0], self._secret(items[1])]
+        return [self._walk(item) for item in items]
 
     def _secret(self, text: str) -> str:
         return REDACTED if text and self.redactor.patterns else text
@@ -176,20 +192,19 @@ class Packer:
         return {"$": "str", "v": b64encode(clean.encode("utf-8", "surrogatepass")).decode()}
 
 
-def references(data: Any) -> Iterable[str]:
-    """The hashes of the texts that packed data needs."""
+def references(data: Any, tags: frozenset[str]) -> Iterator[str]:
+    """The hashes that packed data holds under these tags."""
     if isinstance(data, list):
         for item in data:
-            yield from references(item)
+            yield from references(item, tags)
     elif isinstance(data, dict):
         tag = data.get("$")
-        if tag == "text" or tag == "json":
-            yield data["v"]
-        elif tag == "texts":
-            yield from data["v"]
+        if tag in REFERENCES:
+            if tag in tags:
+                yield from data["v"] if tag == "texts" else [data["v"]]
         else:
             for item in data.values():
-                yield from references(item)
+                yield from references(item, tags)
 
 
 def unpack(data: Any, texts: Mapping[str, str]) -> Any:
@@ -205,6 +220,8 @@ def unpack(data: Any, texts: Mapping[str, str]) -> Any:
         return "".join(texts[key] for key in data["v"])
     if tag == "json":
         return unpack(msgspec.json.decode(texts[data["v"]]), texts)
+    if tag == "rows":
+        return unpack(unpack_rows(data["v"]), texts)
     return {key: unpack(item, texts) for key, item in data.items()}
 
 
@@ -285,13 +302,10 @@ def _dump_parts(value: Any, depth: int) -> Any:
 
 def _placeholder(value: Any) -> Any:
     cls = type(value)
-    try:
-        text = _SHORT.repr(value)[:REPR_LENGTH]
-    except Exception as error:
-        text = f"<repr failed: {type(error).__name__}>"
-    return tagged.dump(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", text))
+    return tagged.dump(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
 
 
+_MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
 _UNKNOWN = f"{UnknownType.__module__}:{UnknownType.__qualname__}"

@@ -24,6 +24,7 @@ from weakincentives.telemetry.schema import SILENT_SECONDS, open_for_reading
 from weakincentives.telemetry.turns import Turn, build_turn
 
 PAGE = 500
+_SHARED, _TEXTS = frozenset({"json"}), frozenset({"text", "texts"})
 _VARIABLES = 500
 
 
@@ -194,12 +195,12 @@ class RunStore:
             f"SELECT run_id, seq, kind, time, turn, payload FROM events WHERE {where} ORDER BY seq LIMIT ?", values
         )
         packed = [msgspec.json.decode(row[-1]) for row in rows]
-        texts = self._texts({key for data in packed for key in references(data)})
-        inner = {key for text in texts.values() if text[:1] in "{[" for key in _inner_references(text, texts)}
-        texts |= self._texts(inner)
+        texts = self._texts({key for data in packed for key in references(data, _SHARED)})
+        packed += [msgspec.json.decode(text) for text in texts.values()]
+        texts |= self._texts({key for data in packed for key in references(data, _TEXTS)})
         return tuple(
             RecordedEvent(run_id, seq, kind, at, turn, load(unpack(data, texts)))
-            for (run_id, seq, kind, at, turn, _), data in zip(rows, packed, strict=True)
+            for (run_id, seq, kind, at, turn, _), data in zip(rows, packed, strict=False)
         )
 
     def _texts(self, keys: Iterable[str]) -> dict[str, str]:
@@ -262,12 +263,6 @@ _RUNS = (
 
 def _summary(row: Sequence[Any]) -> RunSummary:
     return RunSummary(*(*row[:16], TokenUsage(*row[16:20]), *row[20:]))
-
-
-def _inner_references(text: str, texts: dict[str, str]) -> Iterator[str]:
-    """Long texts inside a shared part of an event."""
-    if '"$":"text"' in text:
-        yield from (key for key in references(msgspec.json.decode(text)) if key not in texts)
 
 
 def _escaped(text: str) -> str:

@@ -1,0 +1,121 @@
+"""The recorder: what it costs the agent's own thread, and what a file of runs weighs."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.measure import cpu
+from bench.row import Row
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
+from weakincentives.runtime import Message, ToolInvoked
+from weakincentives.session import Session
+from weakincentives.telemetry import RunStore, record
+
+SECTIONS, TURNS, RUNS = 40, 20, 50
+GOAL_MICROSECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    titles: tuple[str, ...] = ()
+    total: int = 0
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.db"
+        plain = min(running(nullcontext())[0] for _ in range(5))
+        recorded, events = min(running(record(path)) for _ in range(5))
+        each = (recorded - plain) / events * 1e6
+        yield Row(
+            "recording a run, per event in the agent's thread",
+            each,
+            "µs",
+            goal=GOAL_MICROSECONDS,
+            note=f"{events} events",
+        )
+        for name, event in (
+            ("a message", Message(role="user", text="What is the weather in Lisbon? " * 20)),
+            ("a tool call with a mutable result", called({"titles": ["a", "b", "c"] * 10, "total": 30})),
+            ("a tool call with a frozen result", called(Found(("a", "b", "c") * 10, 30))),
+        ):
+            yield Row(
+                f"recording {name}, in the agent's thread", hearing(path, event) * 1e6, "µs", goal=GOAL_MICROSECONDS
+            )
+        weighed = Path(folder) / "weighed.db"
+        text = sum(len(prompt(number).render().text) for number in range(RUNS))
+        for number in range(RUNS):
+            with record(weighed):
+                ScriptedAdapter(["Done."]).evaluate(prompt(number), session=Session())
+        size = weighed.stat().st_size
+        yield Row(
+            f"{RUNS} renders of {SECTIONS} sections in the file",
+            size / 1024,
+            "KiB",
+            ratio=size / text,
+            ratio_goal=0.3,
+            baseline="their texts",
+        )
+        with RunStore(path) as store:
+            run = store.list_runs(1, status="ok")[0]
+            yield Row(f"reading turn {run.turns} back", cpu(lambda: store.turn(run.run_id, run.turns)) * 1e3, "ms")
+
+
+def running(recorder: AbstractContextManager[Any]) -> tuple[float, int]:
+    """CPU seconds of this thread for a run, and its number of events."""
+    session, heard = Session(), [0]
+    script = [call("search", text=f"number {turn}") for turn in range(TURNS - 1)]
+    adapter = ScriptedAdapter([call("read_section", section_key="s0"), *script, "Done."])
+    bound = prompt(0)
+    with recorder:
+        start = time.thread_time()
+        adapter.evaluate(bound, session=session)
+        spent = time.thread_time() - start
+    session.observe(lambda event: heard.__setitem__(0, heard[0] + 1))
+    adapter = ScriptedAdapter([call("read_section", section_key="s0"), *script, "Done."])
+    adapter.evaluate(prompt(0), session=session)
+    return spent, heard[0]
+
+
+def hearing(path: Path, event: object) -> float:
+    """CPU seconds of the agent's thread that the recorder adds to one dispatch."""
+    session = Session()
+    plain = cpu(lambda: session.dispatch(event), clock=time.thread_time)
+    with record(path):
+        return cpu(lambda: session.dispatch(event), clock=time.thread_time) - plain
+
+
+def called(value: object) -> ToolInvoked:
+    return ToolInvoked("search", Query("weather"), ToolResult("Found some.", value), "call_1", run_id="bench")
+
+
+def prompt(closed: int) -> Prompt[None]:
+    """A prompt of forty sections, one of which is summarized."""
+
+    def search(params: Query, *, context: Any) -> ToolResult[Found]:
+        return ToolResult("Found some.", Found(("one", "two"), 2))
+
+    sections = [
+        MarkdownSection(
+            title=f"Section {number}",
+            key=f"s{number}",
+            template=f"What there is to know about {number}. " * 50,
+            summary=f"About {number}.",
+            visibility=SectionVisibility.SUMMARY if number == closed % SECTIONS else SectionVisibility.FULL,
+            tools=[Tool[Query, Found](name="search", description="Search.", handler=search)] if number == 0 else (),
+        )
+        for number in range(SECTIONS)
+    ]
+    return Prompt(PromptTemplate(ns="bench", key="recorder", sections=sections))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.telemetry.agents import prompt, run
+from weakincentives.adapters.scripted import call
+from weakincentives.prompt import Tool, ToolResult
+from weakincentives.runtime import Message, ModelReply, PromptRendered, ToolInvoked
+from weakincentives.session import Session
+from weakincentives.telemetry import Redactor, RunStore, read_run, record
+
+KEY = "sk-" + "ant-api03-" + "Zx81" * 8
+SECRETS = [
+    KEY,
+    "AKIA" + "ABCDEFGHIJKLMNOP",
+    "ghp_" + "a1B2" * 9,
+    "AIza" + "Sy" * 16 + "abc",
+    "hf_" + "abcdEFGH" * 5,
+    "xoxb-" + "123456789012-abcdef",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret[:6])
+def test_a_secret_is_replaced_wherever_it_stands(secret: str) -> None:
+    assert Redactor().text(f"use {secret} please") == "use [redacted] please"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("Authorization: Bearer abc.def-123456", "Authorization: Bearer [redacted]"),
+        ("x-api-key: 0123456789abcdef", "x-api-key: [redacted]"),
+        ('{"api_key": "0123456789"}', '{"api_key": "[redacted]"}'),
+        (json.dumps('{"X-API-Key": "0123456789"}'), json.dumps('{"X-API-Key": "[redacted]"}')),
+        ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "aws_secret_access_key = [redacted]"),
+        ("?access_token=abcdef123456&x=1", "?access_token=[redacted]&x=1"),
+    ],
+)
+def test_what_names_a_secret_stays_and_the_secret_goes(text: str, clean: str) -> None:
+    assert Redactor().text(text) == clean
+
+
+@pytest.mark.parametrize(
+    "text", ["The task-oriented sky-high risk", "max_tokens=4096", "Bearer of bad news", "token counts: 12345678"]
+)
+def test_ordinary_words_stay(text: str) -> None:
+    assert Redactor(variables={}).text(text) == text
+
+
+def test_values_of_secret_environment_variables_are_known() -> None:
+    redactor = Redactor(variables={"MY_SERVICE_TOKEN": "plain-looking-word", "HOME": "/somewhere/quite/long"})
+    assert redactor.text("plain-looking-word at /somewhere/quite/long") == "[redacted] at /somewhere/quite/long"
+
+
+def everything(path: Path) -> str:
+    with RunStore(path) as store:
+        rows = [*store.query("SELECT payload FROM events"), *store.query("SELECT text FROM texts")]
+        rows += store.query("SELECT error, prompt_name FROM runs")
+    return "\n".join(str(row) for row in rows)
+
+
+@dataclass(frozen=True)
+class Headers:
+    pairs: tuple[tuple[str, str], ...]
+    more: dict[Any, Any]
+
+
+def login(params: None, *, context: Any) -> ToolResult[dict[str, Any]]:
+    return ToolResult("Logged in.", {"headers": {"x-api-key": "short1"}, "note": KEY})
+
+
+def test_no_secret_reaches_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    bound = prompt(Tool[None, Any](name="login", description="Log in.", handler=login), intro=f"Key: {KEY}")
+    with record(path):
+        Session().dispatch(Headers((("x-api-key", "short2"),), {"client_secret": "short3", 1: 2}))
+        run(call("login"), ModelReply(text=f"It is {KEY}, {'so ' * 500}"), bound=bound)
+    text = everything(path) + path.read_bytes().decode("latin-1")
+    assert [secret for secret in (KEY, "short1", "short2", "short3") if secret in text] == []
+    assert "[redacted]" in text
+
+
+def test_spans_still_fit_a_redacted_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    response = run(bound=prompt(intro=f"Key: {KEY}. " + "Go on. " * 100), recorder=record(path))
+    rendered = next(event for event in read_run(path, response.run_id) if isinstance(event, PromptRendered))
+    parts = {span.path[0]: rendered.text[span.start : span.end] for span in rendered.spans}
+    assert parts["intro"].startswith("## 1. Intro\n\nKey: [redacted]. Go on.") and parts["intro"].endswith("Go on.")
+    assert parts["guide"].startswith("## 2. Guide\n\nA guide.") and parts["sums"].startswith("## 3. Sums")
+
+
+def test_own_patterns_come_on_top(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    response = run(f"Customer 4711-X, {KEY}", recorder=record(path, redact=[r"\d{4}-X"]))
+    said = [event.text for event in read_run(path, response.run_id) if isinstance(event, Message)]
+    assert said[-1] == "Customer [redacted], [redacted]"
+
+
+def test_redaction_can_be_turned_off(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    response = run(f"It is {KEY}", recorder=record(path, redact=None))
+    assert any(isinstance(event, Message) and KEY in event.text for event in read_run(path, response.run_id))
+
+
+def test_a_second_recorder_may_ask_for_more_and_never_for_less(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with record(path, redact=None), record(path):
+        response = run(f"It is {KEY}")
+    assert KEY not in str(read_run(path, response.run_id))
+
+
+def test_arguments_that_the_model_wrote_are_redacted(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    response = run(call("add", a=1, b=2, password="hunter2-long"), "Done.", recorder=record(path))
+    invoked = [event for event in read_run(path, response.run_id) if isinstance(event, ToolInvoked)]
+    assert json.loads(invoked[0].arguments)["password"] == "[redacted]"
