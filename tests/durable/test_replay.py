@@ -60,6 +60,7 @@ def twice(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     lines = iter([opening, *SCRIPT])
     sessions: list[Session] = []
     filesystems: list[Filesystem] = []
+    heard: list[str] = []
     seen: list[Any] = []
 
     def new_filesystem(_: object) -> Filesystem:
@@ -81,13 +82,23 @@ def twice(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             raise PromptEvaluationError("overloaded", prompt_name="k", phase="request")
         return "done"
 
-    loop = DurableMainLoop("replay", prepare, ScriptedAdapter(model), str(tmp_path / "durable.db"))
-    with loop, observing(lambda session, event: sessions.append(session)):
+    def new_session(task: Task) -> Session:
+        sessions.append(Session())
+        return sessions[-1]
+
+    def hear(session: Session, event: Any) -> None:
+        heard.append(type(event).__name__)
+
+    database = str(tmp_path / "durable.db")
+    loop = DurableMainLoop("replay", prepare, ScriptedAdapter(model), database, new_session=new_session)
+    with loop, observing(hear):
         with pytest.raises(PromptEvaluationError):
             loop.execute(Task("t"), key="a")
+        ran = len(heard)
         loop.store.retry("replay/a")
         assert loop.result("a").text == "done"
-    assert sessions[0] is not sessions[-1] and len(filesystems) == 2
+    assert len(sessions) == len(filesystems) == 2
+    assert heard[ran:] == ["ModelCalled", "Message", "PromptExecuted"]
     return seen
 
 

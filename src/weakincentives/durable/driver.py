@@ -79,6 +79,7 @@ class Recipe:
 
     prepare: Callable[[Any], Prompt[Any]]
     adapter: ProviderAdapter
+    new_session: Callable[[Any], Session]
     max_expansions: int
     budget: Budget | None
     deadline_seconds: float | None
@@ -95,6 +96,9 @@ class _Execution:
         self._recipe = recipe
         self._engine = engine
         self._clock = StepClock()
+        self._session: Session | None = None
+        # Observers hear of an event once, where it happened: nothing is heard before the first step that runs here.
+        self._live = False
 
     def run(self, request: Any) -> PromptResponse[Any]:
         """Like `MainLoop.execute`, with recorded evaluations."""
@@ -105,7 +109,8 @@ class _Execution:
             deadline = Deadline(begun.at + timedelta(seconds=recipe.deadline_seconds)).on(self._clock)
         prompt = recipe.prepare(request)
         _register_types(prompt)
-        session = Session(session_id=work_id, clock=self._clock)
+        session = self._session = recipe.new_session(request)
+        session.session_id, session.clock, session.silent = work_id, self._clock, not self._live
         main = MainLoop(max_expansions=recipe.max_expansions, deadline=deadline, budget=recipe.budget)
         attempts = main.attempts(prompt, session, run_id=work_id)
         scope = next(attempts)
@@ -186,6 +191,9 @@ class _Execution:
 
     def _step(self, name: str, run: Callable[[], OutcomeT]) -> OutcomeT:
         def timed() -> OutcomeT:
+            self._live = True
+            if self._session is not None:
+                self._session.silent = False
             with self._clock.running():
                 return run()
 

@@ -44,30 +44,21 @@ class ResourceChange:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """All that a step changed; `heard` is the order in which observers heard the new events (slice, item)."""
+    """All that a step changed."""
 
     slices: tuple[SliceChange, ...] = ()
-    heard: tuple[tuple[int, int], ...] = ()
     resources: tuple[ResourceChange, ...] = ()
 
 
 def recording(session: Session, resources: ScopedResourceContext, run: Callable[[], T]) -> tuple[T, Change]:
     """Run something and say what it changed."""
     before, held = session.snapshot(), resources.snapshot()
-    events: list[Any] = []
-    unsubscribe = session.observe(events.append)
-    try:
-        result = run()
-    finally:
-        unsubscribe()
-    slices = _slice_changes(before, session.snapshot())
-    places = {id(item): (s, i) for s, change in enumerate(slices) for i, item in enumerate(change.items)}
-    heard = tuple(places[id(event)] for event in events if id(event) in places)
-    return result, Change(slices, heard, _resource_changes(held, resources.snapshot()))
+    result = run()
+    return result, Change(_slice_changes(before, session.snapshot()), _resource_changes(held, resources.snapshot()))
 
 
 def replay(change: Change, session: Session, resources: ScopedResourceContext) -> None:
-    """Bring session and resources to where the recorded step left them, and tell the observers."""
+    """Bring session and resources to where the recorded step left them."""
     for slice_change in change.slices:
         target: Slice[Any] = session[slice_change.slice_type]
         if slice_change.kept == len(target):
@@ -79,8 +70,6 @@ def replay(change: Change, session: Session, resources: ScopedResourceContext) -
         resource: Any = resources.get(each.protocol)
         state = tagged.load(json.loads(each.state))
         resource.restore(patched(resource.snapshot(), state) if isinstance(state, Patch) else state)
-    for s, i in change.heard:
-        session.announce(change.slices[s].items[i])
 
 
 def _slice_changes(before: Snapshot, after: Snapshot) -> tuple[SliceChange, ...]:

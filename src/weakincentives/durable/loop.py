@@ -22,6 +22,7 @@ from weakincentives.durable.work import FINISHED, Approval, Work
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import PromptResponse, ProviderAdapter
+from weakincentives.session import Session
 
 if TYPE_CHECKING:
     from weakincentives.durable.engine import Engine
@@ -40,8 +41,9 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
         loop = DurableMainLoop("triage", prepare=lambda ticket: Prompt(TRIAGE).bind(ticket), adapter=adapter)
         response = loop.execute(Ticket(7, "It is broken."), key="ticket-7")
 
-    `prepare` makes the prompt of a request; it runs again when work goes on in another process, so the same request
-    must give the same prompt. The same key gives the same result and is worked on once. Without `database_url` (or
+    `prepare` makes the prompt of a request, and `new_session` the session, if it is to begin with more than nothing.
+    Both run again when work goes on in another process, so the same request must give the same. The same key gives the
+    same result and is worked on once. Without `database_url` (or
     `WINK_DATABASE_URL`) the work is kept in `.wink/durable.db` and done by this process; with `postgresql://...` it is
     shared by every process that calls `start()` (`wink worker module:loop`).
     """
@@ -53,6 +55,7 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
         adapter: ProviderAdapter,
         database_url: str | None = None,
         *,
+        new_session: Callable[[RequestT], Session] = lambda request: Session(),
         version: str | None = None,
         max_expansions: int = 10,
         budget: Budget | None = None,
@@ -66,6 +69,7 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
         self.prepare = prepare
         self.adapter = adapter
         self.database_url = database_url
+        self.new_session = new_session
         self.version = version or f"{name}@{_package_version()}"
         self.max_expansions = max_expansions
         self.budget = budget
@@ -185,7 +189,14 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
                 from weakincentives.durable.engine import Engine
                 from weakincentives.durable.store import DIRECT
 
-                recipe = Recipe(self.prepare, self.adapter, self.max_expansions, self.budget, self.deadline_seconds)
+                recipe = Recipe(
+                    self.prepare,
+                    self.adapter,
+                    self.new_session,
+                    self.max_expansions,
+                    self.budget,
+                    self.deadline_seconds,
+                )
                 # Only a worker serves a shared queue; a SQLite file has no other worker.
                 served = queues if queues is not None else (self.name,) if store.is_sqlite else ()
                 self._engine = Engine.launch(

@@ -27,11 +27,13 @@ class Session:
     session[Counter].latest()  # the state that a @reducer made of them
     """
 
-    __slots__ = ("__weakref__", "_claim_lock", "_observers", "_owner", "_store", "clock", "session_id")
+    __slots__ = ("__weakref__", "_claim_lock", "_observers", "_owner", "_store", "clock", "session_id", "silent")
 
     def __init__(self, *, session_id: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.session_id = session_id or os.urandom(16).hex()
         self.clock = clock
+        # While this is set nobody hears of events: a replay repeats those that were heard when they happened.
+        self.silent = False
         self._store = Store()
         self._observers: tuple[Callable[[Any], None], ...] = ()
         self._claim_lock = threading.Lock()
@@ -62,11 +64,6 @@ class Session:
             self._notify(event)
 
     broadcast = dispatch
-
-    def announce(self, event: object) -> None:
-        """Tell the observers of an event that the slices hold already; a replay of recorded steps does that."""
-        if self._observers or watchers:
-            self._notify(event)
 
     def observe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
         """Call back with every event after it was reduced; the result of this call ends that."""
@@ -118,6 +115,8 @@ class Session:
             self._owner = None
 
     def _notify(self, event: object) -> None:
+        if self.silent:
+            return
         if watchers:
             notify(tuple(watchers), self, event)
         notify(self._observers, event)
