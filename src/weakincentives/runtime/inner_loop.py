@@ -397,11 +397,11 @@ class InnerLoop:
                 phase="response",
                 payload=reply.text,
             )
-        output = self.prompt.template.structured_output
+        output, text = self.prompt.template.structured_output, self._before_pauses() + reply.text
         if output is None:
-            return self._response(reply.text, None, None)
+            return self._response(text, None, None)
         try:
-            return self._response(reply.text, parse_structured_output(reply.text, output), None)
+            return self._response(text, parse_structured_output(text, output), None)
         except OutputParseError as error:
             if self._run.output_retries >= self.config.output_retries:
                 raise
@@ -413,6 +413,15 @@ class InnerLoop:
                 )
             )
             return None
+
+    def _before_pauses(self) -> str:
+        """What the model had said of its answer when the provider paused it."""
+        messages, texts = self.session[Message].view(), []
+        for index in range(len(messages) - 2, -1, -1):
+            if not messages[index].paused:
+                break
+            texts.append(messages[index].text)
+        return "".join(reversed(texts))
 
     def _response(self, text: str, output: Any, halt: OpenSectionsResult | None) -> PromptResponse[Any]:
         return PromptResponse(

@@ -22,6 +22,8 @@ Route = Literal["tool_addition", "append"]
 TOOL_CHANGES = "mid-conversation-tool-changes-2026-07-01"
 INLINE_TOOLS = "inline-tools-2026-09-15"
 CACHED = {"type": "ephemeral"}
+CONTAINER = '{"type":"container",'
+"""How an answer's container is kept among its items: not sent back as a block, but named by the next request."""
 
 _TAKES_TOOL_ADDITION = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
 _RETRYABLE = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
@@ -78,13 +80,14 @@ class MessagesWire(Wire):
         self._changes: list[bytes] = []
         self._betas: dict[str, None] = {}
         self._declared: set[str] = set()
+        self._container = b""
 
     def outgoing(self, request: ModelRequest, *, stream: bool = False) -> Outgoing:
         self._extend(request)
         self._close_turn()
         if not self._buffer:
             self._append(encode({"role": "user", "content": OPENING}))
-        end = b'],"cache_control":{"type":"ephemeral"}'
+        end = b'],"cache_control":{"type":"ephemeral"}' + self._container
         if stream:
             end += b',"stream":true'
         return Outgoing((self._begin(request), self._buffer, end, b"}"), self._headers(request))
@@ -141,8 +144,17 @@ class MessagesWire(Wire):
             if not self._buffer:
                 self._append(encode({"role": "user", "content": OPENING}))
             self._append(b'{"role":"assistant","content":[' + b",".join(_blocks(message)) + b"]}")
+            self._keep_container(message)
         else:
             self._append(encode({"role": "user", "content": message.text}))
+
+    def _keep_container(self, message: Message) -> None:
+        """Code goes on in the container where it ran before, with its files; the user's own choice comes first."""
+        if "container" in self._parameters or message.provider != PROVIDER:
+            return
+        for item in message.items:
+            if item.startswith(CONTAINER):
+                self._container = b',"container":' + encode(_decode_container(item).id)
 
     def _close_turn(self) -> None:
         """Results of one turn belong in one user message, and tools that came with them after it."""
@@ -192,7 +204,7 @@ def _change(kind: str, name: str) -> bytes:
 
 def _blocks(message: Message) -> list[bytes]:
     if message.items and message.provider == PROVIDER:
-        return [item.encode() for item in message.items]
+        return [item.encode() for item in message.items if not item.startswith(CONTAINER)]
     blocks = [encode({"type": "text", "text": message.text})] if message.text else []
     for call in message.tool_calls:
         head = encode({"type": "tool_use", "id": call.id, "name": call.name})
@@ -222,6 +234,10 @@ class _Usage(msgspec.Struct):
     server_tool_use: _ServerTools | None = None
 
 
+class _Container(msgspec.Struct):
+    id: str
+
+
 class _Answer(msgspec.Struct):
     content: list[msgspec.Raw]
     id: str = ""
@@ -229,6 +245,7 @@ class _Answer(msgspec.Struct):
     stop_reason: str | None = None
     usage: _Usage | None = None
     stop_details: dict[str, Any] | None = None
+    container: _Container | None = None
 
 
 class _Kind(msgspec.Struct):
@@ -246,6 +263,7 @@ class _ToolUse(msgspec.Struct):
 
 
 _decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_container = msgspec.json.Decoder(_Container).decode
 _decode_kind = msgspec.json.Decoder(_Kind).decode
 _decode_text = msgspec.json.Decoder(_Text).decode
 _decode_use = msgspec.json.Decoder(_ToolUse).decode
@@ -276,6 +294,8 @@ def _reply(answer: _Answer) -> ModelReply:
             payload={"id": answer.id, "stop_reason": answer.stop_reason, "content": []},
             retryable=False,
         )
+    if answer.container is not None:
+        items.append(encode({"type": "container", "id": answer.container.id}).decode())
     return ModelReply(
         text="".join(texts),
         tool_calls=tuple(calls),
