@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.disclosure.desk import FULL, SUMMARY, a_tool
 from weakincentives.adapters.scripted import ScriptedAdapter, call
