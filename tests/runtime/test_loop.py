@@ -76,6 +76,11 @@ def test_requests_grow_at_their_end() -> None:
     assert three[: len(two)] == two
 
 
+def test_a_misspelled_option_is_the_programmers_mistake() -> None:
+    with pytest.raises(TypeError, match="'budgets'; known: bus, deadline, budget"):
+        ScriptedAdapter(["hi"]).evaluate(Prompt(TEMPLATE), session=Session(), budgets=None)  # type: ignore[call-arg]
+
+
 def test_structured_output_is_parsed() -> None:
     response = ScriptedAdapter([Answer("yes", 3)]).evaluate(Prompt(TYPED), session=Session())
     assert response.output == Answer("yes", 3)

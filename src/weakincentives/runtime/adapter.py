@@ -7,7 +7,7 @@ from collections import ChainMap
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, SectionVisibility, Tokenizer
@@ -29,6 +29,20 @@ class Hears(Protocol):
     """A bus: anything that takes events."""
 
     def dispatch(self, event: Any) -> None: ...
+
+
+class RunOptions(TypedDict, total=False):
+    """What every way to run a prompt takes.
+
+    `bus` hears the run's events beside the session. `visibility_overrides` open or summarize sections for this run.
+    `scope` is how a main loop shares one deadline and one budget between restarts; it replaces those two.
+    """
+
+    bus: Hears | None
+    deadline: Deadline | None
+    budget: Budget | None
+    visibility_overrides: Visibility | None
+    scope: RunScope | None
 
 
 class ProviderAdapter(ABC):
@@ -88,102 +102,45 @@ class ProviderAdapter(ABC):
             yield channel
 
     def evaluate(
-        self,
-        prompt: Prompt[OutputT],
-        *,
-        session: Session,
-        bus: Hears | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        visibility_overrides: Visibility | None = None,
-        scope: RunScope | None = None,
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
-        """Render, ask the model, run its tools, and so on until it answers.
-
-        `scope` is how a main loop shares one deadline and budget between restarts; it replaces `deadline=` and
-        `budget=`.
-        """
-        loop = self.loop(prompt, session, deadline, budget, visibility_overrides, scope)
-        with _running(loop, bus), prompt.resources, self.line(loop) as channel:
+        """Render, ask the model, run its tools, and so on until it answers."""
+        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
             return drive(loop, channel)
 
     async def evaluate_async(
-        self,
-        prompt: Prompt[OutputT],
-        *,
-        session: Session,
-        bus: Hears | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        visibility_overrides: Visibility | None = None,
-        scope: RunScope | None = None,
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`evaluate` on an event loop."""
-        loop = self.loop(prompt, session, deadline, budget, visibility_overrides, scope)
-        with _running(loop, bus):
-            async with prompt.resources, self.line_async(loop) as channel:
-                return await drive_async(loop, channel)
+        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
+            return await drive_async(loop, channel)
 
-    def stream(
-        self,
-        prompt: Prompt[Any],
-        *,
-        session: Session,
-        bus: Hears | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        visibility_overrides: Visibility | None = None,
-    ) -> Iterator[StreamEvent]:
+    def stream(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> Iterator[StreamEvent]:
         """`evaluate` that tells what happens: text deltas, tool starts and ends, and at last the response."""
-        loop = self.loop(prompt, session, deadline, budget, visibility_overrides, None)
-        with _running(loop, bus), prompt.resources, self.line(loop) as channel:
+        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
             yield from drive_stream(loop, channel)
 
     async def stream_async(
-        self,
-        prompt: Prompt[Any],
-        *,
-        session: Session,
-        bus: Hears | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        visibility_overrides: Visibility | None = None,
+        self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]
     ) -> AsyncIterator[StreamEvent]:
         """`stream` on an event loop."""
-        loop = self.loop(prompt, session, deadline, budget, visibility_overrides, None)
-        with _running(loop, bus):
-            async with prompt.resources, self.line_async(loop) as channel:
-                async for event in drive_stream_async(loop, channel):
-                    yield event
+        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
+            async for event in drive_stream_async(loop, channel):
+                yield event
 
     def resume(
-        self,
-        prompt: Prompt[OutputT],
-        *,
-        session: Session,
-        bus: Hears | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """Go on with the run that the session holds: the same next request, in this process or another."""
-        loop = self.loop(prompt, session, deadline, budget, None, None, resume=True)
-        with _running(loop, bus), prompt.resources, self.line(loop) as channel:
+        with self._running(self.loop(prompt, session, resume=True, **options), options) as (loop, channel):
             return drive(loop, channel)
 
     async def resume_async(
-        self,
-        prompt: Prompt[OutputT],
-        *,
-        session: Session,
-        bus: Hears | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`resume` on an event loop."""
-        loop = self.loop(prompt, session, deadline, budget, None, None, resume=True)
-        with _running(loop, bus):
-            async with prompt.resources, self.line_async(loop) as channel:
-                return await drive_async(loop, channel)
+        async with self._running_async(self.loop(prompt, session, resume=True, **options), options) as (loop, channel):
+            return await drive_async(loop, channel)
 
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Visibility | None = None
@@ -192,23 +149,20 @@ class ProviderAdapter(ABC):
         return explain(prompt, self.config(), session=session, visibility_overrides=visibility_overrides)
 
     def loop(
-        self,
-        prompt: Prompt[Any],
-        session: Session,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        visibility_overrides: Visibility | None = None,
-        scope: RunScope | None = None,
-        *,
-        resume: bool = False,
+        self, prompt: Prompt[Any], session: Session, *, resume: bool = False, **options: Unpack[RunOptions]
     ) -> InnerLoop:
         """The inner loop of one evaluation, for a driver to run."""
+        unknown = options.keys() - RunOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(
+                f"unexpected keyword argument '{min(unknown)}'; known: {', '.join(RunOptions.__annotations__)}"
+            )
         return InnerLoop(
             prompt,
             session,
-            scope or RunScope(Meter(budget, deadline)),
+            options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline"))),
             self.config(),
-            visibility_overrides=visibility_overrides,
+            visibility_overrides=options.get("visibility_overrides"),
             resume=resume,
         )
 
@@ -224,9 +178,20 @@ class ProviderAdapter(ABC):
             tokenizer=self.tokenizer.name,
         )
 
+    @contextmanager
+    def _running(self, loop: InnerLoop, options: RunOptions) -> Iterator[tuple[InnerLoop, Channel]]:
+        with _claimed(loop, options.get("bus")), loop.prompt.resources, self.line(loop) as channel:
+            yield loop, channel
+
+    @asynccontextmanager
+    async def _running_async(self, loop: InnerLoop, options: RunOptions) -> AsyncIterator[tuple[InnerLoop, Channel]]:
+        with _claimed(loop, options.get("bus")):
+            async with loop.prompt.resources, self.line_async(loop) as channel:
+                yield loop, channel
+
 
 @contextmanager
-def _running(loop: InnerLoop, bus: Hears | None) -> Iterator[None]:
+def _claimed(loop: InnerLoop, bus: Hears | None) -> Iterator[None]:
     """Claim the session, let the bus hear, and end the helper thread of async tools afterwards."""
     with loop.session.claim(f"{loop.prompt.name} ({loop.scope.run_id})"):
         unsubscribe = None if bus is None else loop.session.observe(bus.dispatch)
