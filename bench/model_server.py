@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 ANSWER = json.dumps(
     {
@@ -118,6 +118,32 @@ def messages(done: int, calls: int) -> bytes:
     ).encode()
 
 
+def responses_stream(body: dict[str, Any]) -> list[dict[str, Any]]:
+    (item,) = body["output"]
+    told = [part["text"] for part in item.get("content", ())]
+    deltas = [{"type": "response.output_text.delta", "delta": text} for text in told]
+    return [*deltas, {"type": "response.completed", "response": body}]
+
+
+def messages_stream(body: dict[str, Any]) -> list[dict[str, Any]]:
+    (block,) = body["content"]
+    if block["type"] == "text":
+        delta = {"type": "text_delta", "text": block["text"]}
+        start: dict[str, Any] = {"type": "text", "text": ""}
+    else:
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        start = {**block, "input": {}}
+    return [
+        {"type": "message_start", "message": {**body, "content": [], "stop_reason": None}},
+        {"type": "content_block_start", "index": 0, "content_block": start},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": body["stop_reason"]}, "usage": {"output_tokens": 20}},
+        {"type": "message_stop"},
+    ]
+
+
+STREAMS = {b"responses": responses_stream, b"messages": messages_stream}
 FORMATS = {
     b"responses": (responses, (b'"function_call_output"',)),
     b"completions": (chat, (b'"role":"tool"', b'"role": "tool"')),
@@ -130,7 +156,7 @@ LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 class Connection(asyncio.Protocol):
     """Answers requests one after the other."""
 
-    kept: dict[tuple[bytes, int, int], bytes] = {}
+    kept: ClassVar[dict[tuple[bytes, int, int, bool], bytes]] = {}
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -156,10 +182,15 @@ class Connection(asyncio.Protocol):
             return
         make, marks = FORMATS[target[3]]
         done, calls = sum(request.count(mark) for mark in marks), int(target[1])
-        key = (target[3], done, calls)
+        streams = b'"stream":true' in request
+        key = (target[3], done, calls, streams)
         if key not in self.kept:
-            body = make(done, calls)
-            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+            body, kind = make(done, calls), b"application/json"
+            if streams:
+                events = STREAMS[target[3]](json.loads(body))
+                body = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events)
+                kind = b"text/event-stream"
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, len(body))
             self.kept[key] = head + body
         if target[2]:
             asyncio.get_running_loop().call_later(int(target[2]) / 1000, self._transport.write, self.kept[key])
