@@ -22,6 +22,7 @@ from weakincentives import (
     ToolResult,
 )
 from weakincentives.adapters.scripted import call
+from weakincentives.cli import main
 from weakincentives.durable import DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
 
 
@@ -87,6 +88,17 @@ def test_a_refusal_is_what_the_tool_makes_of_it(tmp_path: Path) -> None:
         wait_for_question(loop)
         loop.approve("r", "c1", approved=False, note="Too much.")
         assert loop.result("r").text == "Too much."
+
+
+def test_the_command_line_shows_questions_and_answers_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = str(tmp_path / "d.db")
+    with desk(database) as loop:
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        assert main(["work", "show", "desk/r", "--database-url", database]) == 0
+        assert "waits for c1: Refund 5?" in capsys.readouterr().out
+        assert main(["work", "approve", "desk/r", "c1", "--by", "Bob", "--database-url", database]) == 0
+        assert loop.result("r").text == "Refunded 5, says Bob (desk/r:3:c1)."
 
 
 def test_a_question_that_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -> None:

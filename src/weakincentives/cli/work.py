@@ -1,4 +1,4 @@
-"""List, show, retry and cancel durable runs.
+"""List, show, retry and cancel durable runs, and answer their questions.
 
 A run is named loop/key, as `wink work list` prints it. Nothing is imported from your program, so results whose types
 are defined there are shown as stored.
@@ -33,6 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("cancel", "stop a run at its next step"),
     ):
         verbs.add_parser(verb, help=purpose).add_argument("id", help="loop/key")
+    answer = verbs.add_parser("approve", help="answer the question of a tool call, which `show` lists; the run goes on")
+    answer.add_argument("id", help="loop/key")
+    answer.add_argument("call_id", help="the call that waits")
+    answer.add_argument("--refuse", action="store_true", help="answer no")
+    answer.add_argument("--note", default="", help="a word for the tool and the model")
+    answer.add_argument("--by", default="", help="who decided")
     for each in verbs.choices.values():
         each.add_argument(
             "--database-url", help="a file or postgresql://... (default: WINK_DATABASE_URL, .wink/durable.db)"
@@ -108,7 +114,15 @@ def cancel(store: Store, arguments: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel}
+def approve(store: Store, arguments: argparse.Namespace) -> int:
+    from weakincentives.durable.work import Approval
+
+    store.decide(arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by))
+    _answer(store.find(arguments.id), arguments)
+    return 0
+
+
+_VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel, "approve": approve}
 
 
 def _answer(work: Work, arguments: argparse.Namespace) -> None:
