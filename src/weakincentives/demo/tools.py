@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
-
-from msgspec import Meta
 
 from weakincentives.demo.store import Store
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 
-OrderNumber = Annotated[str, Meta(pattern=r"^FH-[0-9]{5}P?$")]
-MemberNumber = Annotated[str, Meta(pattern=r"^M-[0-9]{4}$")]
 Part = Literal["pump", "filter sponge", "seal set", "LED panel", "power supply", "float sensor", "tank", "lid"]
+OrderNumber = Annotated[str, "The number of the order, such as FH-20417."]
+MemberNumber = Annotated[str, "The number of the member, such as M-4417."]
 
 
 @dataclass(frozen=True, slots=True)
 class LookupOrder:
-    order_number: OrderNumber = field(metadata={"description": "The number of the order, such as FH-20417."})
+    order_number: OrderNumber
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeDeliveryAddress:
     order_number: OrderNumber
-    address: str = field(metadata={"description": "The whole new address, in the same country."})
+    address: Annotated[str, "The whole new address, in the same country."]
 
 
 @dataclass(frozen=True, slots=True)
 class IssueRefund:
     order_number: OrderNumber
-    amount: float = field(metadata={"description": "Euros to refund."})
+    amount: Annotated[float, "Euros to refund."]
     reason: Literal["withdrawal", "damaged", "lost", "defect", "overcharge", "goodwill"]
 
 
@@ -53,7 +51,7 @@ class ChangeSubscription:
 @dataclass(frozen=True, slots=True)
 class Escalate:
     level: Literal["team lead", "specialist", "finance desk", "safety", "data protection officer"]
-    summary: str = field(metadata={"description": "The case in a few sentences."})
+    summary: Annotated[str, "The case in a few sentences."]
 
 
 def lookup_order(params: LookupOrder, *, context: ToolContext) -> ToolResult[None]:

@@ -10,6 +10,7 @@ from typing import Any
 from weakincentives.prompt import Tool
 
 _NUMBER = re.compile(r"(?<![\w.,-])-?\d+(?:[.,]\d+)?(?![\w-]|[.,]\d)")
+_CODE = re.compile(r"\b[A-Za-z]+[-_/#]?\d[\w-]*\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
     definitions = schema.get("$defs", {})
     given: dict[str, Any] = {}
     missing: list[str] = []
-    taken: set[str] = set()
+    taken: list[tuple[int, int]] = []
     for name, declared in schema["properties"].items():
         node, optional = _resolve(declared, definitions)
         found, value = _find(node, question, taken)
@@ -34,7 +35,7 @@ def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
             given[name] = value
         elif optional:
             given[name] = None
-        elif "pattern" in node or node.get("type") in ("number", "integer"):
+        elif _form(node) or node.get("type") in ("number", "integer"):
             return None
         else:
             missing.append(name)
@@ -56,26 +57,38 @@ def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[M
     return node, False
 
 
-def _find(node: Mapping[str, Any], question: str, taken: set[str]) -> tuple[bool, Any]:
+def _find(node: Mapping[str, Any], question: str, taken: list[tuple[int, int]]) -> tuple[bool, Any]:
     if "const" in node:
         return True, node["const"]
     if "enum" in node:
         said = [value for value in node["enum"] if isinstance(value, str) and _mentions(question, value)]
         return (True, max(said, key=len)) if said else (False, None)
-    if "pattern" in node:
-        found = re.search(node["pattern"].removeprefix("^").removesuffix("$"), question, re.IGNORECASE)
-        if found and re.search(node["pattern"], found[0]):
-            taken.add(found[0])
-            return True, found[0]
-        return False, None
+    if form := _form(node):
+        found = re.search(form, question)
+        if found:
+            taken.append(found.span())
+        return found is not None, found[0] if found else None
     if node.get("type") in ("number", "integer"):
         for found in _NUMBER.finditer(question):
             text = found[0].replace(",", ".")
-            if any(found[0] in other for other in taken) or (node["type"] == "integer" and "." in text):
+            if any(start < found.end() and found.start() < end for start, end in taken) or (node["type"] == "integer" and "." in text):
                 continue
-            taken.add(found[0])
+            taken.append(found.span())
             return True, int(text) if "." not in text else float(text)
     return False, None
+
+
+def _form(node: Mapping[str, Any]) -> str | None:
+    """The form of a code: a pattern, or the form of an example in the description ("such as FH-20417")."""
+    if node.get("type") != "string":
+        return None
+    if "pattern" in node:
+        return str(node["pattern"]).removeprefix("^").removesuffix("$")
+    example = _CODE.search(node.get("description", ""))
+    if example is None:
+        return None
+    digits = re.sub(r"\d+", lambda _: r"\d+", re.escape(example[0]))
+    return rf"\b{digits}\w*\b"
 
 
 def _mentions(question: str, value: str) -> bool:

@@ -104,6 +104,10 @@ class Engine:
         """Exactly how many tokens the model reads for this text."""
         return len(self._ask("POST", "/tokenize", {"content": text})["tokens"])
 
+    def count_chat(self, messages: Sequence[Mapping[str, str]]) -> int:
+        """Exactly how many tokens the model reads for this conversation, its template included."""
+        return int(self._ask("POST", "/v1/chat/completions/input_tokens", {"messages": list(messages)})["input_tokens"])
+
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
         with self._lock:

@@ -28,11 +28,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """`question` is the last open section of the prompt; `material` is what was opened or returned by tools."""
+    """`question` is the last open section of the prompt; `read` is what was opened, `results` what tools returned."""
 
     question: str
     choices: tuple[Choice, ...]
-    material: tuple[str, ...]
+    read: tuple[str, ...]
+    results: tuple[str, ...]
     opened: tuple[str, ...]
     calls: tuple[tuple[str, str], ...]
     tools: tuple[Tool[Any, Any], ...]
@@ -41,7 +42,7 @@ class Outlook:
 def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
     """Read a request; without `spans` the whole prompt is the question and nothing can be told apart."""
     text = next((message.text for message in request.messages if message.role == "system"), "")
-    question, material, choices = text, [], []
+    question, read, results, choices = text, [], [], []
     for span in spans:
         part = text[span.start : span.end]
         if span.visibility is SectionVisibility.SUMMARY:
@@ -49,18 +50,20 @@ def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
         elif span.decided_by == "declared":
             question = _body(part) or question
         else:
-            material.append(part)
+            read.append(part)
     opened, calls = [], []
     for message in request.messages:
         for call in message.tool_calls:
             calls.append((call.name, call.arguments))
             opened += _keys(call.arguments) if call.name in OPENING_TOOLS else []
-        if message.role == "tool" and message.success:
-            material.append(message.text)
+        if message.role == "tool" and message.name not in OPENING_TOOLS:
+            results.append(message.text)
+        elif message.role == "tool" and message.success:
+            read.append(message.text)
             choices += _nested(message)
     offered = tuple(tool for tool in request.tools if tool.name not in request.revoked)
     left = {choice.key: choice for choice in choices if choice.key not in opened}
-    return Outlook(question, tuple(left.values()), tuple(material), tuple(opened), tuple(calls), offered)
+    return Outlook(question, tuple(left.values()), tuple(read), tuple(results), tuple(opened), tuple(calls), offered)
 
 
 def _choice(key: str, part: str) -> Choice:

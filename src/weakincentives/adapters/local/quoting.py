@@ -52,7 +52,7 @@ class Quoter:
         sent = self._count(request, watch)
         found = self._best_sentences(outlook)
         call = self._tool_call(request, outlook, watch)
-        if call is None and not (found and found[0].score >= self._relevance.enough):
+        if call is None and not outlook.results and not (found and found[0].score >= self._relevance.enough):
             call = self._opening(outlook)
         if call is not None:
             name, arguments, items = call
@@ -65,22 +65,23 @@ class Quoter:
             )
         if request.output is not None:
             return self._structured(request, outlook, found, sent, watch)
-        if not found:
+        if not found and not outlook.results:
             written_text = write(self._engine, chat(request), watch, heard=heard, max_tokens=self._max_tokens)
             return _said(written_text.text.strip(), written_text, sent)
-        text = self._quoted(found, heard)
+        text = self._quoted(outlook.results, found, heard)
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
 
     def _count(self, request: ModelRequest, watch: Watch) -> int:
         """The tokens of the whole conversation, which has to fit although the language model seldom reads all of it."""
-        tokens = sum(self._engine.count(message["content"]) for message in chat(request))
+        tokens = self._engine.count_chat(chat(request))
         if tokens > self._engine.settings.context:
             raise too_long(tokens, self._engine, request.prompt_name)
         watch.check()
         return tokens
 
     def _best_sentences(self, outlook: Outlook) -> list[Ranked]:
-        units = [unit for text in outlook.material for unit in sentences(text)]
+        names = [f"`{tool.name}`" for tool in outlook.tools]
+        units = [unit for text in outlook.read for unit in sentences(text) if not any(name in unit for name in names)]
         if not units:
             return []
         scores = self._relevance.sentences(outlook.question, units)
@@ -121,9 +122,9 @@ class Quoter:
         return None
 
     def _fits(self, tool: Tool[Any, Any], grounding: Grounding, question: str) -> bool:
-        if any(value is not None for value in grounding.given.values()):
-            return tool.read_only or not grounding.missing
-        if not tool.read_only:
+        if tool.read_only and any(value is not None for value in grounding.given.values()):
+            return True
+        if not tool.read_only and grounding.missing:
             return False
         return self._relevance.sentences(question, [tool.description])[0] >= self._relevance.enough
 
@@ -150,17 +151,24 @@ class Quoter:
     ) -> ModelReply:
         """Structured output, written by the model from the sentences that fit best."""
         assert request.output is not None
-        evidence = "\n".join(ranked.value for ranked in found[:EVIDENCE])
-        messages = [_user(f"{evidence}\n\n{outlook.question}\n\nAnswer as JSON.")] if found else chat(request)
+        evidence = "\n".join([*outlook.results, *(ranked.value for ranked in found[:EVIDENCE])])
+        messages = [_user(f"{evidence}\n\n{outlook.question}\n\nAnswer as JSON.")] if evidence else chat(request)
         schema = closed(request.output.schema)
         written = write(self._engine, messages, watch, schema=schema, max_tokens=self._max_tokens)
         return _said(written.text, written, sent)
 
-    def _quoted(self, found: Sequence[Ranked], heard: Hear) -> str:
-        quotes = list(dict.fromkeys(ranked.value for ranked in found[:QUOTES]))
+    def _quoted(self, results: Sequence[str], found: Sequence[Ranked], heard: Hear) -> str:
+        """What tools returned, then the best sentences that were read: several, or one beside a result."""
+        left = 1 if results else QUOTES
+        fitting = [ranked.value for ranked in found[:left] if not results or ranked.score >= self._relevance.enough]
+        quotes = [_ended(quote) for quote in dict.fromkeys([*results, *fitting])]
         for index, quote in enumerate(quotes):
             heard(f" {quote}" if index else quote)
         return " ".join(quotes)
+
+
+def _ended(quote: str) -> str:
+    return quote if quote[-1:] in ".!?:" else f"{quote}."
 
 
 def _said(text: str, written: Written, sent: int) -> ModelReply:

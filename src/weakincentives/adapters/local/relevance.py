@@ -1,4 +1,4 @@
-"""How well sections and sentences fit a question: by an embedding model, or by shared words where none is installed."""
+"""How well sections and sentences fit a question: by an embedding model, else by shared words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WordRelevance:
 class VectorRelevance:
     """Similarity of meaning; for sentences, shared words count a little as well."""
 
-    enough = 0.4
+    enough = 0.45
 
     def __init__(self, vectors: Vectors, name: str) -> None:
         self.name = name

@@ -1,0 +1,51 @@
+"""`python -m bench.local [--model GGUF] [--set test] [--schemas 500]`: the figures of docs/local-model.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bench.local.desk import SETS, Outcome, Result, measure
+from bench.local.schemas import run_schemas
+from weakincentives.adapters.local import LocalAdapter
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.local", description="Measure the embedded model.")
+    parser.add_argument("--model", help="a GGUF file instead of the default model")
+    parser.add_argument("--replies", choices=("auto", "quote", "compose"), default="auto")
+    parser.add_argument("--ranker", help="a GGUF embedding model instead of the default one")
+    parser.add_argument("--set", choices=SETS, action="append", help="which questions (default: all sets)")
+    parser.add_argument("--limit", type=int, help="only the first so many questions are asked")
+    parser.add_argument("--verbose", action="store_true", help="show every question that went wrong")
+    parser.add_argument("--schemas", type=int, metavar="N", help="instead: N runs with random tools and outputs")
+    arguments = parser.parse_args(argv)
+    with LocalAdapter(arguments.model, replies=arguments.replies, ranker=arguments.ranker) as adapter:
+        if arguments.schemas:
+            return run_schemas(adapter, arguments.schemas)
+        print(f"{adapter.model}, {type(adapter.replier).__name__.lower()}, ranked by {adapter.relevance.name}\n")
+        print("| questions | right section first | needed fact in the answer | tokens sent | all open | seconds |")
+        print("|---|---|---|---|---|---|", flush=True)
+        for name in arguments.set or SETS:
+            result = measure(adapter, name, report if arguments.verbose else None, arguments.limit)
+            print(line(name, result), flush=True)
+    return 0
+
+
+def line(name: str, result: Result) -> str:
+    size = len(result.outcomes)
+    return (
+        f"| {size} {name} | {result.count('section')} ({result.share('section'):.0f}%) "
+        f"| {result.count('fact')} ({result.share('fact'):.0f}%) | {result.tokens:,.0f} | {result.full:,} "
+        f"| {result.seconds:.1f} |"
+    )
+
+
+def report(outcome: Outcome) -> None:
+    if not (outcome.section and outcome.fact):
+        print(f"{outcome.question}\n  opened {outcome.opened}, wanted {outcome.wanted}; called {outcome.called}")
+        print(f"  {outcome.answer}", file=sys.stdout, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

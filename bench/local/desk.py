@@ -1,0 +1,102 @@
+"""Asks the support desk every question of a set and looks at what it opened and said."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from weakincentives.adapters.local import LocalAdapter
+from weakincentives.demo.desk import Question, ask, template
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.limits import Budget
+from weakincentives.prompt import Prompt, SectionVisibility
+from weakincentives.runtime import ToolInvoked
+from weakincentives.session import Session
+
+SETS = ("test", "fresh", "tuning")
+QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
+    (Path(__file__).parent / "questions.json").read_text(encoding="utf-8")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One question: what was opened and said, and whether that was right."""
+
+    question: str
+    wanted: str
+    opened: tuple[str, ...]
+    called: tuple[str, ...]
+    answer: str
+    section: bool
+    exact: bool
+    fact: bool
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A whole set; `full` is what the prompt would take with the handbook open."""
+
+    outcomes: tuple[Outcome, ...]
+    full: int
+
+    def count(self, what: Literal["section", "exact", "fact"]) -> int:
+        return sum(getattr(outcome, what) for outcome in self.outcomes)
+
+    def share(self, what: Literal["section", "exact", "fact"]) -> float:
+        return 100 * self.count(what) / len(self.outcomes)
+
+    @property
+    def tokens(self) -> float:
+        return statistics.mean(outcome.tokens for outcome in self.outcomes)
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(outcome.seconds for outcome in self.outcomes)
+
+
+def measure(
+    adapter: LocalAdapter, name: str, told: Callable[[Outcome], None] | None = None, limit: int | None = None
+) -> Result:
+    """Ask all questions of a set, one after the other."""
+    outcomes = []
+    for case in QUESTIONS[name][:limit]:
+        outcome = _asked(adapter, case)
+        outcomes.append(outcome)
+        if told is not None:
+            told(outcome)
+    everything = Prompt(template(SectionVisibility.FULL)).bind(Question(QUESTIONS[name][0]["question"]))
+    return Result(tuple(outcomes), adapter.tokenizer.count(everything.render().text))
+
+
+def _asked(adapter: LocalAdapter, case: dict[str, Any]) -> Outcome:
+    session = Session()
+    started = time.perf_counter()
+    try:
+        response = adapter.evaluate(ask(case["question"]), session=session, budget=Budget(max_turns=8))
+        answer, tokens = response.text, response.usage.input_tokens
+    except PromptEvaluationError as error:
+        answer, tokens = f"({error})", 0
+    seconds = time.perf_counter() - started
+    calls = session[ToolInvoked].all()
+    opened = tuple(call.params.section_key for call in calls if call.name == "read_section" and call.success)
+    first = opened[0] if opened else ""
+    return Outcome(
+        question=case["question"],
+        wanted=case["section"],
+        opened=opened,
+        called=tuple(call.name for call in calls if call.name != "read_section"),
+        answer=answer,
+        section=first in (case["section"], *case.get("also", ())),
+        exact=first == case["section"],
+        fact=all(any(fact.lower() in answer.lower() for fact in group) for group in case["facts"]),
+        tokens=tokens,
+        seconds=seconds,
+    )
