@@ -111,8 +111,8 @@ def test_an_answer_that_was_stopped_is_an_error(stop_reason: Any) -> None:
 
 def test_a_paused_turn_goes_on() -> None:
     session = Session()
-    with ScriptedAdapter([ModelReply("thinking", stop_reason="pause", items=('{"x":1}',)), "done"]) as adapter:
-        assert adapter.evaluate(Prompt(TEMPLATE), session=session).text == "done"
+    with ScriptedAdapter([ModelReply("Well, ", stop_reason="pause", items=('{"x":1}',)), "done."]) as adapter:
+        assert adapter.evaluate(Prompt(TEMPLATE), session=session).text == "Well, done."
     assert adapter.requests[1].messages[-1].items == ('{"x":1}',)
 
 

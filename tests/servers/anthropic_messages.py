@@ -53,7 +53,8 @@ def _events(message: dict[str, Any]) -> list[bytes]:
         if block["type"] == "text":
             start = {"type": "text", "text": ""}
             deltas = [{"type": "text_delta", "text": piece} for piece in words(block["text"])]
-        elif block["type"] == "tool_use":
+            deltas += [{"type": "citations_delta", "citation": one} for one in block.get("citations") or ()]
+        elif block["type"] in ("tool_use", "server_tool_use"):
             start = {**block, "input": {}}
             text = json.dumps(block["input"])
             halves = (text[: len(text) // 2], text[len(text) // 2 :])

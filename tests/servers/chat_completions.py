@@ -12,7 +12,7 @@ _STOPS = {"length": "length", "content_filter": "content_filter"}
 
 
 class ChatServer(Loopback):
-    """Answers `POST /chat/completions`."""
+    """Answers `POST /chat/completions`; the items of a turn are the annotations of its text."""
 
     def render(self, turn: Turn, received: Received) -> Answer:
         number = len(self.requests)
@@ -41,6 +41,8 @@ class ChatServer(Loopback):
                 message = {"role": "assistant", "content": None, "refusal": turn.text}
             if calls:
                 message["tool_calls"] = calls
+            if turn.items:
+                message["annotations"] = list(turn.items)
             choices = [] if turn.stop == "empty" else [{"index": 0, "message": message, "finish_reason": finish}]
             body = {**head, "object": "chat.completion", "choices": choices, "usage": usage}
             return Answer(body=json.dumps(body).encode(), delay=turn.delay, cut=turn.cut_after is not None)
@@ -49,6 +51,8 @@ class ChatServer(Loopback):
             function: dict[str, Any] = call["function"]  # type: ignore[assignment]
             deltas.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
             deltas.append({"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]})
+        if turn.items:
+            deltas.append({"annotations": list(turn.items)})
         chunk = {**head, "object": "chat.completion.chunk"}
         chunks = [{**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
         chunks.append({**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})

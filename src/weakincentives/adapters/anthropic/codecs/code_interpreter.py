@@ -79,9 +79,10 @@ class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInt
         if not reading.used():
             return None
         executions = [_execution(use, results.pop(use.id, None)) for use in uses.values()]
+        executions += results.values()
         return CodeInterpreterResult(
             text=reading.text,
-            executions=(*executions, *results.values()),
+            executions=tuple(executions),
             files=tuple(file for execution in executions for file in execution.files),
             errors=tuple(reading.errors),
         )
