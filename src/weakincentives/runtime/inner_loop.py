@@ -51,8 +51,8 @@ logger = logging.getLogger("weakincentives.runtime")
 class InnerLoopConfig:
     """What the loop needs to know of its adapter."""
 
-    adapter: str
-    model: str
+    adapter: str = ""
+    model: str = ""
     supports_dynamic_tools: bool = False
     tool_route: str = "append"
     output_retries: int = 1
