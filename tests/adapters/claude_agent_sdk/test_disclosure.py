@@ -41,6 +41,14 @@ def test_a_model_that_takes_tools_by_mid_conversation_message_gets_them_too() ->
     assert api.offers == [{READ}, {READ, KEEP}, {READ, KEEP}]
 
 
+def test_a_cli_that_speaks_the_older_protocol_takes_up_new_tools_too() -> None:
+    with CliServer([read("notes"), call(KEEP, text="one"), say("kept")]) as api:
+        summarized = section("notes", summarized=True, tools=(tool("keep"),))
+        run = adapter(api, env={"MCP_PROTOCOL_NEGOTIATION": "legacy"})
+        run.evaluate(prompt(summarized), session=Session())
+    assert api.offers == [{READ}, {READ, KEEP}, {READ, KEEP}]
+
+
 def test_several_sections_open_in_one_turn() -> None:
     session = Session()
     sections = [section(key, summarized=True, tools=(tool(f"keep_{key}"),)) for key in ("a", "b")]

@@ -75,7 +75,8 @@ def test_killing_our_process_kills_the_tree_and_removes_the_home() -> None:
         f"home = Home(cli=Path('/bin/sh'), env={{}}); print(home.path, flush=True)\n"
         f"subprocess.run([home.launcher, '-c', {TWO_SLEEPERS!r}])"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         home = Path(process.stdout.readline().strip())
         watched = _watch(process)

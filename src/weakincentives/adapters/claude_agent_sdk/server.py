@@ -15,9 +15,12 @@ from typing import Any
 
 import mcp_types as types
 import uvicorn
-from mcp.server import Server
+from mcp.server import NotificationOptions, Server
 from mcp.server.context import ServerRequestContext
+from mcp.server.models import InitializationOptions
+from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declaration
 from weakincentives.prompt.tool import Tool
@@ -33,6 +36,15 @@ class Answer:
     success: bool = True
 
 
+class _AnnouncingServer(Server[Any]):
+    """A server that tells clients of the older protocol too that its list may change."""
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
+    ) -> InitializationOptions:
+        return super().create_initialization_options(NotificationOptions(tools_changed=True), *args, **kwargs)
+
+
 class ToolServer:
     """Serves a list of tools; calls wait until `answer` is given for their id."""
 
@@ -41,9 +53,10 @@ class ToolServer:
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._listed = asyncio.Event()
         self._bus = InMemorySubscriptionBus()
+        self._older_session: ServerSession | None = None
         self._path = f"/{secrets.token_urlsafe(24)}"
         self._socket = socket.create_server(("127.0.0.1", 0))
-        app: Server[Any] = Server(
+        app = _AnnouncingServer(
             SERVER_NAME,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
@@ -96,6 +109,8 @@ class ToolServer:
         self._tools |= {tool.name: declaration(tool) for tool in tools}
         self._listed.clear()
         await self._bus.publish(ToolsListChanged())
+        if self._older_session is not None:
+            await self._older_session.send_tool_list_changed()
         return await self.listed(timeout)
 
     def answer(self, call_id: str, answer: Answer) -> None:
@@ -114,6 +129,8 @@ class ToolServer:
     async def _list_tools(
         self, context: ServerRequestContext[Any, Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            self._older_session = context.session
         self._listed.set()
         return types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in self._tools.values()])
 
