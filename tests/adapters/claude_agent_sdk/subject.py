@@ -21,7 +21,7 @@ class Claude:
     """The CLI behind a scripted server; it waits by the real clock, and needs a moment to start."""
 
     name: str = "claude agent sdk"
-    patience: float = 2.5
+    patience: float = 3.0
     exempt: Mapping[str, str] = field(
         default_factory=lambda: {"wrong output twice": "the CLI asks again by its own rules"}
     )

@@ -14,12 +14,21 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 
 from tests.adapters.claude_agent_sdk.cli_runs import Words, adapter, processes, prompt, section, tool
 from tests.servers.claude_cli import HANG, CliServer, call, say
+from weakincentives.clock import FakeClock
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Budget, Deadline
-from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.session import Session
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc"), reason="processes are looked up in /proc")
+
+
+def waiting_tool(clock: FakeClock, seconds: float) -> Tool[Words, None]:
+    def wait(params: Words, *, context: ToolContext) -> ToolResult[None]:
+        clock.advance(seconds)
+        return ToolResult("It is late.")
+
+    return tool("wait", wait)
 
 
 def test_an_answered_run_leaves_no_process() -> None:
@@ -29,18 +38,22 @@ def test_an_answered_run_leaves_no_process() -> None:
 
 
 def test_a_deadline_in_mid_run_leaves_no_process() -> None:
-    with CliServer([HANG]) as api:
+    clock = FakeClock()
+    with CliServer([call("wait", text="x"), HANG]) as api:
+        task = section("task", tools=(waiting_tool(clock, 59.5),))
         with pytest.raises(DeadlineExceededError):
-            adapter(api).evaluate(prompt(section("task")), session=Session(), deadline=Deadline.after(1))
-        assert len(api.requests) == 1
+            adapter(api).evaluate(prompt(task), session=Session(), deadline=Deadline.after(60, clock))
+        assert len(api.requests) == 2
         assert processes(api) == []
 
 
 def test_a_deadline_while_the_cli_runs_a_command_leaves_no_process() -> None:
-    with CliServer([call("Bash", command="sleep 60", description="wait")]) as api:
+    clock = FakeClock()
+    with CliServer([call("wait", text="x"), call("Bash", command="sleep 60", description="wait")]) as api:
         run = adapter(api, allowed_cli_tools=("Bash",))
+        task = section("task", tools=(waiting_tool(clock, 59.5),))
         with pytest.raises(DeadlineExceededError):
-            run.evaluate(prompt(section("task")), session=Session(), deadline=Deadline.after(1.5))
+            run.evaluate(prompt(task), session=Session(), deadline=Deadline.after(60, clock))
         assert processes(api) == []
 
 
