@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -370,6 +370,7 @@ def page_with(made: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
+    logging.disable(logging.WARNING)
     results: dict[tuple[str, str], str] = {}
     for subject in subjects():
         for name, scenario in SCENARIOS.items():
