@@ -43,7 +43,7 @@ def test_a_deadline_in_mid_run_leaves_no_process() -> None:
         task = section("task", tools=(waiting_tool(clock, 59.5),))
         with pytest.raises(DeadlineExceededError):
             adapter(api).evaluate(prompt(task), session=Session(), deadline=Deadline.after(60, clock))
-        assert len(api.requests) == 2
+        assert clock.monotonic() > 59
         assert processes(api) == []
 
 
