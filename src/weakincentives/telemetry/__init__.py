@@ -1,5 +1,6 @@
 """What was recorded and what it says: recorder, reading runs back, advice, OpenTelemetry."""
 
+from weakincentives.telemetry.advice import Advice, PromptAdvice, SectionAdvice, advise
 from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
@@ -8,6 +9,8 @@ from weakincentives.telemetry.store import RecordedEvent, RunNotFoundError, RunS
 from weakincentives.telemetry.turns import Turn, TurnSection
 
 __all__ = [
+    "Advice",
+    "PromptAdvice",
     "RecordedEvent",
     "Recorder",
     "Redactor",
@@ -15,10 +18,12 @@ __all__ = [
     "RunNotFoundError",
     "RunStore",
     "RunSummary",
+    "SectionAdvice",
     "Turn",
     "TurnSection",
     "UnknownType",
     "Unserialisable",
+    "advise",
     "read_run",
     "record",
 ]

@@ -16,7 +16,7 @@ import msgspec
 
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import ToolResult
+from weakincentives.prompt import Tokenizer, ToolResult
 from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
 from weakincentives.runtime import Ledger, ToolInvoked, ledger_of
 from weakincentives.telemetry.payload import load, references, unpack
@@ -160,8 +160,12 @@ class RunStore:
             raise RunNotFoundError(f"Run '{run.run_id}' has turns 1 to {run.turns}, so there is no turn {n}.")
         return build_turn(self, run.run_id, n, with_messages=with_messages)
 
-    def ledger(self, run_id: str) -> Ledger:
+    def ledger(self, run_id: str, *, tokenizer: Tokenizer | None = None) -> Ledger:
         """Tokens sent, cached and lost, against those of the full prompt; `rows[n - 1]` is turn n."""
+        return ledger_of(self.disclosure_events(run_id), run_id, tokenizer=tokenizer)
+
+    def disclosure_events(self, run_id: str) -> list[Any]:
+        """What a ledger or advice needs of a run; of an ordinary tool call no more than that it happened."""
         kinds = "run_id = ? AND kind IN ('PromptRendered', 'ModelCalled', 'ToolsInjected', 'RunRestarted')"
         disclosing = "run_id = ? AND kind IN ('ToolInvoked', 'Message') AND payload ->> '$.v.name' IN (?, ?, ?)"
         found = [*self._events(kinds, (run_id, -1)), *self._events(disclosing, (run_id, *sorted(RESERVED_NAMES), -1))]
@@ -170,13 +174,12 @@ class RunStore:
             "WHERE run_id = ? AND kind = 'ToolInvoked' AND payload ->> '$.v.name' NOT IN (?, ?, ?)",
             (run_id, *sorted(RESERVED_NAMES)),
         )
-        # Of an ordinary call the ledger needs no more than that it happened.
         events = [(recorded.seq, recorded.event) for recorded in found]
         events += [
             (seq, ToolInvoked(name=name, params=None, result=ToolResult(), call_id="", section_key=key))
             for seq, name, key in others
         ]
-        return ledger_of([event for _, event in sorted(events, key=itemgetter(0))], run_id)
+        return [event for _, event in sorted(events, key=itemgetter(0))]
 
     def last_event_id(self) -> int:
         """A number that grows with every event in the file: what a live view looks at."""

@@ -1,0 +1,186 @@
+"""Advice on runs computed by hand. Tokens are words; a million of them costs 2 new, 0.2 cached and 10 as output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.limits import Prices, TokenUsage
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
+from weakincentives.runtime import MainLoop, ModelReply, ToolCall
+from weakincentives.session import Session
+from weakincentives.telemetry import PromptAdvice, RunStore, SectionAdvice, advise, record
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+PRICES = {"scripted": Prices(2.0, 10.0, 0.2)}
+MICRO = 1e-6
+# "## Docs" and 100 words; "## 2. Docs", "docs", "---" and thirteen words that say how to read it.
+DOCS, DOCS_SHOWN = 102, 18
+# What reading docs puts into the conversation: two words of arguments, "Content of section 'docs':" and the section.
+DOCS_READ = 2 + 4 + DOCS
+
+
+class Words:
+    name = "words"
+    exact = True
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+
+def search(params: None, *, context: Any) -> ToolResult[None]:
+    return ToolResult("found nothing")
+
+
+SEARCH = Tool[None, None](name="search", description="Search.", handler=search)
+
+
+def prompt(web: SectionVisibility = SUMMARY) -> Prompt[None]:
+    sections = [
+        MarkdownSection(title="Intro", key="intro", template="one two three"),
+        MarkdownSection(title="Docs", key="docs", template="word " * 100, summary="docs", visibility=SUMMARY),
+        MarkdownSection(title="Web", key="web", template="web " * 10, summary="web", visibility=web, tools=[SEARCH]),
+    ]
+    return Prompt(PromptTemplate(ns="tests", key="advice", sections=sections))
+
+
+def reply(tokens: int, *calls: ToolCall, cached: int = 0, out: int = 0) -> ModelReply:
+    numbered = tuple(ToolCall(f"{tokens}-{at}", c.name, c.arguments) for at, c in enumerate(calls))
+    usage = TokenUsage(input_tokens=tokens, cached_tokens=cached, output_tokens=out)
+    return ModelReply(tool_calls=numbered, usage=usage, stop_reason="tool_calls" if calls else "end")
+
+
+READ_DOCS, READ_WEB = call("read_section", section_key="docs"), call("read_section", section_key="web")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def played(path: Path, *script: ModelReply, runs: int = 3, web: SectionVisibility = SUMMARY, **options: Any) -> None:
+    with record(path):
+        for _ in range(runs):
+            adapter = ScriptedAdapter(script, tokenizer=Words(), **options)
+            MainLoop().execute(prompt(web), session=Session(), adapter=adapter)
+
+
+def advised(path: Path, **options: Any) -> tuple[PromptAdvice, dict[str, SectionAdvice]]:
+    with RunStore(path) as store:
+        (advice,) = advise(store, tokenizer=Words(), **{"prices": PRICES, **options}).prompts
+    return advice, {section.key: section for section in advice.sections}
+
+
+def test_a_section_that_every_run_opens_is_cheaper_in_full(path: Path) -> None:
+    played(path, reply(50, READ_DOCS, out=5), reply(160, out=10))
+    advice, sections = advised(path)
+    docs = sections["docs"]
+    # The opening turn costs 50 * 2 + 5 * 10; then summary and content are sent once. In full: the section, once.
+    assert docs.cost_summary == pytest.approx((150 + (DOCS_SHOWN + DOCS_READ) * 2) * MICRO)
+    assert docs.cost_full == pytest.approx(DOCS * 2 * MICRO)
+    assert (docs.advised, docs.findings, docs.opened_runs, docs.first_use) == ("full", ("always opened",), 3, 1)
+    assert advice.cost == pytest.approx(3 * (150 + 160 * 2 + 10 * 10) * MICRO)
+    assert advice.saved == pytest.approx(3 * (150 + (DOCS_SHOWN + DOCS_READ - DOCS) * 2) * MICRO)
+
+
+def test_a_section_that_no_run_opens_stays_summarized(path: Path) -> None:
+    played(path, reply(50, call("search")), reply(60))
+    advice, sections = advised(path)
+    docs = sections["docs"]
+    assert docs.cost_summary == pytest.approx(2 * DOCS_SHOWN * 2 * MICRO)
+    assert docs.cost_full == pytest.approx(2 * DOCS * 2 * MICRO)
+    assert (docs.advised, docs.findings, docs.first_use) == ("summary", ("never opened",), None)
+    assert advice.saved == 0
+
+
+def test_the_measured_cache_makes_what_is_sent_again_cheap(path: Path) -> None:
+    played(path, reply(100, call("search"), cached=50), reply(200, call("search"), cached=80), reply(200, cached=100))
+    advice, sections = advised(path)
+    # Of the first request half comes from the cache; of what was sent before, 180 of 300.
+    assert (advice.cache_first, advice.cache_again) == (0.5, 0.6)
+    first, again = 2 - 0.5 * 1.8, 2 - 0.6 * 1.8
+    assert sections["docs"].cost_full == pytest.approx(DOCS * (first + 2 * again) * MICRO)
+    assert sections["docs"].cost_summary == pytest.approx(DOCS_SHOWN * (first + 2 * again) * MICRO)
+
+
+def test_tools_that_break_the_cache_cost_what_has_to_be_sent_afresh(path: Path) -> None:
+    played(path, reply(50, READ_WEB), reply(90, call("search")), reply(95, cached=90), tool_route="append")
+    advice, sections = advised(path)
+    web = sections["web"]
+    assert (advice.cache_first, advice.cache_again) == (0.0, 1.0)
+    tools = web.full_tokens - 12
+    read = 2 + 4 + 12 + 4
+    brought = read + tools
+    assert web.cost_summary == pytest.approx(
+        (50 * 2 + (18 + brought) * 0.2 + brought * 1.8 + 50 * 1.8 + (18 + brought) * 0.2) * MICRO
+    )
+    assert web.cost_full == pytest.approx(web.full_tokens * (2 + 0.2) * MICRO)
+    assert (web.advised, web.tool_runs) == ("full", 3)
+
+
+def test_a_route_that_keeps_the_cache_costs_less(path: Path, tmp_path: Path) -> None:
+    script = (reply(50, READ_WEB), reply(90, call("search"), cached=50), reply(95, cached=90))
+    played(path, *script, tool_route="additional_tools")
+    played(tmp_path / "append.db", *script, tool_route="append")
+    kept, broken = advised(path)[1]["web"], advised(tmp_path / "append.db")[1]["web"]
+    assert kept.cost_summary is not None and broken.cost_summary is not None
+    assert kept.cost_summary <= broken.cost_summary
+
+
+def test_a_restart_costs_the_evaluation_that_it_throws_away(path: Path) -> None:
+    played(path, reply(50, call("search")), reply(60, READ_WEB), reply(80), supports_dynamic_tools=False)
+    web = advised(path)[1]["web"]
+    # Two turns thrown away, 60 tokens that the third could have read from the cache, and the section in full.
+    third = web.full_tokens + 1
+    assert web.cost_summary == pytest.approx((110 * 2 + 60 * 1.8 + third * 2) * MICRO)
+    assert web.cost_full == pytest.approx(web.full_tokens * 2 * MICRO)
+
+
+def test_a_section_that_is_opened_now_and_then_is_weighed_by_how_often(path: Path) -> None:
+    played(path, reply(50, READ_DOCS), reply(160), runs=1)
+    played(path, reply(50, call("search")), reply(60), runs=3)
+    docs = advised(path)[1]["docs"]
+    opened, closed = 50 * 2 + (DOCS_SHOWN + DOCS_READ) * 2, 2 * DOCS_SHOWN * 2
+    assert docs.cost_summary == pytest.approx((opened + 3 * closed) / 4 * MICRO)
+    assert docs.cost_full == pytest.approx((1 + 3 * 2) / 4 * DOCS * 2 * MICRO)
+    assert (docs.opened_runs, docs.runs, docs.advised) == (1, 4, "summary")
+
+
+def test_tools_that_nobody_used_are_named(path: Path) -> None:
+    played(path, reply(50, READ_WEB), reply(90))
+    assert "opened, but its tools were never used" in advised(path)[1]["web"].findings
+
+
+def test_an_open_section_whose_tools_nobody_used_should_be_summarized(path: Path) -> None:
+    played(path, reply(50), web=FULL)
+    advice, sections = advised(path)
+    web = sections["web"]
+    assert (web.advised, web.findings) == ("summary", ("shown in full, but its tools were never used",))
+    assert advice.saved == pytest.approx(3 * (web.full_tokens - DOCS_SHOWN) * 2 * MICRO)
+
+
+def test_runs_cannot_tell_who_would_have_opened_what_was_open(path: Path) -> None:
+    played(path, reply(50))
+    intro = advised(path)[1]["intro"]
+    assert (intro.advised, intro.cost_summary) == ("", None)
+
+
+def test_too_few_runs_give_no_advice(path: Path) -> None:
+    played(path, reply(50, READ_DOCS), reply(160), runs=2)
+    docs = advised(path)[1]["docs"]
+    assert (docs.advised, docs.reason) == ("", "only 2 runs; 3 say more")
+
+
+def test_without_a_price_costs_are_in_input_tokens(path: Path) -> None:
+    played(path, reply(50, call("search"), out=5), reply(60, cached=50))
+    advice, _ = advised(path, prices=None)
+    assert (advice.unit, advice.cost) == ("input tokens", pytest.approx(3 * (50 + 25 + 10 + 5)))
+
+
+def test_only_the_last_runs_count_when_asked(path: Path) -> None:
+    played(path, reply(50, READ_DOCS), reply(160))
+    played(path, reply(50))
+    assert advised(path, last=3)[1]["docs"].opened_runs == 0
