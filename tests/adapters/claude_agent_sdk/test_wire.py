@@ -39,6 +39,15 @@ def test_only_calls_of_our_tools_are_calls_for_us() -> None:
     assert turn.uses_cli_tools
 
 
+def test_arguments_are_kept_as_the_model_wrote_them_also_when_they_are_cut_off() -> None:
+    streamed = events("", Call("add", {"text": "long"}))
+    cut = [event for event in streamed if event.get("index") != 0 or "delta" not in event][:2]
+    turn = Turn()
+    for event in (*cut, {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": '{"te'}}):
+        turn.feed(event)
+    assert turn.tool_calls == (ToolCall("toolu_0_0", "add", '{"te'),)
+
+
 def test_a_structured_answer_is_not_work_of_the_cli() -> None:
     turn = turn_of("", Call("StructuredOutput", {"n": 1}))
     assert turn.stopped_for_output

@@ -59,7 +59,7 @@ class Turn:
         self._stop_reason = ""
         self._usage: dict[str, Any] = {}
         self._blocks: list[dict[str, Any]] = []
-        self._partial = ""
+        self._arguments: list[str] = []
 
     def feed(self, event: Mapping[str, Any]) -> str:
         """Take one event; returns the piece of answer text in it, if there is one."""
@@ -70,12 +70,12 @@ class Turn:
                 self._usage = dict(message.get("usage") or {})
             case "content_block_start":
                 self._blocks.append(dict(event["content_block"]))
-                self._partial = ""
+                self._arguments.append("")
             case "content_block_delta":
                 return self._extend(event["delta"])
             case "content_block_stop":
-                if self._partial:
-                    self._blocks[-1]["input"] = _object(self._partial)
+                if self._arguments[-1]:
+                    self._blocks[-1]["input"] = _object(self._arguments[-1])
             case "message_delta":
                 self._stop_reason = event["delta"].get("stop_reason") or ""
                 self._usage |= {name: value for name, value in (event.get("usage") or {}).items() if value is not None}
@@ -91,8 +91,8 @@ class Turn:
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls of our tools, in order."""
         return tuple(
-            ToolCall(block["id"], block["name"].removeprefix(PREFIX), json.dumps(block.get("input") or {}))
-            for block in self._blocks
+            ToolCall(block["id"], block["name"].removeprefix(PREFIX), arguments or json.dumps(block.get("input") or {}))
+            for block, arguments in zip(self._blocks, self._arguments, strict=True)
             if block["type"] == "tool_use" and block["name"].startswith(PREFIX)
         )
 
@@ -133,7 +133,7 @@ class Turn:
                 block["text"] += delta["text"]
                 return str(delta["text"])
             case "input_json_delta":
-                self._partial += delta["partial_json"]
+                self._arguments[-1] += delta["partial_json"]
                 return str(delta["partial_json"]) if block["name"] == STRUCTURED_OUTPUT else ""
             case "thinking_delta":
                 block["thinking"] += delta["thinking"]
