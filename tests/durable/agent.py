@@ -33,7 +33,7 @@ from weakincentives.session import reducer
 
 CONTROL = Path(os.environ.get("WINK_TEST_CONTROL", "."))
 LATENCY = float(os.environ.get("WINK_TEST_LATENCY", "0"))
-ATTEMPTS = int(os.environ.get("WINK_TEST_ATTEMPTS", "20"))
+ATTEMPTS = int(os.environ.get("WINK_TEST_ATTEMPTS", "5"))
 LEASE = 2.0
 
 

@@ -62,7 +62,6 @@ def test_two_hundred_loops_on_two_workers_with_one_killed(
         took = until(lambda: not running_on(victim), "a takeover")
         assert lost and took < 3.0
         assert_all_right(keys, tmp_path, repeated=len(lost))
-    assert sum(loop.status(key).attempts - 1 for key in keys) == len(lost)
 
 
 def test_a_frozen_worker_is_taken_over_and_fenced_off_when_it_thaws(

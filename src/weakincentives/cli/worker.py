@@ -40,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(message)s")
+    logging.getLogger("weakincentives.durable").setLevel(logging.INFO)
     limits = QueueLimits(arguments.concurrency, arguments.tenant_concurrency, arguments.rate)
     with loop:
         queues = tuple(arguments.queue or (loop.name,))

@@ -5,6 +5,7 @@ A body that is replayed gets the outcomes of its recorded steps without running 
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -70,6 +71,7 @@ class Asked:
     at: datetime
 
 
+_log = logging.getLogger(__name__)
 OutcomeT = TypeVar("OutcomeT", Begun, Replied, Ran | Asked)
 
 
@@ -88,7 +90,17 @@ class Recipe:
         """What the engine runs, and runs again, for one request."""
         engine = Engine.current()
         assert engine is not None
-        return _Execution(self, engine).run(request)
+        work_id = engine.work_id
+        try:
+            response = _Execution(self, engine).run(request)
+        except Exception as error:
+            _log.warning("%s failed: %s: %s", work_id, type(error).__name__, error)
+            raise
+        except BaseException as left:
+            _log.info("%s left: %s", work_id, left)
+            raise
+        _log.info("%s is done, in %d turns", work_id, response.turns)
+        return response
 
 
 class _Execution:
@@ -99,6 +111,7 @@ class _Execution:
         self._session: Session | None = None
         # Observers hear of an event once, where it happened: nothing is heard before the first step that runs here.
         self._live = False
+        self._replayed = False
 
     def run(self, request: Any) -> PromptResponse[Any]:
         """Like `MainLoop.execute`, with recorded evaluations."""
@@ -190,8 +203,11 @@ class _Execution:
         return ran
 
     def _step(self, name: str, run: Callable[[], OutcomeT]) -> OutcomeT:
+        ran = False
+
         def timed() -> OutcomeT:
-            self._live = True
+            nonlocal ran
+            ran = self._live = True
             if self._session is not None:
                 self._session.silent = False
             with self._clock.running():
@@ -199,6 +215,9 @@ class _Execution:
 
         outcome = self._engine.step(name, timed)
         self._clock.stand_at(outcome.at)
+        if ran and self._replayed:
+            self._engine.progressed()
+        self._replayed = not ran
         return outcome
 
 

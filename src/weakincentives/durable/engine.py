@@ -104,14 +104,19 @@ class Engine:
         self._lease.check(context.executor_id)
         if self._draining.is_set():
             self.store.hand_back(context.workflow_id, cast(str, context.owner_xid))
-            raise Released(f"{context.workflow_id} was handed back")
+            raise Released("handed back")
+
+    def progressed(self) -> None:
+        """The current work was taken up again and has recorded a step since, so it is no poison."""
+        context = assert_current_dbos_context()
+        self.store.forgive(context.workflow_id, cast(str, context.owner_xid))
 
     def ask(self, question: Question) -> Approval:
         """A person's answer; without one the current work leaves this process until it comes."""
         context = assert_current_dbos_context()
         answer = self.store.ask(context.workflow_id, cast(str, context.owner_xid), question)
         if answer is None:
-            raise Released(f"{context.workflow_id} waits for {question.call_id}")
+            raise Released(f"waits for an answer to {question.call_id}")
         return answer
 
     @property

@@ -101,8 +101,8 @@ class FleetLease:
                 if time.monotonic() >= self._valid_until or not self._renew():
                     lost = self._identity
                     self._enter()
-                    _log.warning("Worker %s was fenced off and joined again as %s.", lost, self._identity)
                     self._rejoined(self._identity)
+                    _log.warning("Worker %s was fenced off and joined again as %s.", lost, self._identity)
                 self._sweep()
             except sa.exc.DBAPIError as error:
                 _log.warning("Worker %s cannot reach the database: %s", self._identity, error.orig)

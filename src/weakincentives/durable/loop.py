@@ -117,7 +117,8 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
             raise WorkCancelledError(f"{work.id!r} was cancelled; `wink work retry {work.id}` goes on with it.")
         if work.status == "dead":
             raise DeadLetterError(
-                f"{work.id!r} was given up after {work.attempts - 1} attempts; `wink work retry {work.id}` tries again."
+                f"{work.id!r} was given up after {work.attempts - 1} attempts that came no further; "
+                f"`wink work retry {work.id}` tries again."
             )
         response: PromptResponse[OutputT] = self.store.outcome(work.id)
         return response

@@ -191,6 +191,15 @@ class Store:
             if self._own(connection, work_id, owner):
                 self._release(connection, work_id, "ENQUEUED", None)
 
+    def forgive(self, work_id: str, owner: str) -> None:
+        """Count attempts from one again: the work has come further than the attempts before it."""
+        with self.engine.begin() as connection:
+            connection.execute(
+                sa.update(_status)
+                .where(_status.c.workflow_uuid == work_id, _status.c.owner_xid == owner)
+                .values(recovery_attempts=1)
+            )
+
     def take_over(self) -> int:
         """Return the work of workers without a lease to its queues, and say how much that was.
 
