@@ -21,10 +21,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def bash(commands: list[Grammar]) -> Iterator[str]:
     yield "_wink() {"
-    yield '  local line="${COMP_WORDS[*]:0:COMP_CWORD}" words="' + _names(commands) + ' --help --version"'
+    yield '  local line="${COMP_WORDS[*]:1:COMP_CWORD-1} " words="' + _names(commands) + ' --help --version"'
     yield '  case "$line" in'
     for command in reversed(list(_all(commands))):
-        yield f'    "{command.name}"*) words="{_words(command)}" ;;'
+        yield f'    "{command.name.removeprefix("wink ")} "*) words="{_words(command)}" ;;'
     yield "  esac"
     yield '  COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))'
     yield "}"

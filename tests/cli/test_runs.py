@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Wink
+from tests.telemetry.agents import FAIL, prompt, run
+from weakincentives.adapters.scripted import call
+from weakincentives.runtime import ModelReply
+from weakincentives.telemetry import RunStore, record
+
+
+@pytest.fixture
+def runs(wink: Wink) -> list[str]:
+    """The ids of two runs in runs.db, the older first."""
+    recorder = record(wink.folder / "runs.db")
+    first = run(recorder=recorder)
+    second = run(call("fail"), ModelReply(text="\x1b[31mOh.\x1b[0m"), bound=prompt(FAIL), recorder=recorder)
+    return [first.run_id, second.run_id]
+
+
+def test_list_shows_the_newest_first(wink: Wink, runs: list[str]) -> None:
+    lines = wink("runs", "list", "runs.db").stdout.splitlines()
+    assert lines[0].split() == ["run", "status", "started", "prompt", "model", "turns", "input", "output", "cost"]
+    assert [line.split()[0] for line in lines[1:]] == runs[::-1]
+    assert [row["turns"] for row in wink.json("runs", "list", "runs.db")] == [2, 4]
+
+
+def test_list_finds_runs_by_what_was_said(wink: Wink, runs: list[str]) -> None:
+    assert [row["run_id"] for row in wink.json("runs", "list", "runs.db", "--search", "no such thing")] == runs[1:]
+    assert [row["run_id"] for row in wink.json("runs", "list", "runs.db", "--search", "How to work")] == runs[:1]
+    assert wink("runs", "list", "runs.db", "--search", "nothing says this").stderr == "no runs\n"
+
+
+def test_show_tells_turns_openings_and_savings(wink: Wink, runs: list[str]) -> None:
+    text = wink("runs", "show", "runs.db", runs[0][:8]).stdout
+    assert "turn 1: read_section guide\n" in text and "turn 2: injected sums  by append  add\n" in text
+    shown = wink.json("runs", "show", "runs.db", runs[0])
+    assert [turn["full_prompt"] is None for turn in shown["turn_list"]] == [True, True, False, False]
+
+
+def test_show_takes_the_newest_run_and_prints_no_escape_sequence(wink: Wink, runs: list[str]) -> None:
+    text = wink("runs", "show", "runs.db").stdout
+    assert text.startswith(runs[1]) and "turn 1: tool fail failed: Tool 'fail' failed" in text
+    turn = wink("runs", "show", "runs.db", "--turn", "2").stdout
+    assert "=== reply\n\\x1b[31mOh." in turn and "\x1b" not in turn
+
+
+def test_one_turn_is_shown_as_the_model_had_it(wink: Wink, runs: list[str]) -> None:
+    text = wink("runs", "show", "runs.db", runs[0], "--turn", "3").stdout
+    assert "--- tools_added\nadd" in text and '=== reply\nadd({"a": 1, "b": 2})' in text
+    turn = wink.json("runs", "show", "runs.db", runs[0], "--turn", "3")
+    assert [(section["key"], section["visibility"], section["read"]) for section in turn["sections"]] == [
+        ("intro", "full", False),
+        ("guide", "summary", True),
+        ("sums", "full", True),
+    ]
+
+
+def test_export_writes_a_line_per_event(wink: Wink, runs: list[str]) -> None:
+    lines = [json.loads(line) for line in wink("runs", "export", "runs.db", "--jsonl").stdout.splitlines()]
+    assert sorted({line["run_id"] for line in lines}) == sorted(runs)
+    assert [line["event"]["arguments"] for line in lines if line["kind"] == "ToolInvoked"][2] == '{"a": 1, "b": 2}'
+    done = wink("runs", "export", "runs.db", runs[1], "--output", "one.jsonl")
+    assert (done.returncode, done.stdout) == (0, "")
+    written = (wink.folder / "one.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(written) == len([line for line in lines if line["run_id"] == runs[1]])
+
+
+def test_prune_deletes_runs_and_the_texts_that_only_they_have(wink: Wink, runs: list[str]) -> None:
+    assert wink.json("runs", "prune", "runs.db", "--keep", "1") == {"deleted": runs[:1]}
+    with RunStore(wink.folder / "runs.db") as store:
+        assert [left.run_id for left in store.list_runs()] == runs[1:]
+        assert store.query("SELECT count(*) FROM events WHERE run_id = ?", runs[:1]) == [(0,)]
+        assert store.query("SELECT count(*) FROM texts WHERE text LIKE '%How to work%'") == [(0,)]
+        assert store.turn(runs[1], 1).complete
+
+
+def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
+    assert wink("runs", "prune", "runs.db", "--older-than", "1").stdout == "deleted 0 runs\n"
+    assert wink("runs", "prune", "runs.db", "--older-than", "0").stdout == "deleted 2 runs\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("runs", "prune", "runs.db"), 2, "say what to delete"),
+        (("runs", "show", "runs.db", "zzz"), 1, "There is no run 'zzz'"),
+        (("runs", "show", "runs.db", "--turn", "9"), 1, "has turns 1 to 2"),
+        (("runs", "list", "nowhere.db"), 1, "no file of runs at 'nowhere.db'"),
+        (("report", "nowhere.db"), 1, "no file of runs at 'nowhere.db'"),
+        (("report", "runs.db", "--price", "gpt"), 2, "MODEL=INPUT,OUTPUT"),
+    ],
+)
+def test_what_is_wrong_is_said(wink: Wink, runs: list[str], words: tuple[str, ...], code: int, message: str) -> None:
+    done = wink(*words)
+    assert (done.returncode, done.stdout) == (code, "") and message in done.stderr
+
+
+def test_the_report_advises_and_says_what_it_would_have_saved(wink: Wink) -> None:
+    path = Path(wink.folder / "runs.db")
+    for _ in range(3):
+        run(recorder=record(path))
+    text = wink("report", "runs.db", "--price", "scripted=2,10,0.2").stdout
+    assert text.startswith("tests/sums: 3 runs, costs in USD")
+    assert "Change 'guide' to visibility=SectionVisibility.FULL." in text and "always opened" in text
+    (advice,) = wink.json("report", "runs.db")["prompts"]
+    assert (advice["unit"], advice["runs"], advice["saved"] > 0) == ("input tokens", 3, True)
+
+
+def test_a_file_without_finished_runs_has_nothing_to_advise(wink: Wink) -> None:
+    with record(wink.folder / "runs.db"):
+        pass
+    assert wink("report", "runs.db").stderr == "no run that ended well, so there is nothing to advise\n"
