@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import Any, TextIO
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def printable(text: str) -> str:
+    """Text from a model or a tool as a terminal may have it: no escape sequences, nothing that cannot be encoded."""
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text).encode("utf-8", "backslashreplace").decode()
 
 
 def may_colour(stream: TextIO) -> bool:

@@ -2,6 +2,7 @@
 
 from weakincentives.telemetry.advice import Advice, PromptAdvice, SectionAdvice, advise
 from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
+from weakincentives.telemetry.prune import prune
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.schema import RunFileError
@@ -24,6 +25,7 @@ __all__ = [
     "UnknownType",
     "Unserialisable",
     "advise",
+    "prune",
     "read_run",
     "record",
 ]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
 
 from weakincentives.limits import Prices
 from weakincentives.prompt.tokens import Tokenizer
@@ -201,6 +200,15 @@ def _share(pairs: Iterable[tuple[int, int]]) -> float:
     return min(1.0, parts / wholes) if wholes else 0.0
 
 
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _median(values: Sequence[int]) -> float:
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
 def _section(key: str, runs: Sequence[RunFacts], market: _Market) -> SectionAdvice:
     first = runs[0].sections[key]
     began = {run.sections[key].visibility for run in runs}
@@ -209,13 +217,13 @@ def _section(key: str, runs: Sequence[RunFacts], market: _Market) -> SectionAdvi
     opened = [turn for run in runs if (turn := run.first_opening(key)) is not None]
     used = [turn for run in runs if (turn := run.first_use(key)) is not None]
     full_tokens = _full_tokens(key, runs)
-    summary_tokens = round(mean(run.sections[key].shown_tokens for run in summarized)) if summarized else None
+    summary_tokens = round(_mean([run.sections[key].shown_tokens for run in summarized])) if summarized else None
     cost_full = cost_summary = None
     if summarized:
-        cost_full = mean(market.full(full_tokens, key, run) for run in summarized)
-        cost_summary = mean(market.summary(key, run) for run in summarized)
+        cost_full = _mean([market.full(full_tokens, key, run) for run in summarized])
+        cost_summary = _mean([market.summary(key, run) for run in summarized])
     elif shown == "full":
-        cost_full = mean(market.full(full_tokens, key, run) for run in runs)
+        cost_full = _mean([market.full(full_tokens, key, run) for run in runs])
     findings = []
     if shown == "summary":
         if not opened:
@@ -234,7 +242,7 @@ def _section(key: str, runs: Sequence[RunFacts], market: _Market) -> SectionAdvi
         runs=len(runs),
         opened_runs=len(opened),
         openings=sum(opened_key == key for run in runs for _, opened_key in run.openings),
-        first_use=median(opened or used) if opened or used else None,
+        first_use=_median(opened or used) if opened or used else None,
         tools=first.tools,
         tool_runs=len(used),
         full_tokens=full_tokens,
@@ -284,7 +292,7 @@ def _gain(section: SectionAdvice, run: RunFacts, market: _Market) -> float:
     full = market.full(section.full_tokens, section.key, run)
     if section.advised == "full":
         return market.summary(section.key, run) - full
-    typical = round(mean(market.summary_tokens)) if market.summary_tokens else TYPICAL_SUMMARY_TOKENS
+    typical = round(_mean(market.summary_tokens)) if market.summary_tokens else TYPICAL_SUMMARY_TOKENS
     return full - market.full(typical, section.key, run)
 
 

@@ -1,0 +1,270 @@
+"""List, show, export and prune recorded runs.
+
+A run is named by its id or the beginning of it; without one, `show` takes the newest. `export` writes one line of JSON
+per event, which DuckDB, jq or pandas read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from weakincentives.cli.output import print_json, printable, progress
+from weakincentives.cli.table import table
+from weakincentives.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    from weakincentives.runtime import ToolCall
+    from weakincentives.telemetry import RunStore, RunSummary, Turn
+
+STATUSES = ("running", "ok", "failed", "halted", "interrupted")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    listing = verbs.add_parser("list", help="the newest runs, one per line")
+    show = verbs.add_parser("show", help="one run: its turns, what was opened, called and spent")
+    export = verbs.add_parser("export", help="every event as a line of JSON")
+    prune = verbs.add_parser("prune", help="delete runs, and the texts that only they have")
+    for verb in (listing, show, export, prune):
+        verb.add_argument("file", metavar="RUNS.DB", help="the file of runs, as given to record() or --record")
+    listing.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")
+    listing.add_argument("--offset", type=int, default=0, help="leave out this many of the newest")
+    listing.add_argument("--search", default="", metavar="TEXT", help="only runs in which this text occurs")
+    listing.add_argument("--status", default="", choices=STATUSES, help="only runs with this status")
+    show.add_argument("run", nargs="?", default="", metavar="RUN", help="the run (default: the newest)")
+    show.add_argument("--turn", type=int, metavar="N", help="everything about one turn: sections, request, reply")
+    export.add_argument("runs", nargs="*", metavar="RUN", help="the runs (default: all)")
+    export.add_argument(
+        "--jsonl", action="store_true", help="one JSON object per line; the only format, and the default"
+    )
+    export.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout")
+    prune.add_argument("runs", nargs="*", metavar="RUN", help="these runs")
+    prune.add_argument("--older-than", type=float, metavar="DAYS", help="runs that ended more than this many days ago")
+    prune.add_argument("--keep", type=int, metavar="N", help="all runs but the newest N")
+    for verb in (listing, show, prune):
+        verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.verb == "prune":
+        return prune_runs(arguments)
+    from weakincentives.telemetry import RunStore
+
+    with RunStore(arguments.file) as store:
+        return _VERBS[arguments.verb](store, arguments)
+
+
+def list_runs(store: RunStore, arguments: argparse.Namespace) -> int:
+    found = store.list_runs(arguments.limit, arguments.offset, arguments.search, status=arguments.status)
+    if arguments.json:
+        print_json([facts(run) for run in found])
+        return 0
+    rows = [
+        (
+            run.run_id,
+            run.status,
+            moment(run.started),
+            run.prompt,
+            run.model,
+            f"{run.turns}",
+            f"{run.usage.input_tokens:,}",
+            f"{run.usage.output_tokens:,}",
+            money(run.cost),
+        )
+        for run in found
+    ]
+    heading = ("run", "status", "started", "prompt", "model", "turns", "input", "output", "cost")
+    if rows:
+        print(table(heading, rows, right=(5, 6, 7, 8)))
+    else:
+        progress("no runs")
+    return 0
+
+
+def show_run(store: RunStore, arguments: argparse.Namespace) -> int:
+    run = chosen(store, arguments.run)
+    if arguments.turn is not None:
+        return show_turn(store.turn(run.run_id, arguments.turn), as_json=arguments.json)
+    ledger = store.ledger(run.run_id)
+    opened = store.query(
+        "SELECT turn, action, section, reason, route, tools FROM disclosure WHERE run_id = ? ORDER BY seq",
+        (run.run_id,),
+    )
+    failed = store.query("SELECT turn, source, name, message FROM errors WHERE run_id = ? ORDER BY seq", (run.run_id,))
+    called = dict(
+        store.query(
+            "SELECT turn, group_concat(payload ->> '$.v.name', ', ') FROM events "
+            "WHERE run_id = ? AND kind = 'ToolInvoked' GROUP BY turn",
+            (run.run_id,),
+        )
+    )
+    if arguments.json:
+        names = ("turn", "action", "section", "reason", "route", "tools")
+        disclosure = [dict(zip(names, row, strict=True)) | {"tools": json.loads(row[5])} for row in opened]
+        errors = [dict(zip(("turn", "source", "name", "message"), row, strict=True)) for row in failed]
+        turns = [
+            {
+                "turn": row.turn,
+                "attempt": row.attempt,
+                "sent": row.sent_tokens,
+                "cached": row.cached_tokens,
+                "full_prompt": row.full_prompt_tokens,
+                "cache_lost": row.cache_lost_tokens,
+                "tools": called.get(row.turn, ""),
+            }
+            for row in ledger.rows
+        ]
+        print_json(facts(run) | {"turn_list": turns, "disclosure": disclosure, "errors": errors})
+        return 0
+    print(f"{run.run_id}  {run.status}  {run.prompt}  {run.adapter} {run.model}  {run.duration:.1f} s")
+    if run.error:
+        print(printable(f"error: {run.error}"))
+    rows = [
+        (
+            f"{row.turn}",
+            f"{row.attempt}",
+            f"{row.sent_tokens:,}",
+            f"{row.cached_tokens:,}",
+            "-" if row.full_prompt_tokens is None else f"{row.full_prompt_tokens:,}",
+            called.get(row.turn, "answers"),
+        )
+        for row in ledger.rows
+    ]
+    print("\n" + table(("turn", "attempt", "sent", "cached", "full prompt", "does"), rows, right=(0, 1, 2, 3, 4)))
+    print(
+        f"\nsent {ledger.sent_tokens:,} tokens; the full prompt would have sent {ledger.full_prompt_tokens:,} "
+        f"({'saved' if ledger.saved >= 0 else 'lost'} {abs(ledger.saved):,})"
+    )
+    for turn, action, section, reason, route, tools in opened:
+        extras = [f"by {route}" if route else "", ", ".join(json.loads(tools)), f"because: {reason}" if reason else ""]
+        print(printable(f"turn {turn}: {action} {section}  {'  '.join(filter(None, extras))}".rstrip()))
+    for turn, source, name, message in failed:
+        print(printable(f"turn {turn}: {source} {name} failed: {message}"))
+    return 0
+
+
+def show_turn(turn: Turn, *, as_json: bool) -> int:
+    from weakincentives.telemetry.plain import plain
+
+    if as_json:
+        print_json(plain(turn))
+        return 0
+    rows = [
+        (
+            "  " * (len(section.path) - 1) + section.key,
+            "read" if section.read else section.visibility.value if section.visibility else "hidden",
+            section.decided_by,
+            f"{section.shown_tokens:,}",
+            f"{section.hidden_tokens:,}",
+            ", ".join(section.tools_offered),
+        )
+        for section in turn.sections
+    ]
+    print(table(("section", "shows", "because", "shown", "hidden", "tools"), rows, right=(3, 4)))
+    for message in turn.messages:
+        said(f"--- {message.role} {message.name}", message.text or ", ".join(message.tools), message.tool_calls)
+    if turn.reply is not None:
+        said("=== reply", turn.reply.text, turn.reply.tool_calls)
+    for invoked in turn.tool_calls:
+        said(f"=== {invoked.name} {'worked' if invoked.success else 'failed'}", invoked.result.message)
+    return 0
+
+
+def said(heading: str, text: str, calls: Sequence[ToolCall] = ()) -> None:
+    lines = [heading.rstrip(), *filter(None, [text]), *(f"{call.name}({call.arguments})" for call in calls)]
+    print("\n" + printable("\n".join(lines)))
+
+
+def export_runs(store: RunStore, arguments: argparse.Namespace) -> int:
+    from weakincentives.telemetry.plain import plain
+
+    wanted = [store.run(name).run_id for name in arguments.runs]
+    if not wanted:
+        wanted = [row[0] for row in store.query("SELECT run_id FROM runs ORDER BY started, run_id")]
+    try:
+        target = open(arguments.output, "w", encoding="utf-8") if arguments.output else sys.stdout  # noqa: SIM115
+    except OSError as error:
+        raise UsageError(f"cannot write {arguments.output}: {error.strerror}") from error
+    try:
+        for run_id in wanted:
+            for recorded in store.all_events(run_id):
+                line = {
+                    "run_id": run_id,
+                    "seq": recorded.seq,
+                    "turn": recorded.turn,
+                    "time": recorded.time,
+                    "kind": recorded.kind,
+                    "event": plain(recorded.event),
+                }
+                # Escapes keep lone surrogates and control characters out of the file.
+                print(json.dumps(line), file=target)
+    finally:
+        if target is not sys.stdout:
+            target.close()
+            progress(f"{len(wanted)} runs are in {arguments.output}")
+    return 0
+
+
+def prune_runs(arguments: argparse.Namespace) -> int:
+    from weakincentives.telemetry import RunStore, prune
+
+    if not arguments.runs and arguments.older_than is None and arguments.keep is None:
+        raise UsageError("say what to delete: RUN, --older-than DAYS or --keep N")
+    with RunStore(arguments.file) as store:
+        named = [store.run(name).run_id for name in arguments.runs]
+    gone = prune(arguments.file, older_than_days=arguments.older_than, keep=arguments.keep, run_ids=named)
+    if arguments.json:
+        print_json({"deleted": list(gone)})
+    else:
+        print(f"deleted {len(gone)} runs")
+    return 0
+
+
+def chosen(store: RunStore, name: str) -> RunSummary:
+    if name:
+        return store.run(name)
+    newest = store.list_runs(1)
+    if not newest:
+        raise UsageError(f"there are no runs in {store.path}")
+    return newest[0]
+
+
+def facts(run: RunSummary) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "status": run.status,
+        "prompt": run.prompt,
+        "adapter": run.adapter,
+        "model": run.model,
+        "session_id": run.session_id,
+        "started": run.started,
+        "ended": run.ended,
+        "duration": round(run.duration, 3),
+        "events": run.events,
+        "turns": run.turns,
+        "tool_calls": run.tool_calls,
+        "tool_failures": run.tool_failures,
+        "disclosures": run.disclosures,
+        "restarts": run.restarts,
+        "input_tokens": run.usage.input_tokens,
+        "output_tokens": run.usage.output_tokens,
+        "cached_tokens": run.usage.cached_tokens,
+        "cost": run.cost,
+        "error": run.error,
+    }
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def money(cost: float | None) -> str:
+    return "" if cost is None else f"${cost:.4f}"
+
+
+_VERBS = {"list": list_runs, "show": show_run, "export": export_runs}

@@ -1,0 +1,70 @@
+"""Recorded values as plain JSON for a person to look at: no tags, and nothing that JSON cannot say."""
+
+from __future__ import annotations
+
+import enum
+import math
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from typing import Any
+
+from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
+
+_PAIRS = frozenset({"dict", "OrderedDict", "mappingproxy"})
+_ITEMS = frozenset({"tuple", "set", "frozenset"})
+
+
+def plain(value: Any) -> Any:
+    """The value made of objects, arrays, texts, numbers, true, false and null."""
+    match value:
+        case None | bool() | int() | str() if not isinstance(value, enum.Enum):
+            return value
+        case float():
+            return value if math.isfinite(value) else repr(value)
+        case enum.Enum():
+            return plain(value.value)
+        case UnknownType():
+            return _untagged(value.value)
+        case Unserialisable():
+            return f"<{value.type}> {value.text}"
+        case Mapping():
+            return {_key(key): plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case bytes() | bytearray():
+            return f"<{len(value):,} bytes>"
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    return str(value)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, tuple):
+        return ".".join(map(str, key))
+    return str(key.value if isinstance(key, enum.Enum) else key)
+
+
+def _untagged(data: Any) -> Any:
+    """Tagged data of classes that this process does not have."""
+    if isinstance(data, list):
+        return [_untagged(item) for item in data]
+    if not isinstance(data, dict):
+        return plain(data)
+    tag, inner = data.get("$"), data.get("v")
+    if tag is None:
+        return {key: _untagged(item) for key, item in data.items()}
+    if tag in _PAIRS:
+        return {_key(_untagged(key)): _untagged(item) for key, item in inner or ()}
+    if tag in _ITEMS:
+        return [_untagged(item) for item in inner or ()]
+    if tag == "str":
+        return b64decode(inner or "").decode("utf-8", "surrogatepass")
+    if tag in ("bytes", "bytearray"):
+        return f"<{len(b64decode(inner or '')):,} bytes>"
+    return _untagged(inner)
