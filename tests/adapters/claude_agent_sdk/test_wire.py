@@ -50,7 +50,7 @@ def test_arguments_are_kept_as_the_model_wrote_them_also_when_they_are_cut_off()
 
 def test_a_structured_answer_is_not_work_of_the_cli() -> None:
     turn = turn_of("", Call("StructuredOutput", {"n": 1}))
-    assert turn.stopped_for_output
+    assert turn.structured_answer == '{"n": 1}'
     assert not turn.uses_cli_tools
 
 

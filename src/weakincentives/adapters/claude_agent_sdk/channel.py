@@ -101,7 +101,7 @@ class ClaudeChannel:
             raise DeadlineExceededError(
                 f"The deadline of prompt '{request.prompt_name}' passed while Claude Code was at work.",
                 prompt_name=request.prompt_name,
-                phase="budget",
+                phase="request",
             ) from error
 
     @contextmanager

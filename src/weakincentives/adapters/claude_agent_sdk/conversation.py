@@ -20,7 +20,7 @@ import claude_agent_sdk as sdk
 from weakincentives.adapters.claude_agent_sdk.events import CliToolUse
 from weakincentives.adapters.claude_agent_sdk.home import Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
-from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, CliWork, Turn, opening, unseen
+from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, WRONG_OUTPUT, CliWork, Turn, opening, unseen
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt.tool import Tool
@@ -177,14 +177,16 @@ class Conversation:
 
     def _final(self, request: ModelRequest, result: sdk.ResultMessage, turn: Turn | None) -> ModelReply:
         self.idle, self.cost_usd = True, result.total_cost_usd
-        if result.is_error:
-            raise self._failure(request, result.result or "; ".join(result.errors or ()) or result.subtype, result)
         turn = turn or Turn()
-        text = turn.text or result.result or ""
+        answer = turn.structured_answer
+        if result.is_error and not (result.subtype == WRONG_OUTPUT and answer is not None):
+            raise self._failure(request, result.result or "; ".join(result.errors or ()) or result.subtype, result)
         if result.structured_output is not None:
-            text = json.dumps(result.structured_output)
+            answer = json.dumps(result.structured_output)
         extra = unseen(result.model_usage, self._spent + turn.usage)
-        return self._count(turn.reply("end" if turn.stopped_for_output else None, text=text, extra=extra))
+        if answer is not None:
+            return self._count(turn.reply("end", text=answer, extra=extra))
+        return self._count(turn.reply(text=turn.text or result.result or "", extra=extra))
 
     def _count(self, reply: ModelReply) -> ModelReply:
         self._spent += reply.usage

@@ -41,6 +41,9 @@ _PLAIN_TOOLS = {
     "CLAUDE_CODE_MAX_MCP_DESCRIPTION_LENGTH": "16384",
 }
 
+# A wrong answer comes back to our loop at once, which asks again in its own words.
+_ONE_ATTEMPT = {"MAX_STRUCTURED_OUTPUT_RETRIES": "1"}
+
 _NO_MEMORY = {"CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1", "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1"}
 
 
@@ -64,7 +67,7 @@ class Home:
             "lifeline": str(self.path / "lifeline"),
             "cli": str(cli),
             "keep": _SET_BY_THE_SDK,
-            "env": {"LANG": "C.UTF-8", **places, **kept, **_QUIET, **_PLAIN_TOOLS, **env},
+            "env": {"LANG": "C.UTF-8", **places, **kept, **_QUIET, **_PLAIN_TOOLS, **_ONE_ATTEMPT, **env},
         }
         plan_path = self.write("plan.json", json.dumps(plan))
         command = [sys.executable, "-I", "-S", guard.__file__, str(plan_path)]

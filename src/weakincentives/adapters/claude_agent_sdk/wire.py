@@ -16,6 +16,7 @@ PROVIDER = "claude_agent_sdk"
 SERVER_NAME = "wink"
 PREFIX = f"mcp__{SERVER_NAME}__"
 STRUCTURED_OUTPUT = "StructuredOutput"
+WRONG_OUTPUT = "error_max_structured_output_retries"
 FIRST_USER_TURN = "Begin."
 CONTINUED = "This conversation was interrupted. What was said and done so far, in order; go on from here:"
 
@@ -105,9 +106,14 @@ class Turn:
         )
 
     @property
-    def stopped_for_output(self) -> bool:
-        """Whether the turn ended with the tool by which the CLI takes a structured answer."""
-        return any(block["type"] == "tool_use" and block["name"] == STRUCTURED_OUTPUT for block in self._blocks)
+    def structured_answer(self) -> str | None:
+        """What the model gave to the tool by which the CLI takes a structured answer."""
+        answers = (
+            arguments
+            for block, arguments in zip(self._blocks, self._arguments, strict=True)
+            if block["type"] == "tool_use" and block["name"] == STRUCTURED_OUTPUT
+        )
+        return next(answers, None)
 
     @property
     def usage(self) -> TokenUsage:
