@@ -31,6 +31,7 @@ from weakincentives.runtime.bridge import AsyncBridge, Step, call_async, call_sy
 from weakincentives.runtime.events import DisclosureRequest, ToolInvoked
 from weakincentives.runtime.messages import ToolCall
 from weakincentives.runtime.run import RunScope
+from weakincentives.runtime.toolbox import Toolbox
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -75,15 +76,13 @@ class ToolExecutionOutcome:
 
 @dataclass(slots=True)
 class ToolExecutor:
-    """Runs the calls of one evaluation; `registry` grows when tools appear."""
+    """Runs the calls of one evaluation, with the tools of its toolbox."""
 
     prompt: Prompt[Any]
     session: Session
     scope: RunScope
+    toolbox: Toolbox = field(default_factory=Toolbox)
     supports_dynamic_tools: bool = False
-    registry: dict[str, Tool[Any, Any]] = field(default_factory=dict)
-    sections: dict[str, str] = field(default_factory=dict)
-    revoked: frozenset[str] = frozenset()
     bridge: AsyncBridge = field(default_factory=AsyncBridge)
     idempotency_key: Callable[[ToolCall], str] | None = None
 
@@ -113,7 +112,7 @@ class ToolExecutor:
         return outcomes
 
     def all_read_only(self, calls: Sequence[ToolCall]) -> bool:
-        return all((tool := self.registry.get(call.name)) is not None and tool.read_only for call in calls)
+        return all((tool := self.toolbox.registry.get(call.name)) is not None and tool.read_only for call in calls)
 
     def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
         return call_sync(self._execution(call), self.bridge)
@@ -122,7 +121,7 @@ class ToolExecutor:
         """One call from check to event."""
         self.scope.meter.begin_tool_call(self.prompt.name)
         started = self.session.clock.monotonic()
-        tool = self.registry.get(call.name)
+        tool = self.toolbox.registry.get(call.name)
         refusal = self._refusal(call.name)
         if tool is None or refusal:
             return self._finish(call, _Attempt(ToolResult(refusal, success=False)), started)
@@ -184,11 +183,11 @@ class ToolExecutor:
         )
 
     def _refusal(self, name: str) -> str:
-        if name in self.revoked:
-            key = self.sections.get(name, "")
+        if name in self.toolbox.revoked:
+            key = self.toolbox.sections.get(name, "")
             return f"Tool '{name}' is not available: section '{key}' is closed. Open the section again to use it."
-        if name not in self.registry:
-            offered = ", ".join(known for known in self.registry if known not in self.revoked)
+        if name not in self.toolbox.registry:
+            offered = ", ".join(known for known in self.toolbox.registry if known not in self.toolbox.revoked)
             return f"Unknown tool '{name}'. Available tools: {offered or 'none'}."
         return ""
 
@@ -246,7 +245,7 @@ class ToolExecutor:
                 arguments=call.arguments,
                 rolled_back=attempt.rolled_back,
                 duration=self.session.clock.monotonic() - started,
-                section_key=self.sections.get(call.name, ""),
+                section_key=self.toolbox.sections.get(call.name, ""),
                 disclosure=attempt.disclosure,
                 compensation=attempt.compensation,
                 timestamp=self.session.clock.now().timestamp(),

@@ -18,7 +18,6 @@ from weakincentives.prompt import (
     OpenSectionsResult,
     Prompt,
     SectionVisibility,
-    Tool,
     VisibilityExpansionRequired,
     VisibilityOverrides,
     parse_structured_output,
@@ -26,6 +25,7 @@ from weakincentives.prompt import (
 from weakincentives.prompt.outline import VISIBILITIES
 from weakincentives.prompt.view import tool_text
 from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.conversation import text_before_pauses, unanswered_calls
 from weakincentives.runtime.effects import CallModel, Effect, RunTools
 from weakincentives.runtime.events import (
     EvaluationFailed,
@@ -42,6 +42,7 @@ from weakincentives.runtime.inventory import Count, inventory
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
 from weakincentives.runtime.response import PromptResponse
 from weakincentives.runtime.run import Run, RunScope, ToolRef
+from weakincentives.runtime.toolbox import Toolbox
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -78,14 +79,12 @@ class InnerLoop:
         self.session = session
         self.scope = scope
         self.config = config
-        self.executor = ToolExecutor(prompt, session, scope, supports_dynamic_tools=config.supports_dynamic_tools)
+        self.toolbox = Toolbox()
+        self.executor = ToolExecutor(
+            prompt, session, scope, self.toolbox, supports_dynamic_tools=config.supports_dynamic_tools
+        )
         self._begin = self._take_up if resume else self._start
         self._visibility_overrides = visibility_overrides
-        self._tools: list[Tool[Any, Any]] = []
-        self._hosted: list[HostedTool[Any]] = []
-        self._names: tuple[str, ...] = ()
-        self._refs: list[ToolRef] = []
-        self._hosted_refs: list[ToolRef] = []
         self._seen_overrides: Any = None
         self._context_tokens = 0
         self._run: Run = Run("", "", "", {})
@@ -169,8 +168,9 @@ class InnerLoop:
             visibility={key: VISIBILITIES[state].value if state else "absent" for key, state in states.items()},
         )
         for owner, tool in view.offered():
-            self._register(ToolRef("" if owner is None else owner.key, tool.name), tool)
-        self._save_tools(initial_tools=len(self._tools), initial_hosted_tools=len(self._hosted))
+            self.toolbox.add(ToolRef("" if owner is None else owner.key, tool.name), tool)
+        box = self.toolbox
+        self._save_tools(initial_tools=len(box.tools), initial_hosted_tools=len(box.hosted_tools))
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
         count = self.config.count_tokens
@@ -184,8 +184,8 @@ class InnerLoop:
                 model=self.config.model,
                 attempt=self.scope.attempt,
                 text=rendered.text,
-                tools=tuple(tool.name for tool in self._tools),
-                hosted_tools=tuple(tool.name for tool in self._hosted),
+                tools=tuple(box.registry),
+                hosted_tools=tuple(tool.name for tool in box.hosted_tools),
                 spans=rendered.spans,
                 sections=inventory(view, rendered.text, count),
                 tokenizer=self.config.tokenizer,
@@ -218,22 +218,12 @@ class InnerLoop:
                     prompt_name=self.prompt.name,
                     phase="render",
                 )
-            self._register(ref, tool)
-        self._check_hosted(zip((ref.section_key for ref in self._hosted_refs), self._hosted, strict=True))
-        self.executor.revoked = run.revoked
+            self.toolbox.add(ref, tool)
+        box = self.toolbox
+        self._check_hosted(zip((ref.section_key for ref in box.hosted_refs), box.hosted_tools, strict=True))
+        box.revoked = run.revoked
         self.scope.meter.carry(run.usage, turns=run.turns, tool_calls=run.tool_calls)
-        return self._unanswered()
-
-    def _unanswered(self) -> tuple[ToolCall, ...]:
-        """Calls of the last turn whose results are not in the conversation yet."""
-        answered: set[str] = set()
-        messages = self.session[Message].view()
-        for index in range(len(messages) - 1, -1, -1):
-            message = messages[index]
-            if message.role == "assistant":
-                return tuple(call for call in message.tool_calls if call.id not in answered)
-            answered.add(message.call_id)
-        return ()
+        return unanswered_calls(self.session[Message].view())
 
     def _next_group(self, pending: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """The next call, or the next few when all of them are read-only."""
@@ -246,8 +236,8 @@ class InnerLoop:
         return ModelRequest(
             prompt_name=self.prompt.name,
             messages=self.session[Message].view(),
-            tools=tuple(self._tools),
-            hosted_tools=tuple(self._hosted),
+            tools=tuple(self.toolbox.tools),
+            hosted_tools=tuple(self.toolbox.hosted_tools),
             initial_tools=self._run.initial_tools,
             initial_hosted_tools=self._run.initial_hosted_tools,
             revoked=self._run.revoked,
@@ -272,7 +262,7 @@ class InnerLoop:
                 retries=reply.retries,
                 response_id=reply.response_id,
                 messages=len(request.messages),
-                tools=self._offered_names(),
+                tools=self.toolbox.names,
                 revoked=tuple(sorted(request.revoked)),
                 timestamp=self._now(),
             )
@@ -288,13 +278,8 @@ class InnerLoop:
             )
         )
 
-    def _offered_names(self) -> tuple[str, ...]:
-        if len(self._names) != len(self._tools) + len(self._hosted):
-            self._names = (*(tool.name for tool in self._tools), *(tool.name for tool in self._hosted))
-        return self._names
-
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> OpenSectionsResult | None:
-        used = {key: self._run.turns for o in outcomes if (key := self.executor.sections.get(o.name))}
+        used = {key: self._run.turns for o in outcomes if (key := self.toolbox.sections.get(o.name))}
         self._save(last_used={**self._run.last_used, **used}, tool_calls=self.scope.meter.tool_calls)
         for outcome in outcomes:
             self._say(
@@ -319,31 +304,19 @@ class InnerLoop:
         if overrides is self._seen_overrides:
             return
         self._seen_overrides = overrides
-        view = self.prompt.view(self.session)
-        offered = {tool.name: ("" if owner is None else owner.key, tool) for owner, tool in view.offered()}
-        revoked = set(self._run.revoked)
-        appeared: dict[str, list[str]] = {}
-        for name, (key, tool) in offered.items():
-            known = self.executor.sections.get(name)
-            if known is None and not self.config.supports_dynamic_tools:
-                raise self._restart_for(key)
-            if known is None:
-                if isinstance(tool, HostedTool):
-                    self._check_hosted([(key, tool)])
-                self._register(ToolRef(key, name), tool)
-                appeared.setdefault(key, []).append(name)
-            elif known == key and name in revoked:
-                revoked.discard(name)
-                appeared.setdefault(key, []).append(name)
-            elif known is not None and known != key and name not in revoked:
-                logger.warning("Skipping duplicate tool '%s' of section '%s' during injection.", name, key)
-        gone: dict[str, list[str]] = {}
-        for name, key in self.executor.sections.items():
-            if key and name not in revoked and offered.get(name, ("", None))[0] != key:
-                revoked.add(name)
-                gone.setdefault(key, []).append(name)
-        used = {**self._run.last_used, **dict.fromkeys(appeared, self._run.turns)}
-        self._save_tools(revoked=frozenset(revoked), last_used=used)
+        difference = self.toolbox.difference(self.prompt.view(self.session).offered())
+        if difference.new and not self.config.supports_dynamic_tools:
+            raise self._restart_for(difference.new[0][0].section_key)
+        self._check_hosted([(ref.section_key, tool) for ref, tool in difference.new if isinstance(tool, HostedTool)])
+        for ref, tool in difference.new:
+            self.toolbox.add(ref, tool)
+        appeared = by_section([*(ref for ref, _ in difference.new), *difference.back])
+        gone = by_section(difference.gone)
+        revoked = self._run.revoked.difference(ref.name for ref in difference.back)
+        self._save_tools(
+            revoked=revoked.union(ref.name for ref in difference.gone),
+            last_used={**self._run.last_used, **dict.fromkeys(appeared, self._run.turns)},
+        )
         self._announce(appeared, gone)
 
     def _restart_for(self, key: str) -> VisibilityExpansionRequired:
@@ -355,15 +328,15 @@ class InnerLoop:
             section_keys=(key,) if key else (),
         )
 
-    def _announce(self, appeared: Mapping[str, list[str]], gone: Mapping[str, list[str]]) -> None:
+    def _announce(self, appeared: Mapping[str, tuple[str, ...]], gone: Mapping[str, tuple[str, ...]]) -> None:
         route, run_id = self.config.tool_route, self.scope.run_id
         for key, names in gone.items():
-            self.session.dispatch(ToolsWithdrawn(tuple(names), key, self._now(), run_id, route))
-            self._say(Message(role="tools_removed", tools=tuple(names), section_key=key))
+            self.session.dispatch(ToolsWithdrawn(names, key, self._now(), run_id, route))
+            self._say(Message(role="tools_removed", tools=names, section_key=key))
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
         for key, names in appeared.items():
-            self.session.dispatch(ToolsInjected(tuple(names), key, self._now(), run_id, route))
-            self._say(Message(role="tools_added", tools=tuple(names), section_key=key))
+            self.session.dispatch(ToolsInjected(names, key, self._now(), run_id, route))
+            self._say(Message(role="tools_added", tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
     def _evict(self) -> None:
@@ -397,7 +370,10 @@ class InnerLoop:
                 phase="response",
                 payload=reply.text,
             )
-        output, text = self.prompt.template.structured_output, self._before_pauses() + reply.text
+        output, text = (
+            self.prompt.template.structured_output,
+            text_before_pauses(self.session[Message].view()) + reply.text,
+        )
         if output is None:
             return self._response(text, None, None)
         try:
@@ -414,15 +390,6 @@ class InnerLoop:
             )
             return None
 
-    def _before_pauses(self) -> str:
-        """What the model had said of its answer when the provider paused it."""
-        messages, texts = self.session[Message].view(), []
-        for index in range(len(messages) - 2, -1, -1):
-            if not messages[index].paused:
-                break
-            texts.append(messages[index].text)
-        return "".join(reversed(texts))
-
     def _response(self, text: str, output: Any, halt: OpenSectionsResult | None) -> PromptResponse[Any]:
         return PromptResponse(
             prompt_name=self.prompt.name,
@@ -437,8 +404,8 @@ class InnerLoop:
 
     def _hosted_outputs(self) -> Mapping[str, Any]:
         messages, codecs = self.session[Message].view(), self.config.hosted_tool_codecs
-        outputs = hosted_outputs(self._hosted, messages, codecs, self.config.adapter, self.prompt.name)
-        for tool in self._hosted:
+        outputs = hosted_outputs(self.toolbox.hosted_tools, messages, codecs, self.config.adapter, self.prompt.name)
+        for tool in self.toolbox.hosted_tools:
             if tool.name in outputs:
                 output = outputs[tool.name]
                 self.session.dispatch(HostedToolInvoked(tool.name, tool.kind, output, self.scope.run_id, self._now()))
@@ -447,22 +414,12 @@ class InnerLoop:
     def _check_hosted(self, owned: Iterable[Owned]) -> None:
         check_hosted(owned, self.config.hosted_tool_codecs, self.config.adapter, self.prompt.name)
 
-    def _register(self, ref: ToolRef, tool: Tool[Any, Any] | HostedTool[Any]) -> None:
-        self.executor.sections[ref.name] = ref.section_key
-        if isinstance(tool, HostedTool):
-            self._hosted.append(tool)
-            self._hosted_refs.append(ref)
-        else:
-            self._tools.append(tool)
-            self._refs.append(ref)
-            self.executor.registry[ref.name] = tool
-
     def _save_tools(self, **changes: Any) -> None:
-        self._save(tools=tuple(self._refs), hosted_tools=tuple(self._hosted_refs), **changes)
+        self._save(tools=tuple(self.toolbox.refs), hosted_tools=tuple(self.toolbox.hosted_refs), **changes)
 
     def _save(self, **changes: Any) -> None:
         self._run = replace(self._run, **changes)
-        self.executor.revoked = self._run.revoked
+        self.toolbox.revoked = self._run.revoked
         self.session[Run].seed(self._run)
 
     def _now(self) -> float:
@@ -471,6 +428,13 @@ class InnerLoop:
 
     def _say(self, message: Message) -> None:
         self.session.dispatch(message)
+
+
+def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
+    grouped: dict[str, tuple[str, ...]] = {}
+    for ref in refs:
+        grouped[ref.section_key] = (*grouped.get(ref.section_key, ()), ref.name)
+    return grouped
 
 
 _STOPPED = {
