@@ -40,10 +40,10 @@ def measured(name: str, make: Callable[[], Any], run: Callable[[Any, int], None]
     first = max(1, runs // 10)
     run(adapter, first)
     gc.collect()
-    memory, objects = resident_mb(), len(gc.get_objects())
+    memory, objects = memory_mb(), len(gc.get_objects())
     run(adapter, runs - first)
     gc.collect()
-    memory, objects = resident_mb() - memory, len(gc.get_objects()) - objects
+    memory, objects = memory_mb() - memory, len(gc.get_objects()) - objects
     adapter.close()
     adapter.client.close()
     del adapter
@@ -78,9 +78,10 @@ def run_stream(adapter: Any, runs: int) -> None:
             pass
 
 
-def resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+def memory_mb() -> float:
+    """What the process holds of its own; pages of files come and go with what else the machine does."""
+    _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def open_sockets() -> int:

@@ -1,0 +1,133 @@
+"""Tools that appear and go in mid-conversation, as they look on the wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.adapters.scenarios import call
+from tests.adapters.vendors import ANTHROPIC, LEAN, OPENAI, VENDORS, Vendor
+from tests.servers.turn import Raw, Turn
+from weakincentives.adapters.anthropic import AnthropicAdapter
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, tool
+from weakincentives.runtime import ToolInvoked, ToolsInjected, assert_prefix_kept, prefix_breaks
+from weakincentives.session import Session, Snapshot
+
+
+@tool(read_only=True)
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+
+def prompt() -> Prompt[Any]:
+    hidden = MarkdownSection(
+        title="Sums",
+        key="sums",
+        template="Add numbers with the tool.",
+        summary="How to add.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[add],
+    )
+    task = MarkdownSection(title="Task", key="task", template="Answer.")
+    return Prompt(PromptTemplate(ns="tests", key="routes", sections=[task, hidden], allow_collapse=True))
+
+
+OPEN = Turn(calls=(call("read_section", section_key="sums"),))
+USE = Turn(calls=(call("add", a=1, b=2),))
+CLOSE = Turn(calls=(call("collapse_section", section_key="sums"),))
+DONE = Turn("3")
+
+
+def run(vendor: Vendor, *script: Any, **options: Any) -> tuple[list[Any], list[bytes], Session]:
+    """The requests of one run, as JSON and as bytes."""
+    session = Session()
+    with vendor.server(script) as server, vendor.adapter(server, **options) as adapter:
+        adapter.evaluate(prompt(), session=session)
+    return [received.json for received in server.requests], [received.body for received in server.requests], session
+
+
+@pytest.mark.parametrize("vendor", LEAN, ids=str)
+def test_on_the_best_route_every_request_extends_the_last(vendor: Vendor) -> None:
+    bodies, _, session = run(vendor, OPEN, USE, CLOSE, OPEN, USE, DONE)
+    assert_prefix_kept(bodies, session)
+    assert [event.result.value for event in session[ToolInvoked].all() if event.name == "add"] == [3, 3]
+
+
+@pytest.mark.parametrize(("vendor", "field"), [(OPENAI, b'"input":['), (ANTHROPIC, b'"messages":[')], ids=str)
+def test_the_conversation_is_the_same_bytes_every_time(vendor: Vendor, field: bytes) -> None:
+    _, sent, _ = run(vendor, OPEN, USE, DONE)
+    for before, after in zip(sent, sent[1:], strict=False):
+        shared = before[: before.rindex(b"],")]
+        assert field in shared and after.startswith(shared)
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_the_append_route_breaks_the_prefix_where_the_section_opened(vendor: Vendor) -> None:
+    options = {} if vendor.name == "litellm" else {"tool_route": "append"}
+    bodies, _, session = run(vendor, OPEN, USE, DONE, **options)
+    (broken,) = prefix_breaks(bodies, session)
+    assert (broken.where, broken.section_key) == ("tools", "sums")
+    assert session[ToolsInjected].latest().route == "append"
+
+
+def test_openai_is_told_what_may_still_be_called() -> None:
+    bodies, _, session = run(OPENAI, OPEN, CLOSE, USE, DONE)
+    allowed = bodies[2]["tool_choice"]
+    assert (allowed["type"], allowed["mode"]) == ("allowed_tools", "auto")
+    assert [item["name"] for item in allowed["tools"]] == ["read_section", "collapse_section"]
+    assert "is closed" in session[ToolInvoked].latest().result.message
+
+
+def test_anthropic_is_told_which_tool_is_gone() -> None:
+    bodies, _, session = run(ANTHROPIC, OPEN, CLOSE, USE, DONE)
+    reference = {"type": "tool_reference", "name": "add"}
+    assert bodies[2]["messages"][-1] == {"role": "system", "content": [{"type": "tool_removal", "tool": reference}]}
+    assert "is closed" in session[ToolInvoked].latest().result.message
+
+
+@pytest.mark.parametrize("vendor", LEAN, ids=str)
+@pytest.mark.parametrize("route", ["best", "append"])
+def test_a_run_taken_up_from_json_sends_the_same_next_request(vendor: Vendor, route: str) -> None:
+    options = {} if route == "best" else {"tool_route": "append"}
+    with vendor.server([OPEN, USE, Raw(400, b"{}"), DONE]) as server, vendor.adapter(server, **options) as adapter:
+        session, later = Session(), Session()
+        with pytest.raises(PromptEvaluationError):
+            adapter.evaluate(prompt(), session=session)
+        later.restore(Snapshot.from_json(session.snapshot().to_json()))
+        assert adapter.resume(prompt(), session=later).text == "3"
+    assert server.requests[3].body == server.requests[2].body
+
+
+def test_a_paused_turn_goes_back_and_the_run_goes_on() -> None:
+    searched = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}}
+    with (
+        ANTHROPIC.server([Turn(items=(searched,), stop="pause"), DONE]) as server,
+        ANTHROPIC.adapter(server) as adapter,
+    ):
+        assert adapter.evaluate(prompt(), session=Session()).text == "3"
+    assert server.requests[1].json["messages"][-1] == {"role": "assistant", "content": [searched]}
+
+
+def test_the_route_is_the_users_to_force() -> None:
+    assert OpenAIAdapter("gpt-4-turbo", client=object()).tool_route == "append"
+    assert OpenAIAdapter("gpt-4-turbo", client=object(), tool_route="additional_tools").tool_route == "additional_tools"
+    assert (
+        AnthropicAdapter("claude-sonnet-5", client=object(), tool_route="tool_addition").tool_route == "tool_addition"
+    )
+
+
+@pytest.mark.parametrize("vendor", LEAN, ids=str)
+def test_reasoning_goes_back_as_it_came(vendor: Vendor) -> None:
+    thought = {
+        "openai": {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "x/+="},
+        "anthropic": {"type": "thinking", "thinking": "hm", "signature": "x/+="},
+    }[vendor.name]
+    opened = Turn(items=(thought,), calls=OPEN.calls)
+    _, sent, _ = run(vendor, opened, DONE)
+    assert json.dumps(thought).encode() in sent[1]
