@@ -12,7 +12,7 @@ from bench.row import Row
 
 CALLS = 50
 STEPS = 2 * CALLS + 1
-ROUNDS = 5
+ROUNDS = 9
 
 
 def rows() -> Iterator[Row]:

@@ -1,5 +1,6 @@
 """Replaying recorded steps brings everything back as it was: session, visibility, files, tools, times."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,11 @@ def fail_after_writing(params: None, *, context: ToolContext) -> ToolResult[None
     return ToolResult("No.", success=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Thought:
+    messages: int
+
+
 FAILING = Tool[None, None](name="fail", description="Fail.", handler=fail_after_writing)
 SCRIPT = [
     call("append_line", call_id="1", text="a"),
@@ -74,6 +80,8 @@ def twice(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
     def model(request: ModelRequest) -> Any:
         if line := next(lines, None):
+            # As an adapter does whose vendor runs tools of its own.
+            sessions[-1].dispatch(Thought(len(request.messages)))
             return line
         offered = [tool.name for tool in request.tools]
         files = [entry.path for entry in filesystems[-1].list()]
@@ -109,6 +117,7 @@ def test_the_replayed_session_is_the_one_that_ran(twice: list[Any]) -> None:
     assert snapshot[Total] == (Total(2),)
     assert snapshot[Added] == (Added(1), Added(1))
     assert snapshot[VisibilityOverrides] != ()
+    assert len(snapshot[Thought]) == 4
     assert [event.rolled_back for event in snapshot[ToolInvoked] if event.name == "fail"] == [True]
 
 

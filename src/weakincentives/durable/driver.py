@@ -47,10 +47,14 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """The model answered; `asked` is the mark of the request, by which a replay notices that it asks for else."""
+    """The model answered; `asked` is the mark of the request, by which a replay notices that it asks for else.
+
+    An adapter whose vendor runs tools of its own writes them into the session meanwhile: that is the change.
+    """
 
     reply: ModelReply
     asked: str
+    change: Change
     at: datetime
 
 
@@ -155,17 +159,28 @@ class _Execution:
             inner.executor.bridge.close()
 
     def _perform(self, effect: CallModel | RunTools, inner: InnerLoop, channel: Channel) -> Any:
-        return self._call(effect, channel) if isinstance(effect, CallModel) else self._run_tools(effect, inner)
+        if isinstance(effect, CallModel):
+            return self._call(effect.request, inner.session, channel)
+        return self._run_tools(effect, inner)
 
-    def _call(self, effect: CallModel, channel: Channel) -> ModelReply:
-        asked = _mark(effect.request)
-        replied = self._step("model", lambda: Replied(channel.call(effect.request), asked, self._clock.now()))
+    def _call(self, request: ModelRequest, session: Session, channel: Channel) -> ModelReply:
+        asked, live = _mark(request), False
+
+        def call() -> Replied:
+            nonlocal live
+            live = True
+            reply, change = recording(session, None, lambda: channel.call(request))
+            return Replied(reply, asked, change, self._clock.now())
+
+        replied = self._step("model", call)
         if replied.asked != asked:
             raise DurableError(
                 f"{self._engine.work_id!r} asks the model for something else than it did when it was recorded "
                 f"({asked}, recorded: {replied.asked}): prepare(), a section or a tool has changed, or depends on more "
                 "than the request. Give changed code another version=, and let workers of the old one finish old work."
             )
+        if not live:
+            replay(replied.change, session, None)
         return replied.reply
 
     def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[ToolExecutionOutcome]:

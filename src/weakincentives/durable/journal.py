@@ -50,14 +50,16 @@ class Change:
     resources: tuple[ResourceChange, ...] = ()
 
 
-def recording(session: Session, resources: ScopedResourceContext, run: Callable[[], T]) -> tuple[T, Change]:
+def recording(session: Session, resources: ScopedResourceContext | None, run: Callable[[], T]) -> tuple[T, Change]:
     """Run something and say what it changed."""
-    before, held = session.snapshot(), resources.snapshot()
+    before = session.snapshot()
+    held = None if resources is None else resources.snapshot()
     result = run()
-    return result, Change(_slice_changes(before, session.snapshot()), _resource_changes(held, resources.snapshot()))
+    changed = () if resources is None or held is None else _resource_changes(held, resources.snapshot())
+    return result, Change(_slice_changes(before, session.snapshot()), changed)
 
 
-def replay(change: Change, session: Session, resources: ScopedResourceContext) -> None:
+def replay(change: Change, session: Session, resources: ScopedResourceContext | None) -> None:
     """Bring session and resources to where the recorded step left them."""
     for slice_change in change.slices:
         target: Slice[Any] = session[slice_change.slice_type]
@@ -67,6 +69,7 @@ def replay(change: Change, session: Session, resources: ScopedResourceContext) -
         else:
             target.seed((*target.all()[: slice_change.kept], *slice_change.items))
     for each in change.resources:
+        assert resources is not None
         resource: Any = resources.get(each.protocol)
         state = tagged.load(json.loads(each.state))
         resource.restore(patched(resource.snapshot(), state) if isinstance(state, Patch) else state)
