@@ -160,6 +160,9 @@ def _others(url: str, ours: dict[int, float]) -> Iterator[Row]:
     for calls in sizes:
         seconds = cpu(partial(raw_sdk, f"{url}/k{calls}"), rounds=2)
         yield Row(f"K={calls}: hand-written loop on the raw OpenAI SDK", seconds * 1e3, "ms")
+    for calls in sizes:
+        seconds = cpu(partial(run, through_client(f"{url}/k{calls}"), template()), rounds=3)
+        yield Row(f"K={calls}: OpenAIAdapter, through a client with a transport of its own", seconds * 1e3, "ms")
     missing = [peer.name for peer in PEERS if not peer.installed]
     if missing:
         print(f"skipped {', '.join(missing)}: python -m bench.peers install", file=sys.stderr)
@@ -177,6 +180,17 @@ def _others(url: str, ours: dict[int, float]) -> Iterator[Row]:
         wall, seconds = peer.measure_crowd(f"{url}/k10/d20", calls=10, runs=CROWD)
         yield Row(f"{CROWD} runs at once: {peer.name}, wall", wall, "s")
         yield Row(f"{CROWD} runs at once: {peer.name}, CPU per run", seconds * 1e3, "ms")
+
+
+def through_client(url: str) -> Any:
+    """The adapter with a client that has to send by itself."""
+    import httpx2
+    import openai
+
+    from weakincentives.adapters.openai import OpenAIAdapter
+
+    own = httpx2.Client(transport=httpx2.HTTPTransport())
+    return OpenAIAdapter("gpt-5.6", client=openai.OpenAI(api_key=KEY, base_url=f"{url}/v1", http_client=own))
 
 
 def raw_sdk(url: str) -> Report:

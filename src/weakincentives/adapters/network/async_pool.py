@@ -49,8 +49,9 @@ class AsyncPool:
     async def _begin(self, outgoing: Outgoing, timeout: float | None) -> tuple[_Connection, Incoming]:
         data = self.endpoint.request(outgoing)
         ends = None if timeout is None else time.monotonic() + timeout
+        reuse = True
         while True:
-            waiting = self._waiting()
+            waiting = self._waiting() if reuse else None
             connection = waiting or await self._connect(ends)
             connection.ends = ends
             incoming = Incoming()
@@ -60,6 +61,7 @@ class AsyncPool:
             except BaseException as error:
                 connection.discard()
                 if waiting and not incoming.started and isinstance(error, (Failure, ConnectionError)):
+                    reuse = False
                     continue
                 raise translated(error) from None
 

@@ -50,8 +50,9 @@ class Pool:
     def _begin(self, outgoing: Outgoing, limit: _Limit) -> tuple[_Connection, Incoming]:
         """Send the request and read until the head of the answer is there."""
         data = self.endpoint.request(outgoing)
+        reuse = True
         while True:
-            waiting = self._waiting()
+            waiting = self._waiting() if reuse else None
             incoming = Incoming()
             connection = _Connection(waiting or self._connect(limit), limit)
             try:
@@ -63,6 +64,7 @@ class Pool:
             except BaseException as error:
                 connection.discard()
                 if waiting and not incoming.started and isinstance(error, (Failure, ConnectionError)):
+                    reuse = False
                     continue
                 raise translated(error) from None
 

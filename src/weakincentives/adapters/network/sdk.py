@@ -68,7 +68,8 @@ class SdkLine:
         if outgoing.headers:
             options["headers"] = dict(outgoing.headers)
         if timeout is not None:
-            options["timeout"] = timeout
+            own = getattr(self._client.timeout, "read", self._client.timeout)
+            options["timeout"] = timeout if own is None else min(timeout, own)
         return self._client.post(
             self._path,
             cast_to=_response_type(),
