@@ -37,7 +37,7 @@ class Settings:
 
     cli: Path
     model: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict, repr=False)
     workspace: Path | None = None
     setting_sources: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)

@@ -26,7 +26,8 @@ def main(plan_path: str, arguments: list[str]) -> int:
     parent: int = plan["parent"]
     env: dict[str, str] = {name: os.environ[name] for name in plan["keep"] if name in os.environ} | plan["env"]
     lifeline = os.open(plan["lifeline"], os.O_RDONLY | os.O_NONBLOCK)
-    os.setsid()
+    with contextlib.suppress(PermissionError):
+        os.setsid()
     control = _process_control()
     control(_SUBREAPER, 1)
     waker = _wake_on_signals()
