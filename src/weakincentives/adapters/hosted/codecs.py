@@ -23,6 +23,9 @@ class LazyCodecs(Mapping[str, HostedToolCodec[Any, Any]]):
             codec = self._loaded.setdefault(kind, getattr(import_module(module), name)())
         return codec
 
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._homes
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
 

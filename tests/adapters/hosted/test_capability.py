@@ -1,0 +1,184 @@
+"""Who can what, read from the codecs: refusals that name the way out, tables, and the SDKs' own word on it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.helpers.hosted_tools import CASES, FIXTURES, OracleConfig, stored
+from weakincentives.adapters.hosted.capability import ADAPTERS, capabilities
+from weakincentives.adapters.hosted.codec import SettingsCodec
+from weakincentives.adapters.hosted.codecs import LazyCodecs
+from weakincentives.adapters.hosted.setting import HONOURED, Rule, settings, used
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.prompt import HostedTool
+from weakincentives.tools.code_interpreter import CodeInterpreterConfig, code_interpreter_tool
+from weakincentives.tools.web_search import DomainFilter, GeoHint, WebSearchConfig, web_search_tool
+
+KINDS = {capability.kind: capability for capability in capabilities()}
+
+
+def codec(adapter: str, kind: str) -> Any:
+    return __import__(ADAPTERS[adapter], fromlist=["CODECS"]).CODECS[kind]
+
+
+def test_settings_are_the_fields_of_a_config_by_dotted_name() -> None:
+    assert settings(WebSearchConfig) == (
+        "domain_filter.allowed",
+        "domain_filter.blocked",
+        "geo_hint.country_code",
+        "geo_hint.city",
+        "geo_hint.region",
+        "geo_hint.timezone",
+        "allow_live_access",
+    )
+
+
+def test_only_settings_that_differ_from_their_defaults_are_used() -> None:
+    config = WebSearchConfig(DomainFilter(blocked=("who.int",)), GeoHint(city="London"))
+    assert used(config) == {"domain_filter.blocked": ("who.int",), "geo_hint.city": "London"}
+    assert used(WebSearchConfig(DomainFilter(), GeoHint())) == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_codecs_honour_only_settings_that_exist(kind: str) -> None:
+    for rules in KINDS[kind].adapters.values():
+        assert set(rules) <= set(KINDS[kind].settings)
+        assert {other for rule in rules.values() for other in rule.without} <= set(rules)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_is_honoured_by_some_adapter(kind: str) -> None:
+    honoured = {setting for rules in KINDS[kind].adapters.values() for setting in rules}
+    assert honoured == set(KINDS[kind].settings)
+
+
+def test_the_adapters_have_these_kinds() -> None:
+    assert {kind: tuple(capability.adapters) for kind, capability in KINDS.items()} == {
+        "web_search": ("openai", "anthropic", "litellm"),
+        "code_interpreter": ("openai", "anthropic"),
+        "file_search": ("openai",),
+        "web_fetch": ("anthropic",),
+    }
+
+
+def test_a_table_says_who_honours_what_and_how_far() -> None:
+    assert KINDS["code_interpreter"].table().splitlines() == [
+        "| setting | openai | anthropic | litellm |",
+        "| --- | --- | --- | --- |",
+        "| (the tool itself) | yes | yes | no |",
+        "| `container_id` | yes | no | no |",
+        "| `file_ids` | yes | no | no |",
+        "| `memory_gb` | 1, 4, 16, 64 | no | no |",
+        "| `allowed_domains` | yes | no | no |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "tool", "message"),
+    [
+        (
+            "anthropic",
+            web_search_tool(WebSearchConfig(allow_live_access=False), name="cached"),
+            "Hosted tool 'cached': the anthropic adapter cannot honour allow_live_access=False; openai can.",
+        ),
+        (
+            "anthropic",
+            web_search_tool(WebSearchConfig(DomainFilter(("a.org",), ("b.a.org",)))),
+            "Hosted tool 'web_search': the anthropic adapter cannot honour domain_filter.allowed together with "
+            "domain_filter.blocked; openai can.",
+        ),
+        (
+            "anthropic",
+            code_interpreter_tool(CodeInterpreterConfig(memory_gb=4)),
+            "Hosted tool 'code_interpreter': the anthropic adapter cannot honour memory_gb=4; openai can.",
+        ),
+        (
+            "anthropic",
+            code_interpreter_tool(CodeInterpreterConfig(memory_gb=5)),
+            "Hosted tool 'code_interpreter': the anthropic adapter cannot honour memory_gb=5; no adapter can.",
+        ),
+        (
+            "openai",
+            HostedTool("web_search", "web", "Searches.", OracleConfig()),
+            "Hosted tool 'web': kind 'web_search' takes a WebSearchConfig, got OracleConfig.",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_honoured_is_named_with_who_can(adapter: str, tool: Any, message: str) -> None:
+    with pytest.raises(PromptEvaluationError) as caught:
+        codec(adapter, tool.kind).serialize(tool)
+    assert (str(caught.value), caught.value.phase) == (message, "render")
+
+
+@dataclass(frozen=True, slots=True)
+class TideConfig:
+    harbour: str = ""
+    metres: bool = True
+
+
+class TideCodec(SettingsCodec[TideConfig, Any]):
+    kind = "tide"
+    adapter = "test"
+    config_type = TideConfig
+    honours: ClassVar[dict[str, Rule]] = {"harbour": HONOURED}
+
+    def declare(self, tool: HostedTool[TideConfig]) -> dict[str, Any]:
+        return {"type": "tide", "harbour": tool.config.harbour}
+
+    def parse_output(self, response_items: Any, tool: HostedTool[TideConfig]) -> Any:
+        return None
+
+
+def test_a_codec_of_ones_own_gets_refusals_from_its_data() -> None:
+    def tide(config: TideConfig) -> HostedTool[TideConfig]:
+        return HostedTool("tide", "tide", "Tells the tide.", config)
+
+    assert TideCodec().serialize(tide(TideConfig("Whitby"))) == {"type": "tide", "harbour": "Whitby"}
+    with pytest.raises(PromptEvaluationError, match=r"test adapter cannot honour metres=False; no adapter can\."):
+        TideCodec().serialize(tide(TideConfig(metres=False)))
+
+
+def test_a_registry_knows_its_kinds_without_loading_their_codecs() -> None:
+    codecs = LazyCodecs({"a": "no.such.module:Codec", "b": f"{__name__}:TideCodec"})
+    assert (list(codecs), len(codecs), "a" in codecs) == (["a", "b"], 2, True)
+    with pytest.raises(ModuleNotFoundError):
+        codecs["a"]
+    with pytest.raises(KeyError):
+        codecs["c"]
+
+
+def test_an_adapter_loads_a_codec_when_its_kind_is_first_used() -> None:
+    script = (
+        "import sys; from weakincentives.adapters.openai import OpenAIAdapter; OpenAIAdapter(client=object());"
+        "print(*[name for name in sys.modules if name.startswith('weakincentives.tools')])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).split() == []
+
+
+def test_there_is_a_stored_answer_for_every_kind_adapter_and_case() -> None:
+    wanted = {f"{adapter}/{kind}/{case}" for kind in KINDS for adapter in KINDS[kind].adapters for case in CASES}
+    assert {str(path.relative_to(FIXTURES).with_suffix("")) for path in FIXTURES.rglob("*.json")} == wanted
+
+
+VALID = [
+    (adapter, kind, case)
+    for kind in KINDS
+    for adapter in KINDS[kind].adapters
+    if adapter != "litellm"
+    for case in ("normal", "many_calls", "error_inside", "no_call")
+]
+
+
+@pytest.mark.parametrize(("adapter", "kind", "case"), VALID)
+def test_stored_answers_have_the_form_that_the_sdk_knows(adapter: str, kind: str, case: str) -> None:
+    if adapter == "openai":
+        from openai.types.responses import Response as Form
+    else:
+        from anthropic.types import Message as Form  # type: ignore[assignment]
+    Form.model_validate(json.loads(stored(adapter, kind, case)))
