@@ -1,7 +1,9 @@
 """One process: keys, results, failures, cancelling, retrying, restarts and the limits of a run."""
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.durable.fleet import until
 from weakincentives import (
     Budget,
     MarkdownSection,
@@ -81,6 +84,23 @@ def test_a_key_gives_one_result_once(tmp_path: Path) -> None:
     with running(tmp_path, script, shout) as loop:
         first = loop.execute(Question("Say hi"), key="a")
         assert (first.text, first.turns, loop.execute(Question("Say hi"), key="a")) == ("HI it is.", 2, first)
+
+
+def test_a_key_used_twice_at_once_is_worked_on_once(tmp_path: Path) -> None:
+    asked = threading.Barrier(2)
+    calls: list[ModelRequest] = []
+
+    def model(request: ModelRequest) -> str:
+        calls.append(request)
+        asked.wait(10)
+        return "once"
+
+    with running(tmp_path, model) as loop, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(loop.execute, Question("?"), key="a")
+        until(lambda: calls, "the first to ask")
+        second = pool.submit(loop.execute, Question("?"), key="a")
+        asked.wait(10)
+        assert (first.result().text, second.result().text, len(calls)) == ("once", "once", 1)
 
 
 def test_a_result_outlives_its_process(tmp_path: Path) -> None:

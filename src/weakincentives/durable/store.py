@@ -257,6 +257,8 @@ class Store:
     def decide(self, work_id: str, call_id: str, decision: Approval) -> None:
         """Record a person's answer, once, and wake the work that waits for it."""
         with self.engine.begin() as connection:
+            # First the work, then its question: the order in which `ask` locks them.
+            connection.execute(sa.select(_status.c.status).where(_status.c.workflow_uuid == work_id).with_for_update())
             recorded = connection.execute(
                 sa.update(approvals)
                 .where(*_is(work_id, call_id), approvals.c.decision.is_(None))
