@@ -1,0 +1,68 @@
+"""Look at recorded runs in a browser: what the model saw at every turn, section by section.
+
+The page is served to this machine only and follows runs that are being recorded. With --export nothing is served: one
+run becomes one HTML file that opens from disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from pathlib import Path
+
+from weakincentives.cli.output import progress
+from weakincentives.cli.usage import UsageError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="RUNS.DB", help="the file of runs, as given to record() or --record")
+    parser.add_argument("--port", type=int, help="the port on this machine (default: 7410, or any if it is taken)")
+    parser.add_argument("--no-open", action="store_true", help="print the address and open no browser")
+    parser.add_argument("--export", metavar="FILE", help="write one run to an HTML file instead")
+    parser.add_argument("--run", metavar="ID", help="the run to export, or to open (default: the newest, or the list)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from weakincentives.telemetry import RunStore
+
+    with RunStore(arguments.file) as store:
+        run_id = store.run(arguments.run).run_id if arguments.run else ""
+        if arguments.export and not run_id:
+            newest = store.list_runs(1)
+            if not newest:
+                raise UsageError(f"there are no runs in {arguments.file} to export")
+            run_id = newest[0].run_id
+    if arguments.export:
+        return export(arguments.file, run_id, Path(arguments.export))
+    return serve(arguments.file, run_id, port=arguments.port, browser=not arguments.no_open)
+
+
+def export(path: str, run_id: str, target: Path) -> int:
+    from weakincentives.viewer import export_run
+
+    page = export_run(path, run_id)
+    try:
+        target.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}") from error
+    progress(f"run {run_id} is in {target} ({len(page) / 1e6:.1f} MB)")
+    return 0
+
+
+def serve(path: str, run_id: str, *, port: int | None, browser: bool) -> int:
+    from weakincentives.viewer import Viewer
+
+    viewer = Viewer(path, port=port)
+    address = viewer.url + (f"#/run/{run_id}" if run_id else "")
+
+    def started() -> None:
+        print(address, flush=True)
+        progress(f"Looking at {path}; stop with Ctrl+C.")
+        if browser:
+            webbrowser.open(address)
+
+    try:
+        viewer.run(started)
+    except KeyboardInterrupt:
+        progress("stopped")
+    return 0

@@ -1,0 +1,353 @@
+"""What the viewer's pages show, as JSON documents made from a file of runs.
+
+Texts that many turns share are documents of their own: a turn names its prompt by the number of the event that
+rendered it, and its conversation by ranges over all messages of the run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
+from weakincentives.runtime.events import PromptRendered, ToolInvoked
+from weakincentives.runtime.ledger import Ledger
+from weakincentives.runtime.messages import Message
+from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, RunSummary, Turn, advise
+from weakincentives.telemetry.plain import plain
+from weakincentives.viewer import timeline
+from weakincentives.viewer.search import search
+
+SUMMARY_LENGTH = 160
+# A page of messages ends early when it has this many characters.
+PAGE_CHARACTERS = 2_000_000
+CACHED_RUNS = 8
+
+
+class Documents:
+    """Reads documents from a store; what costs time is kept until the run grows."""
+
+    def __init__(self, store: RunStore) -> None:
+        self.store = store
+        self._runs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._message_seqs: dict[str, list[int]] = {}
+
+    def runs(self, *, search: str = "", status: str = "", offset: int = 0, limit: int = 100) -> dict[str, Any]:
+        """One page of the list, newest first, and how many there are."""
+        found = self.store.list_runs(limit, offset, search, status=status)
+        return {
+            "file": self.store.path.name,
+            "total": self.store.count_runs(search, status=status),
+            "offset": offset,
+            "runs": [_summary(run) for run in found],
+        }
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """A run without its texts: numbers per turn, disclosure, and the ledger."""
+        run = self.store.run(run_id)
+        version = (run.events, run.status, run.updated)
+        kept = self._runs.get(run.run_id)
+        if kept is None or kept[0] != version:
+            kept = self._runs[run.run_id] = (version, self._run(run))
+            while len(self._runs) > CACHED_RUNS:
+                del self._runs[next(iter(self._runs))]
+        return kept[1]
+
+    def turn(self, run_id: str, n: int) -> dict[str, Any]:
+        """What the model had at turn n, what it replied, and what its tools did."""
+        turn = self.store.turn(run_id, n, with_messages=False)
+        return {
+            "run_id": turn.run_id,
+            "n": turn.n,
+            "attempt": turn.attempt,
+            "time": turn.time,
+            "prompt": self._prompt_before(turn.run_id, turn.events[0].seq),
+            "called": plain(turn.called),
+            "sections": plain(turn.sections),
+            "request": _ranges(self._ordinals(turn.run_id, turn.message_seqs)),
+            "messages": turn.called.messages,
+            "complete": turn.complete,
+            "tools": _tools(turn),
+            "reply": None if turn.reply is None else plain(turn.reply),
+            "calls": [_call(recorded, turn.events) for recorded in turn.events if isinstance(recorded.event, ToolInvoked)],
+            "ended": [
+                {"kind": recorded.kind, **plain(recorded.event)}
+                for recorded in turn.events
+                if recorded.kind in ("PromptExecuted", "EvaluationFailed", "RunRestarted")
+            ],
+        }
+
+    def prompt(self, run_id: str, seq: int) -> dict[str, Any]:
+        """A rendered prompt in pieces, each with the section it came from."""
+        found = self.store.events_where("run_id = ? AND seq = ? AND kind = 'PromptRendered'", (run_id, seq))
+        if not found:
+            raise RunNotFoundError(f"Run '{run_id}' has no prompt rendered at {seq}.")
+        event: PromptRendered = found[0].event
+        return {
+            "seq": seq,
+            "turn": found[0].turn,
+            "attempt": event.attempt,
+            "name": event.prompt_name,
+            "ns": event.prompt_ns,
+            "key": event.prompt_key,
+            "tokenizer": event.tokenizer,
+            "tools": [*event.tools, *event.hosted_tools],
+            "builtin_tool_tokens": event.builtin_tool_tokens,
+            "pieces": _pieces(event),
+        }
+
+    def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
+        """Some of all messages of a run, in their order; fewer than asked for where they are long."""
+        seqs = self._seqs_of_messages(run_id, stop)[start:stop]
+        found: list[dict[str, Any]] = []
+        characters = 0
+        for at in range(0, len(seqs), 50):
+            for recorded in self._numbered(run_id, seqs[at : at + 50]):
+                found.append(self._message(recorded))
+                characters += len(found[-1]["text"])
+                if characters > PAGE_CHARACTERS:
+                    return {"start": start, "messages": found}
+        return {"start": start, "messages": found}
+
+    def events(self, run_id: str, *, offset: int = 0, limit: int = 200, kinds: Sequence[str] = ()) -> dict[str, Any]:
+        """One page of the events, a line each."""
+        where, values = "run_id = ?", [run_id]
+        if kinds:
+            where += f" AND kind IN ({', '.join('?' * len(kinds))})"
+            values += kinds
+        seqs = self.store.query(
+            f"SELECT seq FROM events WHERE {where} ORDER BY seq LIMIT ? OFFSET ?", (*values, limit, offset)
+        )
+        return {
+            "total": self.store.query(f"SELECT count(*) FROM events WHERE {where}", values)[0][0],
+            "offset": offset,
+            "kinds": dict(
+                self.store.query("SELECT kind, count(*) FROM events WHERE run_id = ? GROUP BY kind", (run_id,))
+            ),
+            "events": [_line(recorded) for recorded in self._numbered(run_id, [seq for (seq,) in seqs])],
+        }
+
+    def event(self, run_id: str, seq: int) -> dict[str, Any]:
+        """One event with everything in it."""
+        found = self._numbered(run_id, [seq])
+        if not found:
+            raise RunNotFoundError(f"Run '{run_id}' has no event {seq}.")
+        return {**_line(found[0]), "event": plain(found[0].event)}
+
+    def search(self, words: str, run_id: str = "") -> dict[str, Any]:
+        """Places that say these words."""
+        hits = search(self.store, words, run_id)
+        names = {hit["run_id"] for hit in hits}
+        return {"hits": hits, "runs": {name: _summary(self.store.run(name)) for name in names}}
+
+    def report(self) -> dict[str, Any]:
+        """The advice that the last runs give."""
+        advice = advise(self.store)
+        return {
+            "file": self.store.path.name,
+            "runs": advice.runs,
+            "prompts": [{**plain(prompt), "saved": prompt.saved} for prompt in advice.prompts],
+        }
+
+    def _run(self, run: RunSummary) -> dict[str, Any]:
+        marks = ", ".join("?" * len(timeline.KINDS))
+        events = self.store.events_where(
+            f"run_id = ? AND (kind IN ({marks}) OR kind = 'ToolInvoked' AND payload -> '$.v.disclosure' <> 'null')",
+            (run.run_id, *timeline.KINDS),
+        )
+        book = self.store.ledger(run.run_id)
+        steps = timeline.steps(events)
+        self._add_words(run.run_id, steps)
+        return {
+            "run": _summary(run),
+            "turns": self._turns(run.run_id, book),
+            "steps": steps,
+            "lanes": timeline.lanes(events),
+            "ledger": _ledger(book),
+            "answer": self._answer(run.run_id),
+        }
+
+    def _add_words(self, run_id: str, steps: list[dict[str, Any]]) -> None:
+        """What the model said when it opened something, where it gave no reason."""
+        for step in steps:
+            if not step["reason"] and step["action"] in RESERVED_NAMES:
+                found = self.store.events_where(
+                    "run_id = ? AND seq = (SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'Message' "
+                    "AND seq < ? AND payload ->> '$.v.role' = 'assistant')",
+                    (run_id, run_id, step["seq"]),
+                )
+                step["said"] = found[0].event.text if found else ""
+
+    def _turns(self, run_id: str, book: Ledger) -> dict[str, list[Any]]:
+        """Numbers per turn, column by column."""
+        rows = self.store.query(
+            "SELECT turn, time, input_tokens, cached_tokens, output_tokens, latency, stop_reason FROM tokens "
+            "WHERE run_id = ? ORDER BY seq",
+            (run_id,),
+        )
+        names = ("n", "time", "input", "cached", "output", "latency", "stop")
+        columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
+        columns["attempt"] = [row.attempt for row in book.rows]
+        columns["full"] = [row.full_prompt_tokens for row in book.rows]
+        columns["lost"] = [row.cache_lost_tokens for row in book.rows]
+        counts = {
+            turn: values
+            for turn, *values in self.store.query(
+                "SELECT turn, count(*), sum(payload ->> '$.v.result.v.success' = 0), "
+                "sum(payload ->> '$.v.rolled_back'), sum(payload -> '$.v.disclosure' <> 'null') "
+                "FROM events WHERE run_id = ? AND kind = 'ToolInvoked' GROUP BY turn",
+                (run_id,),
+            )
+        }
+        for index, name in enumerate(("calls", "failed", "rolled_back", "opened")):
+            columns[name] = [counts.get(n, (0, 0, 0, 0))[index] or 0 for n in columns["n"]]
+        return columns
+
+    def _answer(self, run_id: str) -> dict[str, Any] | None:
+        kinds = ("PromptExecuted", "EvaluationFailed")
+        found = list(self.store.all_events(run_id, kinds=kinds))[-1:]
+        return {"kind": found[0].kind, **plain(found[0].event)} if found else None
+
+    def _prompt_before(self, run_id: str, seq: int) -> int | None:
+        found = self.store.query(
+            "SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'PromptRendered' AND seq < ?", (run_id, seq)
+        )
+        return found[0][0] if found else None
+
+    def _seqs_of_messages(self, run_id: str, needed: int) -> list[int]:
+        """The numbers of all messages, at least the first so many; what was said before never changes."""
+        known = self._message_seqs.setdefault(run_id, [])
+        if len(known) < needed:
+            rows = self.store.query(
+                "SELECT seq FROM events WHERE run_id = ? AND kind = 'Message' ORDER BY seq", (run_id,)
+            )
+            known = self._message_seqs[run_id] = [seq for (seq,) in rows]
+        return known
+
+    def _ordinals(self, run_id: str, seqs: Sequence[int]) -> list[int]:
+        known = self._seqs_of_messages(run_id, 1)
+        if seqs and (not known or known[-1] < seqs[-1]):
+            known = self._seqs_of_messages(run_id, len(known) + 1)
+        return [bisect_left(known, seq) for seq in seqs]
+
+    def _numbered(self, run_id: str, seqs: Sequence[int]) -> Sequence[RecordedEvent]:
+        marks = ", ".join("?" * len(seqs))
+        return self.store.events_where(f"run_id = ? AND seq IN ({marks})", (run_id, *seqs))
+
+    def _message(self, recorded: RecordedEvent) -> dict[str, Any]:
+        message: dict[str, Any] = {"seq": recorded.seq, "turn": recorded.turn, **plain(recorded.event)}
+        if message.get("role") == "system":
+            message["prompt"] = self._prompt_before(recorded.run_id, recorded.seq)
+            if message["prompt"] is not None:
+                message["text"] = ""
+        return message
+
+
+def _summary(run: RunSummary) -> dict[str, Any]:
+    return {**plain(run), "duration": run.duration}
+
+
+def _pieces(event: PromptRendered) -> list[dict[str, Any]]:
+    pieces: list[dict[str, Any]] = []
+    position = 0
+
+    def add(text: str, **origin: Any) -> None:
+        if text:
+            pieces.append({"text": text, **origin})
+
+    for span in event.spans:
+        add(event.text[position : span.start])
+        add(
+            event.text[span.start : span.end],
+            section=".".join(span.path),
+            visibility=span.visibility.value,
+            decided_by=span.decided_by,
+        )
+        position = span.end
+    add(event.text[position:])
+    return pieces
+
+
+def _tools(turn: Turn) -> list[dict[str, Any]]:
+    """Every tool of the request with the section it came from; `initial` were there when the conversation began."""
+    owners = {name: section.key for section in turn.sections for name in section.tools}
+    first = set() if turn.rendered is None else {*turn.rendered.tools, *turn.rendered.hosted_tools}
+    hosted = set() if turn.rendered is None else set(turn.rendered.hosted_tools)
+    return [
+        {
+            "name": name,
+            "section": owners.get(name, ""),
+            "builtin": name in RESERVED_NAMES,
+            "hosted": name in hosted,
+            "initial": name in first,
+            "revoked": name in turn.revoked,
+        }
+        for name in turn.tools
+    ]
+
+
+def _call(recorded: RecordedEvent, events: Iterable[RecordedEvent]) -> dict[str, Any]:
+    """A tool call with what the model read of its result."""
+    call: ToolInvoked = recorded.event
+    read = next(
+        (
+            other.event.text
+            for other in events
+            if isinstance(other.event, Message) and other.event.role == "tool" and other.event.call_id == call.call_id
+        ),
+        None,
+    )
+    return {"seq": recorded.seq, "read": read, **plain(call)}
+
+
+def _ledger(book: Ledger) -> dict[str, Any]:
+    return {
+        "sent": book.sent_tokens,
+        "full": book.full_prompt_tokens,
+        "cached": book.cached_tokens,
+        "saved": book.saved,
+        "lost": book.cache_lost_tokens,
+        "lost_by_route": book.cache_lost_by_route,
+        "restarts": book.restarts,
+        "sections": [{**plain(section), "saved": section.saved} for section in book.sections],
+    }
+
+
+def _line(recorded: RecordedEvent) -> dict[str, Any]:
+    return {
+        "seq": recorded.seq,
+        "turn": recorded.turn,
+        "time": recorded.time,
+        "kind": recorded.kind,
+        "summary": _describe(plain(recorded.event))[:SUMMARY_LENGTH],
+    }
+
+
+def _describe(event: Any) -> str:
+    """The few words that tell an event from others of its kind."""
+    if not isinstance(event, dict):
+        return str(event)[:SUMMARY_LENGTH]
+    parts = []
+    for name in ("role", "name", "section_key", "path", "visibility", "tool_names", "route", "stop_reason", "error"):
+        value = event.get(name)
+        if value:
+            parts.append(".".join(value) if name == "path" else ", ".join(value) if isinstance(value, list) else value)
+    for name in ("reason", "message", "arguments", "text"):
+        value = event.get(name)
+        if isinstance(value, str) and value:
+            parts.append(value[:SUMMARY_LENGTH])
+            break
+    if not parts:
+        parts = [f"{name}: {value}"[:SUMMARY_LENGTH] for name, value in event.items() if value not in ("", [], None)]
+    return " · ".join(map(str, parts))
+
+
+def _ranges(numbers: Sequence[int]) -> list[list[int]]:
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number:
+            found[-1][1] = number + 1
+        else:
+            found.append([number, number + 1])
+    return found

@@ -1,0 +1,50 @@
+"""One run as one HTML file that opens from disk, with everything that the viewer shows of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from weakincentives.telemetry import RunStore
+from weakincentives.viewer.documents import Documents
+from weakincentives.viewer.page import exported_page
+
+
+def export_run(path: str | os.PathLike[str], run_id: str) -> str:
+    """The page of one run of a file, by its id or the beginning of it."""
+    with RunStore(path) as store:
+        documents = Documents(store)
+        run = store.run(run_id)
+        return exported_page(f"{run.prompt_name or run.run_id} · wink", run_data(documents, run.run_id))
+
+
+def run_data(documents: Documents, run_id: str) -> dict[str, Any]:
+    """Every document of a run, as the page looks them up."""
+    whole = documents.run(run_id)
+    prompts = documents.store.query(
+        "SELECT seq FROM events WHERE run_id = ? AND kind = 'PromptRendered' ORDER BY seq", (run_id,)
+    )
+    listed = _all(lambda offset: documents.events(run_id, offset=offset, limit=500)["events"])
+    return {
+        "file": documents.store.path.name,
+        "run": whole,
+        "turns": {n: documents.turn(run_id, n) for n in whole["turns"]["n"]},
+        "prompts": {seq: documents.prompt(run_id, seq) for (seq,) in prompts},
+        "messages": _all(lambda start: documents.messages(run_id, start, start + 500)["messages"]),
+        "events": [
+            {**line, "event": documents.event(run_id, line["seq"])["event"]} if _is_small(line) else line
+            for line in listed
+        ],
+    }
+
+
+def _is_small(line: dict[str, Any]) -> bool:
+    """Prompts, messages, calls and model calls are in the file already, and are looked up there."""
+    return line["kind"] not in ("PromptRendered", "Message", "ToolInvoked", "ModelCalled")
+
+
+def _all(page: Any) -> list[Any]:
+    found: list[Any] = []
+    while some := page(len(found)):
+        found += some
+    return found

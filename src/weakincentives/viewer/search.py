@@ -1,0 +1,89 @@
+"""Finding words in recorded runs, with the place and a few words around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from weakincentives.telemetry import RecordedEvent, RunStore
+from weakincentives.telemetry.plain import plain
+
+BEFORE, AFTER = 60, 140
+MOST_TEXTS = 60
+# Said twice: the prompt is in PromptRendered with its spans, and again as the system message.
+_SKIPPED = ("role", "provider", "run_id", "call_id", "id", "response_id", "spans", "current_visibility_state")
+
+
+def search(store: RunStore, words: str, run_id: str = "", limit: int = 60) -> list[dict[str, Any]]:
+    """Events that say these words, the newest run first; upper and lower case are the same."""
+    words = words.strip()
+    if not words:
+        return []
+    hits = []
+    for seq, found_run in _candidates(store, words, run_id, limit * 3):
+        (recorded,) = store.events_where("run_id = ? AND seq = ?", (found_run, seq))
+        hit = _hit(recorded, words)
+        if hit is not None:
+            hits.append(hit)
+        if len(hits) == limit:
+            break
+    return hits
+
+
+def _candidates(store: RunStore, words: str, run_id: str, limit: int) -> list[tuple[Any, ...]]:
+    """Events that hold the words themselves, or a text that does; names of fields are sorted out later."""
+    like = _pattern(words)
+    of_run = "AND hash IN (SELECT hash FROM run_texts WHERE run_id = ?)" if run_id else ""
+    texts = store.query(
+        f"SELECT hash FROM texts WHERE text LIKE ? ESCAPE '\\' {of_run} LIMIT {MOST_TEXTS}",
+        (like, run_id) if run_id else (like,),
+    )
+    # In payloads the words stand as JSON text.
+    patterns = [_pattern(msgspec.json.encode(words).decode()[1:-1]), *(f'%"{key}"%' for (key,) in texts)]
+    anywhere = " OR ".join(["payload LIKE ? ESCAPE '\\'"] * len(patterns))
+    return store.query(
+        f"SELECT seq, events.run_id FROM events JOIN runs ON runs.run_id = events.run_id WHERE ({anywhere}) "
+        f"{'AND events.run_id = ?' if run_id else ''} ORDER BY runs.started DESC, seq LIMIT ?",
+        (*patterns, *([run_id] if run_id else []), limit),
+    )
+
+
+def _hit(recorded: RecordedEvent, words: str) -> dict[str, Any] | None:
+    event = plain(recorded.event)
+    if recorded.kind == "Message" and event.get("role") == "system":
+        return None
+    wanted = words.casefold()
+    for where, text in _texts(event, ""):
+        at = text.casefold().find(wanted)
+        if at >= 0:
+            return {
+                "run_id": recorded.run_id,
+                "seq": recorded.seq,
+                "turn": recorded.turn,
+                "kind": recorded.kind,
+                "where": where,
+                "name": str(event.get("name") or event.get("role") or ""),
+                "before": text[max(0, at - BEFORE) : at],
+                "match": text[at : at + len(words)],
+                "after": text[at + len(words) : at + len(words) + AFTER],
+            }
+    return None
+
+
+def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, where)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key not in _SKIPPED:
+                yield from _texts(item, f"{where}.{key}" if where else key)
+
+
+def _pattern(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"

@@ -1,0 +1,112 @@
+"""Serving the viewer to the browser of this machine, and to nobody else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from weakincentives.errors import WinkError
+from weakincentives.telemetry import RunStore
+from weakincentives.viewer.documents import Documents
+
+if TYPE_CHECKING:
+    import uvicorn
+
+LOOPBACK = "127.0.0.1"
+PORT = 7410
+
+
+class ViewerError(WinkError):
+    """The viewer cannot be served."""
+
+
+class Viewer:
+    """A server for a file of runs. `run()` serves until interrupted; as a context manager it serves in a thread.
+
+    `port=None` takes the usual port, or any other when that one is taken; 0 takes any.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, port: int | None = None) -> None:
+        self._store = RunStore(path)
+        try:
+            self._socket = _listen(port)
+            self.port: int = self._socket.getsockname()[1]
+            self._server = self._make_server()
+        except BaseException:
+            self._store.close()
+            raise
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}/"
+
+    def run(self, started: Callable[[], object] = lambda: None) -> None:
+        """Serve until the process is interrupted; `started` is called when the address answers."""
+        with self:
+            started()
+            assert self._thread is not None
+            while self._thread.is_alive():
+                self._thread.join(0.5)
+
+    def __enter__(self) -> Viewer:
+        # The socket listens already, so whoever connects now is answered as soon as the thread is up.
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="wink-viewer", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+        self._socket.close()
+        self._store.close()
+
+    def _make_server(self) -> uvicorn.Server:
+        try:
+            import uvicorn
+
+            from weakincentives.viewer.app import viewer_app
+        except ModuleNotFoundError as error:
+            if error.name is not None and error.name.startswith("weakincentives"):
+                raise
+            self._socket.close()
+            raise ViewerError(
+                f"The viewer needs the package '{error.name}'; pip install 'weakincentives[viewer]'"
+            ) from error
+        app = viewer_app(Documents(self._store), port=self.port, stopping=lambda: self._server.should_exit)
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            proxy_headers=False,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+        )
+        return uvicorn.Server(config)
+
+
+def _listen(port: int | None) -> socket.socket:
+    for candidate in (port,) if port is not None else (PORT, 0):
+        server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind((LOOPBACK, candidate))
+            server.listen(128)
+        except OSError as error:
+            server.close()
+            problem = error
+        else:
+            return server
+    raise ViewerError(f"Cannot listen on port {port}: {problem.strerror}; choose another with --port, or 0 for any.")

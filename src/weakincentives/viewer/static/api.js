@@ -1,0 +1,144 @@
+// Documents from the server, or from the page itself when it is an exported file.
+
+import { signal } from "@preact/signals";
+
+const holder = document.getElementById("data");
+const embedded = holder ? JSON.parse(holder.textContent) : null;
+const KEPT = 400;
+
+export const exported = embedded !== null;
+// Counts up when something was recorded: "none" until the first word from the server.
+export const changes = signal(0);
+export const connected = signal(true);
+
+async function fetched(path, params = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params)) {
+    for (const one of Array.isArray(value) ? value : [value]) if (one !== "") query.append(name, one);
+  }
+  const answer = await fetch(`/api/${path}${query.size ? `?${query}` : ""}`);
+  const document = await answer.json();
+  if (!answer.ok) throw new Error(document.error);
+  return document;
+}
+
+const cache = new Map();
+
+// Documents that can no longer change are kept.
+async function kept(key, make) {
+  if (!cache.has(key)) {
+    cache.set(key, make());
+    cache.get(key).catch(() => cache.delete(key));
+    if (cache.size > KEPT) cache.delete(cache.keys().next().value);
+  }
+  return cache.get(key);
+}
+
+const at = (run) => `runs/${encodeURIComponent(run)}`;
+
+const remote = {
+  runs: (params) => fetched("runs", params),
+  run: (run) => fetched(at(run)),
+  turn: (run, n, last) => {
+    const make = () => fetched(`${at(run)}/turns/${n}`);
+    return last ? make() : kept(`turn ${run} ${n}`, make);
+  },
+  prompt: (run, seq) => kept(`prompt ${run} ${seq}`, () => fetched(`${at(run)}/prompts/${seq}`)),
+  messages: (run, start, stop) =>
+    kept(`messages ${run} ${start} ${stop}`, () => fetched(`${at(run)}/messages`, { start, stop })),
+  events: (run, params) => fetched(`${at(run)}/events`, params),
+  event: (run, seq) => kept(`event ${run} ${seq}`, () => fetched(`${at(run)}/events/${seq}`)),
+  search: (words, run = "") => fetched("search", { q: words, run }),
+  report: () => fetched("report"),
+};
+
+const local = {
+  runs: async () => ({ file: embedded.file, total: 1, offset: 0, runs: [embedded.run.run] }),
+  run: async () => embedded.run,
+  turn: async (run, n) => embedded.turns[n] ?? missing(`This file has no turn ${n}.`),
+  prompt: async (run, seq) => embedded.prompts[seq],
+  messages: async (run, start, stop) => ({ start, messages: embedded.messages.slice(start, stop) }),
+  events: async (run, { offset = 0, limit = 200, kind = [] }) => {
+    const wanted = embedded.events.filter((line) => !kind.length || kind.includes(line.kind));
+    const kinds = {};
+    for (const line of embedded.events) kinds[line.kind] = (kinds[line.kind] ?? 0) + 1;
+    return { total: wanted.length, offset, kinds, events: wanted.slice(offset, offset + limit) };
+  },
+  event: async (run, seq) => {
+    const line = embedded.events.find((one) => one.seq === seq) ?? missing(`This file has no event ${seq}.`);
+    return { ...line, event: line.event ?? whole(line) };
+  },
+  search: async (words) => ({ hits: words ? found(words) : [], runs: { [embedded.run.run.run_id]: embedded.run.run } }),
+  report: async () => ({ error: "An exported file holds one run; `wink report` advises from all of them." }),
+};
+
+export const api = exported ? local : remote;
+
+// Messages by their numbers over the run; a page may end early where texts are long.
+export async function messagesOf(run, start, stop) {
+  const found = [];
+  while (start + found.length < stop) {
+    const page = await api.messages(run, start + found.length, stop);
+    if (!page.messages.length) break;
+    found.push(...page.messages);
+  }
+  return found;
+}
+
+export function listen() {
+  if (exported) return;
+  const source = new EventSource("/api/changes");
+  source.onmessage = () => {
+    connected.value = true;
+    changes.value += 1;
+  };
+  source.onerror = () => (connected.value = false);
+}
+
+function missing(text) {
+  throw new Error(text);
+}
+
+function whole({ kind, seq, turn }) {
+  if (kind === "PromptRendered") return embedded.prompts[seq];
+  if (kind === "Message") return embedded.messages.find((message) => message.seq === seq);
+  if (kind === "ModelCalled") return embedded.turns[turn]?.called;
+  return embedded.turns[turn]?.calls.find((call) => call.seq === seq);
+}
+
+function found(words) {
+  const wanted = words.toLowerCase();
+  const hits = [];
+  for (const line of embedded.events) {
+    const event = line.event ?? whole(line);
+    for (const [where, text] of texts(event, "")) {
+      const start = text.toLowerCase().indexOf(wanted);
+      if (start < 0) continue;
+      const end = start + words.length;
+      hits.push({
+        ...line,
+        run_id: embedded.run.run.run_id,
+        where,
+        name: event.name || event.role || "",
+        before: text.slice(Math.max(0, start - 60), start),
+        match: text.slice(start, end),
+        after: text.slice(end, end + 140),
+      });
+      break;
+    }
+    if (hits.length === 60) break;
+  }
+  return hits;
+}
+
+function* texts(value, where) {
+  if (typeof value === "string") yield [where, value];
+  else if (Array.isArray(value)) for (const item of value) yield* texts(item, where);
+  else if (value && typeof value === "object") {
+    for (const [key, item] of Object.entries(value)) {
+      if (!["role", "provider", "run_id", "call_id", "id", "response_id"].includes(key)) {
+        yield* texts(item, where ? `${where}.${key}` : key);
+      }
+    }
+  }
+}

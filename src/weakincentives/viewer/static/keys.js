@@ -1,0 +1,87 @@
+// Keyboard: one listener, the shortcuts of the page that is open, and the list of them.
+
+import { useEffect, useRef } from "preact/hooks";
+import { cycleTheme, go, helping, link, route } from "wink/state.js";
+import { html } from "wink/view.js";
+
+const SHORTCUTS = [
+  ["j  k", "next and previous turn, run, or row"],
+  ["←  →", "previous and next turn"],
+  ["↑  ↓", "previous and next section of the tree"],
+  ["Home  End", "first and last turn"],
+  ["Enter", "open the selected run"],
+  ["1 … 4", "turns, disclosure, ledger, events"],
+  ["d", "compare this turn with the one before"],
+  ["f", "follow a run that is being recorded"],
+  ["u", "up to the list of runs"],
+  ["/", "search"],
+  ["t", "light or dark"],
+  ["?", "this list"],
+  ["Esc", "close, or clear what is selected"],
+];
+
+const handlers = [];
+
+// While the component is there, its keys are heard; the innermost component hears first.
+export function useShortcuts(keys) {
+  const current = useRef(keys);
+  current.current = keys;
+  useEffect(() => {
+    handlers.push(current);
+    return () => handlers.splice(handlers.indexOf(current), 1);
+  }, []);
+}
+
+export function useKeys() {
+  useEffect(() => {
+    const listener = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const field = event.target.closest?.("input, textarea, select");
+      if (field) {
+        if (event.key === "Escape") field.blur();
+        return;
+      }
+      for (const handler of [...handlers].reverse()) {
+        const action = handler.current[event.key];
+        if (action && action(event) !== false) {
+          event.preventDefault();
+          return;
+        }
+      }
+      const action = everywhere[event.key];
+      if (action) {
+        event.preventDefault();
+        action();
+      }
+    };
+    addEventListener("keydown", listener);
+    return () => removeEventListener("keydown", listener);
+  }, []);
+}
+
+const everywhere = {
+  "/": () => document.querySelector(".find input")?.select(),
+  "?": () => (helping.value = !helping.value),
+  t: cycleTheme,
+  u: () => go("#/"),
+  Escape: () => {
+    if (helping.value) helping.value = false;
+    else if (route.value.page === "run" && route.value.params.find) go(link("run", [route.value.run]));
+  },
+};
+
+export function Help() {
+  const dialog = useRef(null);
+  useEffect(() => {
+    if (helping.value) dialog.current.showModal();
+    else dialog.current.close();
+  }, [helping.value]);
+  return html`<dialog ref=${dialog} class="help" onClose=${() => (helping.value = false)}
+    onClick=${(event) => event.target === dialog.current && (helping.value = false)}>
+    <h2>Keyboard</h2>
+    <dl>${SHORTCUTS.map(
+      ([keys, words]) => html`<dt>${keys.split("  ").map((key) => html`<kbd>${key}</kbd>`)}</dt><dd>${words}</dd>`,
+    )}</dl>
+    <button onClick=${() => (helping.value = false)}>Close</button>
+  </dialog>`;
+}

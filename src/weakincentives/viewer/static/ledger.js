@@ -1,0 +1,60 @@
+// What disclosure saved and what it cost: tokens sent against those of the full prompt, turn by turn and by section.
+
+import { useState } from "preact/hooks";
+import { Chart } from "wink/chart.js";
+import { classes, count, percent, signed } from "wink/format.js";
+import { go, toTurn } from "wink/state.js";
+import { visible } from "wink/text.js";
+import { Empty, html } from "wink/view.js";
+
+export function Ledger({ whole }) {
+  const { ledger, turns, run } = whole;
+  const [summed, setSummed] = useState(true);
+  if (!turns.n.length) return html`<${Empty} title="No turns yet"><p>The ledger begins with the first call of the model.</p><//>`;
+  const grow = (values) => (summed ? running(values) : values);
+  const lines = [
+    { name: "Full prompt", kind: "full", values: grow(turns.full), dashed: true },
+    { name: "Sent", kind: "sent", values: grow(turns.input) },
+    { name: "Cached", kind: "cached", values: grow(turns.cached), area: true },
+  ];
+  const most = Math.max(1, ...ledger.sections.map((section) => Math.max(section.sent_tokens, section.full_prompt_tokens)));
+  return html`<div class="scroll">
+    <div class="tiles">
+      <${Tile} name="Sent" value=${count(ledger.sent)} note=${`${percent(ledger.cached, ledger.sent)} of it from the cache`} />
+      <${Tile} name="Full prompt would send" value=${count(ledger.full)} note="everything open from the start, no turns to open sections" />
+      <${Tile} name="Saved" value=${signed(ledger.saved)} kind=${ledger.saved < 0 ? "bad" : "good"}
+        note=${ledger.saved < 0 ? "disclosure cost more than it saved here" : `${percent(ledger.saved, ledger.full)} of the full prompt`} />
+      <${Tile} name="Cache lost" value=${count(ledger.lost)} kind=${ledger.lost ? "warn" : ""}
+        note=${Object.entries(ledger.lost_by_route).map(([route, tokens]) => `${count(tokens)} by ${route}`).join(", ") || "no request changed its beginning"} />
+    </div>
+    <section class="card">
+      <div class="card-head"><h2>Input tokens</h2>
+        <div class="segments" role="group" aria-label="Sum"><button class=${summed ? "on" : ""} onClick=${() => setSummed(true)}>Summed up</button><button class=${summed ? "" : "on"} onClick=${() => setSummed(false)}>Per turn</button></div></div>
+      <${Chart} lines=${lines} label="turn" onPick=${(at) => go(toTurn(run.run_id, at + 1))} />
+    </section>
+    <section class="card">
+      <h2>By section</h2>
+      <p class="quiet">Tokens over all turns, tools included: sent in this run, and in the run with everything open.</p>
+      <div class="sheet" role="table">
+        <div class="sheet-row head" role="row"><span>Section</span><span class="n">Opened</span><span class="n">Tools used</span><span class="n">Sent</span><span class="n">Full prompt</span><span class="n">Saved</span><span></span></div>
+        ${ledger.sections.map((section) => html`<a class="sheet-row" role="row" href=${toTurn(run.run_id, 1, { section: section.key })}>
+          <span class="ellipsis" title=${section.key}>${visible(section.key)}</span>
+          <span class="n">${section.opened || "–"}</span><span class="n">${section.tools_used || "–"}</span>
+          <span class="n">${count(section.sent_tokens)}</span><span class="n">${count(section.full_prompt_tokens)}</span>
+          <span class=${classes("n", section.saved < 0 ? "bad" : section.saved > 0 ? "good" : "")}>${signed(section.saved)}</span>
+          <span class="pair"><i class="sent" style=${{ width: `${(100 * section.sent_tokens) / most}%` }}></i><i class="full" style=${{ width: `${(100 * section.full_prompt_tokens) / most}%` }}></i></span>
+        </a>`)}
+      </div>
+    </section>
+  </div>`;
+}
+
+function Tile({ name, value, note, kind = "" }) {
+  return html`<div class="tile"><span>${name}</span><strong class=${kind}>${value}</strong><small>${note}</small></div>`;
+}
+
+// A turn that the full prompt would not have needed adds nothing.
+function running(values) {
+  let total = 0;
+  return values.map((value) => (total += value ?? 0));
+}

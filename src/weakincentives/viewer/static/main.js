@@ -1,0 +1,80 @@
+// The frame around every page, and which page it is.
+
+import { render } from "preact";
+import { useEffect } from "preact/hooks";
+import { api, connected, exported, listen } from "wink/api.js";
+import { Compare } from "wink/compare.js";
+import { Help, useKeys } from "wink/keys.js";
+import { Report } from "wink/report.js";
+import { Run } from "wink/run.js";
+import { Runs } from "wink/runs.js";
+import { Search } from "wink/search.js";
+import { cycleTheme, go, helping, link, route, theme } from "wink/state.js";
+import { Icon, Loading, html, useDocument } from "wink/view.js";
+
+function App() {
+  const { page, params } = route.value;
+  useEffect(() => {
+    document.documentElement.dataset.theme = theme.value;
+  }, [theme.value]);
+  useKeys();
+  return html`
+    <header class="bar">
+      <a class="brand" href="#/" aria-label="All runs"><${Mark} /><span>wink</span></a>
+      <nav>
+        ${!exported && html`<a href="#/" class=${page === "runs" ? "here" : ""}>Runs</a>`}
+        ${!exported && html`<a href="#/report" class=${page === "report" ? "here" : ""}>Report</a>`}
+        <a href="#/compare" class=${page === "compare" ? "here" : ""}>Compare</a>
+      </nav>
+      ${!connected.value && html`<span class="pill status interrupted">server gone</span>`}
+      <form class="find" role="search" onSubmit=${submit}>
+        <${Icon} name="search" />
+        <input name="q" type="search" placeholder="Search everything" aria-label="Search everything"
+          autocomplete="off" spellcheck="false" value=${page === "search" ? params.q ?? "" : ""} />
+        <kbd>/</kbd>
+      </form>
+      <button class="plain" onClick=${cycleTheme} title="Light or dark (t)" aria-label="Light or dark"><${Icon} name="sun" /></button>
+      <button class="plain" onClick=${() => (helping.value = true)} title="Keyboard (?)" aria-label="Keyboard shortcuts">?</button>
+    </header>
+    <main><${Page} /></main>
+    <${Help} />
+  `;
+}
+
+function Page() {
+  const { page, run } = route.value;
+  if (page === "run") return html`<${Run} key=${run} />`;
+  if (page === "compare") return html`<${Compare} />`;
+  if (page === "search") return html`<${Search} />`;
+  if (page === "report") return html`<${Report} />`;
+  return exported ? html`<${OnlyRun} />` : html`<${Runs} />`;
+}
+
+// An exported file opens at its one run.
+function OnlyRun() {
+  const { document: list } = useDocument(() => api.runs(), []);
+  useEffect(() => {
+    if (list) go(link("run", [list.runs[0].run_id]), { replace: true });
+  }, [list]);
+  return html`<${Loading} />`;
+}
+
+function Mark() {
+  return html`<svg viewBox="0 0 32 32" aria-hidden="true">
+    <rect width="32" height="32" rx="8" />
+    <path d="M8 9h16" /><path d="M12 16h12" opacity=".75" /><path d="M12 23h7" opacity=".5" />
+  </svg>`;
+}
+
+function submit(event) {
+  event.preventDefault();
+  const words = new FormData(event.target).get("q").trim();
+  const { page, run, params } = route.value;
+  const inside = page === "run" ? run : page === "search" ? params.run : "";
+  if (words) go(link("search", [], { q: words, run: inside }));
+}
+
+document.documentElement.dataset.theme = theme.value;
+listen();
+render(html`<${App} />`, document.getElementById("app"));
+

@@ -1,0 +1,78 @@
+// What came of a turn: the reply, each tool call with its result, and how the run ended if it did.
+
+import { classes, count, duration, plural } from "wink/format.js";
+import { link } from "wink/state.js";
+import { Json, Text, isJson, visible } from "wink/text.js";
+import { Icon, html } from "wink/view.js";
+
+export function Outcome({ whole, turn, selected, onSelect }) {
+  const { reply, calls, ended, called } = turn;
+  const { usage } = called;
+  return html`<section class="outcome panel" aria-label="Reply and tools">
+    <div class="panel-head">
+      <h2>Reply</h2>
+      <span class="quiet">${duration(called.latency)} · ${count(usage.output_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} reasoning` : ""} · ${STOPS[called.stop_reason] ?? called.stop_reason}${called.retries ? ` · ${plural(called.retries, "retry", "retries")}` : ""}</span>
+    </div>
+    <div class="panel-body">
+      ${turn.n > 1 && html`<a class="compare-link" href=${link("compare", [], { a: `${turn.run_id}:${turn.n - 1}`, b: `${turn.run_id}:${turn.n}` })}>Compare with turn ${turn.n - 1} <kbd>d</kbd></a>`}
+      ${reply?.text && html`<div class="reply">${isJson(reply.text) ? html`<${Json} text=${reply.text} />` : html`<${Text} value=${reply.text} />`}</div>`}
+      ${!reply && html`<p class="quiet pad">The reply was not recorded.</p>`}
+      ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
+      ${calls.map((call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`)}
+      ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} /></article>`)}
+      ${ended.map((event) => html`<${Ended} event=${event} />`)}
+    </div>
+  </section>`;
+}
+
+const STOPS = { end: "ended", tool_calls: "calls tools", length: "cut off at its limit", refusal: "refused", content_filter: "filtered", pause: "paused" };
+
+function Call({ call, selected, onSelect }) {
+  const failed = !call.result?.success;
+  const opened = call.disclosure?.requested_sections ?? [];
+  const read = call.read ?? call.result?.message ?? "";
+  const value = call.result?.value;
+  return html`<article class=${classes("call", failed && "failed", (call.section_key === selected || opened.includes(selected)) && selected && "selected")}>
+    <header>
+      <${Icon} name=${call.disclosure ? "open" : "tool"} />
+      <code>${visible(call.name)}</code>
+      ${call.section_key && html`<button class="section-link" onClick=${() => onSelect(call.section_key)}>${visible(call.section_key)}</button>`}
+      <span class="spacer"></span>
+      ${call.rolled_back && html`<span class="pill warn" title="What the call did to the session and its resources was undone"><${Icon} name="undo" />rolled back</span>`}
+      <span class=${classes("pill", failed ? "bad" : "good")}>${failed ? "failed" : "ok"}</span>
+      <span class="quiet">${duration(call.duration)}</span>
+    </header>
+    <h4>Arguments</h4>
+    <${Json} text=${call.arguments || JSON.stringify(call.params)} />
+    ${call.disclosure && html`<${Disclosed} disclosure=${call.disclosure} onSelect=${onSelect} />`}
+    <h4>${failed ? "What the model was told" : "Result, as the model read it"}</h4>
+    <div class="code">${read ? html`<${Text} value=${read} first=${2000} />` : html`<span class="quiet">nothing</span>`}</div>
+    ${value != null && !call.disclosure && html`<details><summary>Value</summary><${Json} value=${value} /></details>`}
+    ${call.compensation && html`<h4>Compensation</h4><div class="code"><${Text} value=${call.compensation} /></div>`}
+  </article>`;
+}
+
+function Disclosed({ disclosure, onSelect }) {
+  return html`<h4>Opens</h4><p class="opens">
+    ${disclosure.requested_sections.map((key) => html`<button class="section-link" onClick=${() => onSelect(key)}>${visible(key)}</button> `)}
+    ${disclosure.reason && html`<span class="quiet">“<${Text} value=${disclosure.reason} first=${400} plain />”</span>`}
+  </p>`;
+}
+
+function Ended({ event }) {
+  if (event.kind === "RunRestarted") {
+    return html`<article class="ended warn"><header><${Icon} name="restart" /><strong>Restarts with more open</strong></header>
+      <p>${event.section_keys.map((key) => html`<code>${visible(key)}</code> `)}${event.reason && html`<span class="quiet">“${visible(event.reason.slice(0, 600))}”</span>`}</p></article>`;
+  }
+  if (event.kind === "EvaluationFailed") {
+    return html`<article class="ended bad"><header><${Icon} name="alert" /><strong>${visible(event.error)}</strong>${event.phase && html`<span class="quiet">in ${event.phase}</span>`}</header>
+      <div class="code"><${Text} value=${event.message} /></div></article>`;
+  }
+  return html`<article class="ended good"><header><${Icon} name="check" /><strong>${event.halted ? "Halted for its caller" : "Answer"}</strong><span class="quiet">after ${plural(event.turns, "turn")}, ${duration(event.duration)}</span></header>
+    ${event.output != null ? html`<${Json} value=${event.output} />` : event.text && html`<div class="code"><${Text} value=${event.text} /></div>`}</article>`;
+}
+
+function unanswered(reply, calls) {
+  const done = new Set(calls.map((call) => call.call_id));
+  return (reply?.tool_calls ?? []).filter((call) => !done.has(call.id));
+}

@@ -1,0 +1,51 @@
+// Advice over all recorded runs: which sections to show in full, and what that would have saved.
+
+import { api, changes } from "wink/api.js";
+import { classes, count, percent, plural } from "wink/format.js";
+import { visible } from "wink/text.js";
+import { Disc, Empty, Pill, Shown, html, useDocument } from "wink/view.js";
+
+export function Report() {
+  const loaded = useDocument(() => api.report(), [changes.value]);
+  return html`<section class="page scroll">
+    <div class="page-head"><h1>Report</h1><span class="quiet">${loaded.document?.runs ? `from the last ${plural(loaded.document.runs, "answered run")} in ${loaded.document.file}` : ""}</span></div>
+    <${Shown} of=${loaded}>${(report) =>
+      report.error || !report.prompts.length
+        ? html`<${Empty} title="No advice yet"><p>${report.error ?? "Advice is computed from runs that ended with an answer."}</p><//>`
+        : report.prompts.map((prompt) => html`<${Prompt} prompt=${prompt} />`)}<//>
+  </section>`;
+}
+
+function Prompt({ prompt }) {
+  const price = (value) => cost(value, prompt.unit);
+  const changed = prompt.sections.filter((section) => section.advised && section.advised !== section.shown);
+  return html`<section class="card">
+    <div class="card-head"><h2>${visible(prompt.prompt)}</h2><span class="quiet">${plural(prompt.runs, "run")}</span></div>
+    <div class="tiles">
+      <div class="tile"><span>These runs cost</span><strong>${price(prompt.cost)}</strong><small>${percent(prompt.cache_again, 1)} of repeated tokens came from the cache</small></div>
+      <div class="tile"><span>With the advice</span><strong>${price(prompt.cost_advised)}</strong><small>${changed.length ? `${plural(changed.length, "section")} shown otherwise` : "nothing to change"}</small></div>
+      <div class="tile"><span>Saved</span><strong class=${prompt.saved > 0 ? "good" : ""}>${price(prompt.saved)}</strong><small>${percent(prompt.saved, prompt.cost)} of the cost</small></div>
+    </div>
+    <div class="sheet report" role="table">
+      <div class="sheet-row head" role="row"><span>Section</span><span>Shown as</span><span class="n">Opened</span><span class="n">First use</span><span class="n">In full</span><span class="n">Cost full</span><span class="n">Cost summary</span><span>Advice</span></div>
+      ${prompt.sections.map((section) => html`<div class="sheet-row" role="row">
+        <span class="ellipsis" title=${section.key}>${visible(section.key)}${section.findings.map((finding) => html`<small class="finding">${finding}</small>`)}</span>
+        <span class="state-cell">${section.shown !== "mixed" && html`<${Disc} state=${section.shown} />`}${section.shown}</span>
+        <span class="n">${section.shown === "full" ? "–" : `${section.opened_runs} of ${section.runs}`}</span>
+        <span class="n">${section.first_use == null ? "–" : `turn ${section.first_use}`}</span>
+        <span class="n">${count(section.full_tokens)}</span>
+        <span class="n">${section.cost_full == null ? "–" : price(section.cost_full)}</span>
+        <span class="n">${section.cost_summary == null ? "–" : price(section.cost_summary)}</span>
+        <span class="verdict">${section.advised && html`<${Pill} kind=${classes(section.advised === section.shown ? "" : "good")}>${section.advised === section.shown ? "keep" : `make it ${section.advised}`}<//>`}<small>${visible(section.reason)}</small></span>
+      </div>`)}
+    </div>
+  </section>`;
+}
+
+// Costs per run are often far below a cent: as many digits as are needed to tell two apart.
+function cost(value, unit) {
+  if (unit !== "USD") return `${count(value)}`;
+  const size = Math.abs(value);
+  const digits = size === 0 ? 2 : Math.min(6, Math.max(2, 2 - Math.floor(Math.log10(size))));
+  return `${value < 0 ? "−" : ""}$${size.toFixed(digits)}`;
+}

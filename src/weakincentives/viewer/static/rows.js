@@ -1,0 +1,58 @@
+// A list of which only the rows in sight exist; pages are fetched as they come into sight.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { html } from "wink/view.js";
+
+const MARGIN = 12;
+
+// `version` changes when rows may have changed; those shown are then read again.
+export function Rows({ total, height, page, load, row, version = 0, selected = -1 }) {
+  const place = useRef(null);
+  const [range, setRange] = useState([0, 40]);
+  const [pages, setPages] = useState({});
+  const fresh = useRef({});
+
+  useEffect(() => {
+    const box = place.current;
+    const look = () => {
+      const from = Math.max(0, Math.floor(box.scrollTop / height) - MARGIN);
+      setRange([from, Math.min(total, from + Math.ceil(box.clientHeight / height) + 2 * MARGIN)]);
+    };
+    look();
+    box.addEventListener("scroll", look, { passive: true });
+    const watcher = new ResizeObserver(look);
+    watcher.observe(box);
+    return () => {
+      box.removeEventListener("scroll", look);
+      watcher.disconnect();
+    };
+  }, [total, height]);
+
+  useEffect(() => {
+    for (let at = Math.floor(range[0] / page); at * page < range[1]; at += 1) {
+      if (fresh.current[at] === version) continue;
+      fresh.current[at] = version;
+      load(at * page).then(
+        (rows) => setPages((before) => ({ ...before, [at]: rows })),
+        () => delete fresh.current[at],
+      );
+    }
+  }, [Math.floor(range[0] / page), Math.floor((range[1] - 1) / page), version, total]);
+
+  useEffect(() => {
+    const box = place.current;
+    if (selected < 0) return;
+    if (selected * height < box.scrollTop) box.scrollTop = selected * height;
+    const bottom = (selected + 1) * height - box.clientHeight;
+    if (bottom > box.scrollTop) box.scrollTop = bottom;
+  }, [selected]);
+
+  const rows = [];
+  for (let index = range[0]; index < Math.min(range[1], total); index += 1) {
+    const item = pages[Math.floor(index / page)]?.[index % page];
+    rows.push(html`<div key=${index} class="slot" style=${{ transform: `translateY(${index * height}px)`, height: `${height}px` }}>
+      ${item ? row(item, index) : html`<div class="ghost"></div>`}
+    </div>`);
+  }
+  return html`<div class="rows" ref=${place} tabindex="0" role="rowgroup"><div class="extent" style=${{ height: `${total * height}px` }}>${rows}</div></div>`;
+}

@@ -1,0 +1,125 @@
+// One run: its head, its turns as a scrubber, and the four ways to look at it.
+
+import { useEffect, useState } from "preact/hooks";
+import { api, changes, exported } from "wink/api.js";
+import { count, duration, moment, money, percent, plural, short, signed } from "wink/format.js";
+import { Events } from "wink/events.js";
+import { useShortcuts } from "wink/keys.js";
+import { Ledger } from "wink/ledger.js";
+import { Scrubber } from "wink/scrubber.js";
+import { go, link, route, toTurn } from "wink/state.js";
+import { visible } from "wink/text.js";
+import { Timeline } from "wink/timeline.js";
+import { Turn } from "wink/turn.js";
+import { Empty, Icon, Shown, Status, html, useDocument } from "wink/view.js";
+
+const TABS = [
+  ["turn", "Turns"],
+  ["disclosure", "Disclosure"],
+  ["ledger", "Ledger"],
+  ["events", "Events"],
+];
+
+export function Run() {
+  const { run: id } = route.value;
+  const [version, setVersion] = useState(0);
+  const loaded = useDocument(() => api.run(id), [id, version]);
+  const running = loaded.document?.run.status === "running";
+  // A run that has ended does not change, so news from other runs is not for it.
+  useEffect(() => {
+    if (loaded.document && !running) return undefined;
+    const timer = setTimeout(() => setVersion(changes.value), 150);
+    return () => clearTimeout(timer);
+  }, [changes.value, running]);
+  return html`<${Shown} of=${loaded}>${(whole) => html`<${Whole} whole=${whole} />`}<//>`;
+}
+
+function Whole({ whole }) {
+  const { tab, n, params } = route.value;
+  const { run, turns } = whole;
+  const last = turns.n.length;
+  const running = run.status === "running";
+  const [follow, setFollow] = useState(running && !n);
+  const at = follow || !n ? (follow ? last : 1) : Math.min(n, last);
+  const show = (to) => {
+    const target = Math.max(1, Math.min(last, to));
+    setFollow(running && target === last && follow);
+    go(toTurn(run.run_id, target, params.section ? { section: params.section } : {}), { replace: tab === "turn" });
+  };
+  useEffect(() => {
+    if (tab === "turn" && last && n !== at) go(toTurn(run.run_id, at, params), { replace: true });
+  }, [tab, at, last, n]);
+  const step = (by) => () => (tab === "turn" ? (setFollow(false), show(at + by)) : false);
+  const tabs = Object.fromEntries(TABS.map(([name], index) => [String(index + 1), () => go(tabLink(run.run_id, name, at))]));
+  useShortcuts({
+    ...tabs,
+    j: step(1),
+    k: step(-1),
+    ArrowRight: step(1),
+    ArrowLeft: step(-1),
+    Home: step(-last),
+    End: step(last),
+    f: () => running && setFollow(!follow),
+    d: () => tab === "turn" && at > 1 && go(link("compare", [], { a: `${run.run_id}:${at - 1}`, b: `${run.run_id}:${at}` })),
+  });
+  return html`<section class="page run">
+    <${Head} whole=${whole} tab=${tab} at=${at} />
+    ${tab === "turn" &&
+    (last === 0
+      ? html`<${NoTurns} run=${run} answer=${whole.answer} />`
+      : html`<${Scrubber} turns=${turns} at=${at} running=${running} follow=${follow} onFollow=${setFollow}
+            onMove=${(to) => (setFollow(false), show(to))} />
+          <${Turn} whole=${whole} n=${at} last=${running && at === last ? run.events : 0} />`)}
+    ${tab === "disclosure" && html`<${Timeline} whole=${whole} />`}
+    ${tab === "ledger" && html`<${Ledger} whole=${whole} />`}
+    ${tab === "events" && html`<${Events} run=${run} />`}
+  </section>`;
+}
+
+const tabLink = (id, name, at) => (name === "turn" ? toTurn(id, at) : link("run", [id, name]));
+
+function Head({ whole, tab, at }) {
+  const { run, ledger } = whole;
+  const { usage } = run;
+  return html`<div class="run-head">
+    <div class="title">
+      ${!exported && html`<a class="up" href="#/" title="All runs (u)" aria-label="All runs"><${Icon} name="back" /></a>`}
+      <h1 title=${run.prompt}>${visible(run.prompt_name || run.prompt || "unnamed")}</h1>
+      <${Status} status=${run.status} />
+      <code class="quiet" title="The id of the run">${run.run_id}</code>
+      <div class="spacer"></div>
+      <nav class="tabs" role="tablist">
+        ${TABS.map(
+          ([name, label]) => html`<a role="tab" aria-selected=${tab === name} class=${tab === name ? "on" : ""}
+            href=${tabLink(run.run_id, name, at)}>${label}</a>`,
+        )}
+      </nav>
+    </div>
+    <dl class="facts">
+      <${Fact} name="Model" value=${visible(run.model)} hint=${`by the ${run.adapter} adapter`} />
+      <${Fact} name="Started" value=${moment(run.started)} />
+      <${Fact} name="Took" value=${duration(run.duration)} />
+      <${Fact} name="Turns" value=${count(run.turns)} />
+      <${Fact} name="Input" value=${short(usage.input_tokens)} hint=${`${count(usage.input_tokens)} tokens`} />
+      <${Fact} name="Cached" value=${percent(usage.cached_tokens, usage.input_tokens)} hint=${`${count(usage.cached_tokens)} tokens`} />
+      <${Fact} name="Output" value=${short(usage.output_tokens)} />
+      <${Fact} name="Cost" value=${money(run.cost)} hint=${run.cost == null ? "The price of this model is not known" : ""} />
+      <${Fact} name="Saved" value=${signed(ledger.saved)} kind=${ledger.saved < 0 ? "bad" : "good"}
+        hint="Tokens that the full prompt would have sent more; see the ledger" />
+      <${Fact} name="Tool calls" value=${count(run.tool_calls)} />
+      ${run.tool_failures > 0 && html`<${Fact} name="Failed calls" value=${count(run.tool_failures)} kind="bad" />`}
+      ${run.restarts > 0 && html`<${Fact} name="Restarts" value=${count(run.restarts)} kind="warn" />`}
+    </dl>
+    ${run.error && html`<div class="banner bad"><${Icon} name="alert" /><span>${visible(run.error.slice(0, 2000))}</span></div>`}
+  </div>`;
+}
+
+function Fact({ name, value, hint, kind = "" }) {
+  return html`<div title=${hint || undefined}><dt>${name}</dt><dd class=${kind}>${value}</dd></div>`;
+}
+
+function NoTurns({ run, answer }) {
+  if (run.status === "running") return html`<${Empty} title="Waiting for the model"><p>${plural(run.events, "event")} so far.</p><//>`;
+  return html`<${Empty} title="The model was never asked">
+    <p>${answer?.message ? visible(answer.message.slice(0, 2000)) : "The run ended before its first turn."}</p><//>`;
+}

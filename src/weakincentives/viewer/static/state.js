@@ -1,0 +1,63 @@
+// Where the reader is: the address after "#" is the whole state of a page, so every view is a link.
+
+import { computed, signal } from "@preact/signals";
+
+const address = signal(location.hash);
+addEventListener("hashchange", () => (address.value = location.hash));
+
+export const route = computed(() => parse(address.value));
+export const helping = signal(false);
+export const theme = signal(read("wink-theme") || "system");
+
+export function parse(hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const params = Object.fromEntries(new URLSearchParams(query));
+  const [page = "runs", run = "", tab = "turn", n = ""] = parts;
+  if (page !== "run") return { page, params };
+  return { page, run, tab, n: Number(n) || 0, params };
+}
+
+export function link(page, parts = [], params = {}) {
+  const path = [page, ...parts].map((part) => encodeURIComponent(part)).join("/");
+  const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value)).toString();
+  return `#/${page === "runs" ? "" : path}${query ? `?${query}` : ""}`;
+}
+
+export const toTurn = (run, n, params) => link("run", n ? [run, "turn", n] : [run], params);
+
+// Moving about inside a page replaces the entry in the history; only another page is a step back.
+export function go(hash, { replace = false } = {}) {
+  if (hash === location.hash) return;
+  if (replace) {
+    history.replaceState(null, "", hash);
+    address.value = hash;
+  } else {
+    location.hash = hash;
+  }
+}
+
+export function setParams(changes, options = { replace: true }) {
+  const { page, run, tab, n, params } = route.value;
+  const parts = page === "run" ? [run, tab, ...(n ? [n] : [])] : [];
+  go(link(page, parts, { ...params, ...changes }), options);
+}
+
+export function cycleTheme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const shown = theme.value === "system" ? (dark ? "dark" : "light") : theme.value;
+  theme.value = shown === "dark" ? "light" : "dark";
+  try {
+    localStorage.setItem("wink-theme", theme.value);
+  } catch {
+    // A page opened from disk may have no storage; the choice then lasts as long as the page.
+  }
+}
+
+function read(name) {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,93 @@
+// Model text on the page: always a text node, long ones in portions, and nothing invisible stays so.
+
+import { useState } from "preact/hooks";
+import { route } from "wink/state.js";
+import { bytes } from "wink/format.js";
+import { html } from "wink/view.js";
+
+const PORTION = 6_000;
+const MORE = 200_000;
+// Control characters, and those that turn or hide the text around them.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+
+export function visible(text) {
+  return text.toWellFormed().replace(UNSEEN, (character) => {
+    const code = character.codePointAt(0);
+    if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+    if (code === 0x7f) return "␡";
+    return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
+}
+
+// `first` is how many characters are shown before asking.
+export function Text({ value, first = PORTION, plain = false }) {
+  const [shown, setShown] = useState(first);
+  const find = route.value.params.find ?? "";
+  const hit = find ? value.toLowerCase().indexOf(find.toLowerCase()) : -1;
+  let end = Math.min(value.length, Math.max(shown, hit < 0 ? 0 : hit + find.length + 200));
+  if (end < value.length && end - first < 400 && shown === first && value.length - end < 400) end = value.length;
+  const rest = value.length - end;
+  return html`<span class=${plain ? "words" : "text"}>${marked(visible(value.slice(0, end)), find)}</span>${rest > 0 &&
+    html`<button class="more" onClick=${(event) => {
+      event.stopPropagation();
+      setShown(end + MORE);
+    }}>Show ${rest > MORE ? `the next ${bytes(MORE)}` : `the rest`} (${bytes(rest)} more)</button>`}`;
+}
+
+export function marked(text, words) {
+  if (!words) return text;
+  const parts = [];
+  const lower = text.toLowerCase();
+  const wanted = words.toLowerCase();
+  let from = 0;
+  for (let at = lower.indexOf(wanted); at >= 0 && parts.length < 400; at = lower.indexOf(wanted, from)) {
+    parts.push(text.slice(from, at), html`<mark>${text.slice(at, at + words.length)}</mark>`);
+    from = at + words.length;
+  }
+  return [...parts, text.slice(from)];
+}
+
+const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
+
+// A value or a JSON text, indented, its parts told apart by colour.
+export function Json({ value, text }) {
+  const source = text === undefined ? JSON.stringify(value, null, 2) : indented(text);
+  if (source === undefined) return html`<span class="quiet">nothing</span>`;
+  if (source.length > 20_000 || route.value.params.find) return html`<div class="code"><${Text} value=${source} /></div>`;
+  const parts = [];
+  let from = 0;
+  for (const match of source.matchAll(TOKEN)) {
+    const [all, string, colon, word, number] = match;
+    parts.push(source.slice(from, match.index));
+    const kind = string ? (colon ? "key" : "string") : word ? "word" : number ? "number" : "";
+    const token = string ?? all;
+    parts.push(html`<span class=${`json-${kind}`}>${visible(readable(token, kind))}</span>`, colon ?? "");
+    from = match.index + all.length;
+  }
+  parts.push(visible(source.slice(from)));
+  return html`<div class="code"><span class="text">${parts}</span></div>`;
+}
+
+// Line breaks inside a string are shown as such: these texts are mostly read by people.
+function readable(token, kind) {
+  return kind === "string" ? token.replace(/(?<!\\)((?:\\\\)*)\\n/g, "$1\n") : token;
+}
+
+function indented(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+export function isJson(text) {
+  const start = text.trimStart()[0];
+  if (start !== "{" && start !== "[") return false;
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

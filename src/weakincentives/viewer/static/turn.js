@@ -1,0 +1,53 @@
+// One turn: the tree as it was, what was sent, and what came of it.
+
+import { useEffect, useState } from "preact/hooks";
+import { api } from "wink/api.js";
+import { useShortcuts } from "wink/keys.js";
+import { Outcome } from "wink/outcome.js";
+import { Request } from "wink/request.js";
+import { route, setParams } from "wink/state.js";
+import { Tree, walk } from "wink/tree.js";
+import { classes } from "wink/format.js";
+import { Shown, html, useDocument } from "wink/view.js";
+
+// `last` is not 0 while the turn may still grow, and changes when it has.
+export function Turn({ whole, n, last }) {
+  const id = whole.run.run_id;
+  const loaded = useDocument(() => api.turn(id, n, last), [id, n, last]);
+  useEffect(() => {
+    // The neighbours are likely next.
+    for (const near of [n - 1, n + 1]) if (near >= 1 && near < whole.turns.n.length) api.turn(id, near).catch(() => {});
+  }, [id, n]);
+  return html`<${Shown} of=${loaded}>${(turn) => html`<${Columns} whole=${whole} turn=${turn} />`}<//>`;
+}
+
+function Columns({ whole, turn }) {
+  const selected = route.value.params.section ?? "";
+  const [side, setSide] = useState("request");
+  const [folded, setFolded] = useState({});
+  const [reveal, setReveal] = useState(null);
+  const select = (section, from) => {
+    setParams({ section: section === selected && from !== "step" ? "" : section });
+    setReveal({ section, from });
+  };
+  const order = walk(turn.sections, folded).map((section) => section.key);
+  const step = (by) => () => {
+    const at = order.indexOf(selected);
+    select(order[at < 0 ? (by > 0 ? 0 : order.length - 1) : Math.max(0, Math.min(order.length - 1, at + by))], "step");
+  };
+  useShortcuts({
+    ArrowDown: step(1),
+    ArrowUp: step(-1),
+    Escape: () => (selected ? setParams({ section: "" }) : false),
+  });
+  return html`<div class=${classes("columns", side)}>
+    <${Tree} turn=${turn} whole=${whole} selected=${selected} folded=${folded} reveal=${reveal}
+      onFold=${(key) => setFolded({ ...folded, [key]: !folded[key] })} onSelect=${(key) => select(key, "tree")} />
+    <div class="segments sides" role="group" aria-label="Column">
+      <button class=${side === "request" ? "on" : ""} onClick=${() => setSide("request")}>Request</button>
+      <button class=${side === "outcome" ? "on" : ""} onClick=${() => setSide("outcome")}>Reply and tools</button>
+    </div>
+    <${Request} whole=${whole} turn=${turn} selected=${selected} reveal=${reveal} onSelect=${(key) => select(key, "request")} />
+    <${Outcome} whole=${whole} turn=${turn} selected=${selected} onSelect=${(key) => select(key, "outcome")} />
+  </div>`;
+}
