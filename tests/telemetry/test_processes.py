@@ -13,6 +13,8 @@ import pytest
 
 from weakincentives.telemetry import RunStore
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ENDLESS = """
 import sys, time

@@ -1,0 +1,319 @@
+"""Session events as OpenTelemetry spans and metrics, from the extra `[otel]`.
+
+A run is a span `invoke_agent`, with a span `chat` for each call of the model and `execute_tool` for each tool call.
+They are made from the events after the fact, so they nest in your own spans, and not yours in them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from weakincentives.runtime import (
+    EvaluationFailed,
+    Message,
+    ModelCalled,
+    PromptExecuted,
+    PromptRendered,
+    RunRestarted,
+    ToolInvoked,
+    ToolsInjected,
+)
+from weakincentives.session import Session, observing
+from weakincentives.telemetry import semconv
+
+try:
+    from opentelemetry import metrics, trace
+except ImportError as error:
+    raise ImportError("OpenTelemetry needs an extra: pip install 'weakincentives[otel]'") from error
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
+
+SCOPE = "weakincentives"
+
+
+def instrument(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    capture_content: bool | None = None,
+) -> Instrumentation:
+    """Report every run of this process while the block runs.
+
+        with instrument():
+            MainLoop().execute(prompt, session=Session(), adapter=adapter)
+
+    The global providers are used unless others are given. Prompts, answers, arguments and results are reported only
+    with `capture_content=True`, or where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for it.
+    """
+    return Instrumentation(tracer_provider, meter_provider, capture_content)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run that is under way, with the model that was asked for and what is still to be ended."""
+
+    run_id: str
+    span: Span
+    provider: str
+    model: str
+    started: float
+    chat: Span | None = None
+    ends: float | None = None
+    forgotten: Callable[[], Any] = lambda: None
+
+
+class Instrumentation:
+    """What `instrument` returns: a context manager that may be entered again."""
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None,
+        meter_provider: MeterProvider | None,
+        capture_content: bool | None,
+    ) -> None:
+        asked = os.environ.get(semconv.CAPTURE_CONTENT, "").lower() in semconv.CAPTURING_VALUES
+        self._capture = asked if capture_content is None else capture_content
+        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
+        self._duration, self._tool_duration = (
+            meter.create_histogram(name, unit="s", explicit_bucket_boundaries_advisory=semconv.SECOND_BUCKETS)
+            for name in (semconv.OPERATION_DURATION, semconv.TOOL_DURATION)
+        )
+        self._tokens = meter.create_histogram(
+            semconv.TOKEN_USAGE, unit="{token}", explicit_bucket_boundaries_advisory=semconv.TOKEN_BUCKETS
+        )
+        self._injected = meter.create_counter(semconv.TOOLS_INJECTED, unit="{tool}")
+        self._dynamic = meter.create_counter(semconv.DISCLOSURE_DYNAMIC, unit="{expansion}")
+        self._restarts = meter.create_counter(semconv.DISCLOSURE_RESTARTS, unit="{expansion}")
+        self._runs: weakref.WeakKeyDictionary[Session, _Run] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._observing: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> Instrumentation:
+        watching = observing(self._hear)
+        watching.__enter__()
+        self._observing.append(watching)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._observing.pop().__exit__(kind, error, trace)
+        if not self._observing:
+            with self._lock:
+                left = [self._runs.pop(session) for session in list(self._runs)]
+            for run in left:
+                _end(run, run.ends)
+
+    def _hear(self, session: Session, event: object) -> None:
+        handle = _HANDLERS.get(type(event))
+        if handle is None:
+            return
+        run = self._runs.get(session)
+        if isinstance(event, PromptRendered):
+            if run is None or run.run_id != event.run_id:
+                self._begin(session, event)
+        elif run is not None:
+            handle(self, session, run, event)
+
+    def _begin(self, session: Session, event: PromptRendered) -> None:
+        provider = semconv.PROVIDERS.get(event.adapter, event.adapter)
+        span = self._tracer.start_span(
+            f"{semconv.INVOKE_AGENT} {event.prompt_name}",
+            start_time=_nanoseconds(event.timestamp),
+            attributes={
+                semconv.OPERATION_NAME: semconv.INVOKE_AGENT,
+                semconv.PROVIDER_NAME: provider,
+                semconv.REQUEST_MODEL: event.model,
+                semconv.AGENT_NAME: event.prompt_name,
+                semconv.PROMPT_NAME: f"{event.prompt_ns}/{event.prompt_key}",
+                semconv.CONVERSATION_ID: session.session_id,
+                semconv.RUN_ID: event.run_id,
+            },
+        )
+        run = _Run(event.run_id, span, provider, event.model, event.timestamp)
+        with self._lock:
+            before = self._runs.pop(session, None)
+            self._runs[session] = run
+        if before is not None:
+            _end(before, before.ends)
+        # A session that is dropped takes its unfinished run with it.
+        finalizer = weakref.finalize(session, _end, run, None)
+        finalizer.atexit = False
+        run.forgotten = finalizer.detach
+
+    def _call(self, session: Session, run: _Run, event: ModelCalled) -> None:
+        common = {
+            semconv.OPERATION_NAME: semconv.CHAT,
+            semconv.PROVIDER_NAME: run.provider,
+            semconv.REQUEST_MODEL: run.model,
+            semconv.RESPONSE_MODEL: event.model,
+        }
+        usage = event.usage
+        span = self._tracer.start_span(
+            f"{semconv.CHAT} {run.model}",
+            context=trace.set_span_in_context(run.span),
+            kind=trace.SpanKind.CLIENT,
+            start_time=_nanoseconds(event.timestamp - event.latency),
+            attributes={
+                **common,
+                semconv.CONVERSATION_ID: session.session_id,
+                semconv.RESPONSE_FINISH_REASONS: [semconv.FINISH_REASONS.get(event.stop_reason, event.stop_reason)],
+                semconv.USAGE_INPUT_TOKENS: usage.input_tokens,
+                semconv.USAGE_OUTPUT_TOKENS: usage.output_tokens,
+                semconv.USAGE_CACHE_READ_INPUT_TOKENS: usage.cached_tokens,
+                **({semconv.RESPONSE_ID: event.response_id} if event.response_id else {}),
+            },
+        )
+        self._duration.record(event.latency, common)
+        self._tokens.record(usage.input_tokens, {**common, semconv.TOKEN_TYPE: "input"})
+        self._tokens.record(usage.output_tokens, {**common, semconv.TOKEN_TYPE: "output"})
+        if not self._capture:
+            span.end(_nanoseconds(event.timestamp))
+            return
+        sent = list(session[Message].view())[: event.messages]
+        span.set_attribute(semconv.SYSTEM_INSTRUCTIONS, _json([_text(m.text) for m in sent if m.role == "system"]))
+        span.set_attribute(semconv.INPUT_MESSAGES, _messages(sent))
+        tools = [{"type": "function", "name": name} for name in event.tools if name not in event.revoked]
+        span.set_attribute(semconv.TOOL_DEFINITIONS, _json(tools))
+        run.chat, run.ends = span, event.timestamp
+
+    def _say(self, session: Session, run: _Run, event: Message) -> None:
+        """The reply that follows a captured call ends its span."""
+        if run.chat is not None and event.role == "assistant":
+            run.chat.set_attribute(semconv.OUTPUT_MESSAGES, _messages([event]))
+            run.chat.end(None if run.ends is None else _nanoseconds(run.ends))
+            run.chat = run.ends = None
+
+    def _invoke(self, session: Session, run: _Run, event: ToolInvoked) -> None:
+        attributes: dict[str, Any] = {
+            semconv.OPERATION_NAME: semconv.EXECUTE_TOOL,
+            semconv.TOOL_NAME: event.name,
+            semconv.TOOL_TYPE: "function",
+        }
+        failed = {} if event.success else {semconv.ERROR_TYPE: "tool_error"}
+        self._tool_duration.record(event.duration, {**attributes, **failed})
+        attributes |= {semconv.TOOL_CALL_ID: event.call_id, semconv.ROLLED_BACK: event.rolled_back, **failed}
+        if event.section_key:
+            attributes[semconv.SECTION_KEY] = event.section_key
+        if event.disclosure is not None:
+            attributes[semconv.SECTIONS] = event.disclosure.requested_sections
+        if self._capture:
+            attributes[semconv.TOOL_CALL_ARGUMENTS] = event.arguments
+            attributes[semconv.TOOL_CALL_RESULT] = _result(event)
+        span = self._tracer.start_span(
+            f"{semconv.EXECUTE_TOOL} {event.name}",
+            context=trace.set_span_in_context(run.span),
+            start_time=_nanoseconds(event.timestamp - event.duration),
+            attributes=attributes,
+        )
+        if not event.success:
+            span.set_status(trace.StatusCode.ERROR, event.result.message if self._capture else None)
+        span.end(_nanoseconds(event.timestamp))
+
+    def _inject(self, session: Session, run: _Run, event: ToolsInjected) -> None:
+        attributes = {semconv.SECTION_KEY: event.section_key, semconv.ROUTE: event.route}
+        self._injected.add(len(event.tool_names), attributes)
+        if event.section_key:
+            self._dynamic.add(1, attributes)
+        run.span.add_event(
+            semconv.TOOLS_INJECTED, {**attributes, semconv.SECTIONS: event.tool_names}, _nanoseconds(event.timestamp)
+        )
+
+    def _restart(self, session: Session, run: _Run, event: RunRestarted) -> None:
+        run.ends = None
+        self._restarts.add(1)
+        attributes: dict[str, Any] = {semconv.SECTIONS: event.section_keys}
+        if self._capture:
+            attributes[semconv.REASON] = event.reason
+        run.span.add_event(semconv.DISCLOSURE_RESTARTS, attributes, _nanoseconds(event.timestamp))
+
+    def _execute(self, session: Session, run: _Run, event: PromptExecuted) -> None:
+        run.ends = event.timestamp
+        # A halted evaluation may go on with more sections open; another run, or the end of the block, says it did not.
+        if not event.halted:
+            run.span.set_attribute(semconv.USAGE_INPUT_TOKENS, event.usage.input_tokens)
+            run.span.set_attribute(semconv.USAGE_OUTPUT_TOKENS, event.usage.output_tokens)
+            self._finish(session, run, {})
+
+    def _fail(self, session: Session, run: _Run, event: EvaluationFailed) -> None:
+        run.ends = event.timestamp
+        run.span.set_attribute(semconv.ERROR_TYPE, event.error)
+        run.span.set_status(trace.StatusCode.ERROR, event.message if self._capture else event.error)
+        self._finish(session, run, {semconv.ERROR_TYPE: event.error})
+
+    def _finish(self, session: Session, run: _Run, extra: dict[str, str]) -> None:
+        with self._lock:
+            self._runs.pop(session, None)
+        common = {semconv.PROVIDER_NAME: run.provider, semconv.REQUEST_MODEL: run.model}
+        seconds = (run.ends or run.started) - run.started
+        self._duration.record(seconds, {semconv.OPERATION_NAME: semconv.INVOKE_AGENT, **common, **extra})
+        _end(run, run.ends)
+
+
+_HANDLERS: dict[type, Any] = {
+    PromptRendered: Instrumentation._begin,
+    ModelCalled: Instrumentation._call,
+    Message: Instrumentation._say,
+    ToolInvoked: Instrumentation._invoke,
+    ToolsInjected: Instrumentation._inject,
+    RunRestarted: Instrumentation._restart,
+    PromptExecuted: Instrumentation._execute,
+    EvaluationFailed: Instrumentation._fail,
+}
+
+
+def _end(run: _Run, at: float | None) -> None:
+    """End a run's spans, those that have not ended yet."""
+    run.forgotten()
+    for span in (run.chat, run.span):
+        if span is not None and span.is_recording():
+            span.end(None if at is None else _nanoseconds(at))
+    run.chat = None
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1_000_000_000)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "content": text}
+
+
+def _messages(messages: Sequence[Message]) -> str:
+    """Messages in the form of the conventions, without the system's, which are apart, and without notices of tools."""
+    shown = []
+    for message in messages:
+        if message.role == "tool":
+            parts: list[Any] = [{"type": "tool_call_response", "id": message.call_id, "response": message.text}]
+        elif message.role in ("user", "assistant"):
+            parts = [_text(message.text)] if message.text else []
+            parts += [
+                {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
+                for call in message.tool_calls
+            ]
+        else:
+            continue
+        shown.append({"role": message.role, "parts": parts})
+    return _json(shown)
+
+
+def _result(event: ToolInvoked) -> str:
+    try:
+        return event.result.render()
+    except Exception:
+        return event.result.message
