@@ -128,19 +128,24 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
 def conversation(store: Events, run_id: str, start: int, called_seq: int) -> list[int]:
     """The numbers of the events that are the messages of a request.
 
-    A run that was taken up from a snapshot says some of its messages again; how long the conversation was at each call
-    of the model tells how far it had gone back.
+    A run that was taken up from a snapshot says some of its messages again: what came before a failure or in another
+    session may have been undone, and how long the conversation was at the next call of the model tells how far.
     """
     kept: list[int] = []
     fresh: list[int] = []
-    for seq, kind, count in store.query(
-        "SELECT seq, kind, payload ->> '$.v.messages' FROM events "
-        "WHERE run_id = ? AND kind IN ('Message', 'ModelCalled') AND seq > ? AND seq <= ? ORDER BY seq",
+    session = ""
+    for seq, kind, session_id, count in store.query(
+        "SELECT seq, kind, session_id, payload ->> '$.v.messages' FROM events WHERE run_id = ? "
+        "AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed') AND seq > ? AND seq <= ? ORDER BY seq",
         (run_id, start, called_seq),
     ):
+        if session_id != session or kind == "EvaluationFailed":
+            session = session_id
+            kept += fresh
+            fresh = []
         if kind == "Message":
             fresh.append(seq)
-        else:
+        elif kind == "ModelCalled":
             if len(kept) + len(fresh) > count:
                 del kept[max(0, count - len(fresh)) :]
             kept += fresh
