@@ -94,9 +94,7 @@ class ScriptedAdapter(ProviderAdapter):
         if isinstance(line, ToolCall):
             line = [line]
         if isinstance(line, list | tuple) and line and all(isinstance(item, ToolCall) for item in line):
-            calls = tuple(
-                ToolCall(item.id or f"call_{next(self._ids)}", item.name, item.arguments) for item in line
-            )
+            calls = tuple(ToolCall(item.id or f"call_{next(self._ids)}", item.name, item.arguments) for item in line)
             text, stop = "", "tool_calls"
             spent = sum(len(item.arguments) for item in calls)
         else:
