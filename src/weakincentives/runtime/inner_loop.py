@@ -83,7 +83,7 @@ class InnerLoop:
         self.executor = ToolExecutor(
             prompt, session, scope, self.toolbox, supports_dynamic_tools=config.supports_dynamic_tools
         )
-        self._begin = self._take_up if resume else self._start
+        self._resume = resume
         self._visibility_overrides = visibility_overrides
         self._seen_overrides: Any = None
         self._context_tokens = 0
@@ -93,7 +93,7 @@ class InnerLoop:
         """Yield effects, receive their outcomes, return the response."""
         started = self.session.clock.monotonic()
         try:
-            pending = self._begin()
+            pending = self._take_up() if self._resume else self._start()
             response = yield from self._turns(pending)
         except VisibilityExpansionRequired:
             raise
