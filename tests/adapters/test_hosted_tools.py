@@ -157,6 +157,41 @@ def test_hosted_items_go_back_verbatim(vendor: Vendor, kind: str) -> None:
             assert json.dumps(json.loads(item)) in sent
 
 
+def claude_through_litellm(server: Loopback) -> Any:
+    from weakincentives.adapters.litellm import LiteLLMAdapter
+
+    return LiteLLMAdapter("anthropic/claude-opus-5", parameters={"api_base": server.url, "api_key": "key"})
+
+
+def test_searches_of_claude_through_litellm_are_not_taken_for_calls_of_ours() -> None:
+    first = stored_turn(ANTHROPIC, "web_search", "many_calls", calls=(Call("note", id="t1"),))
+    with ANTHROPIC.server([first, Turn("Done.")]) as server:
+        response = claude_through_litellm(server).evaluate(prompt(WebSearchSection()), session=Session())
+    output = response.hosted_outputs["web_search"]
+    assert (response.text, response.turns, response.usage.hosted_requests) == ("Done.", 2, 2)
+    assert output.source_urls == (WHO, "https://www.cdc.gov/flu/weekly")
+    assert len(output.citations) == 3
+    sent = [block["type"] for block in bodies(server)[1]["messages"][1]["content"]]
+    assert sent.count("server_tool_use") == sent.count("web_search_tool_result") == 2
+
+
+def test_claude_through_litellm_streams_the_same() -> None:
+    first = stored_turn(ANTHROPIC, "web_search", "many_calls", calls=(Call("note", id="t1"),))
+    with ANTHROPIC.server([first, Turn("Done.")] * 2) as server:
+        adapter = claude_through_litellm(server)
+        whole = adapter.evaluate(prompt(WebSearchSection()), session=Session())
+        last = list(adapter.stream(prompt(WebSearchSection()), session=Session()))[-1]
+    assert last.response.hosted_outputs == whole.hosted_outputs
+    assert last.response.usage.hosted_requests == 2
+    assert bodies(server)[3]["messages"][1] == bodies(server)[1]["messages"][1]
+
+
+def test_a_failed_search_of_claude_through_litellm_is_typed() -> None:
+    with ANTHROPIC.server([stored_turn(ANTHROPIC, "web_search", "error_inside")]) as server:
+        response = claude_through_litellm(server).evaluate(prompt(WebSearchSection()), session=Session())
+    assert [error.code for error in response.hosted_outputs["web_search"].errors] == ["limit_reached", "rate_limited"]
+
+
 def test_what_litellm_cites_is_not_sent_back() -> None:
     with LITELLM.server([stored_turn(LITELLM, "web_search", calls=(Call("note"),)), Turn("Done.")]) as server:
         response = LITELLM.adapter(server).evaluate(prompt(WebSearchSection()), session=Session())

@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_left_out_and_noted() -> None:
 
 
 def test_annotations_that_are_none_are_an_error() -> None:
-    item = {"type": "annotations", "annotations": "(who.int)"}
+    item = {"type": "grounding", "annotations": "(who.int)"}
     with pytest.raises(PromptEvaluationError, match="cannot be read") as caught:
         CODECS["web_search"].parse_output([item], SEARCH)
     assert (caught.value.phase, caught.value.payload) == ("parse", item)

@@ -112,7 +112,7 @@ def test_what_an_answer_cites_is_kept_beside_it_and_not_sent_back() -> None:
     cited = [{"type": "url_citation", "url_citation": {"url": "https://a.test"}}]
     reply = wire().reply(completion({"content": "see", "annotations": cited}))
     echo, kept = (json.loads(item) for item in reply.items)
-    assert (echo, kept) == ({"role": "assistant", "content": "see"}, {"type": "annotations", "annotations": cited})
+    assert (echo, kept) == ({"role": "assistant", "content": "see"}, {"type": "grounding", "annotations": cited})
     turn = Message("assistant", reply.text, items=reply.items, provider="litellm")
     assert body(wire(opening=False), ask([SYSTEM, turn]))["messages"][1] == echo
 

@@ -16,6 +16,8 @@ from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, S
 
 PROVIDER = "litellm"
 SLOT = "_encoded_for_chat"
+SERVER_CALL = "srvtoolu_"
+"""How the ids begin of calls that Anthropic has answered itself, which LiteLLM lists among the model's own."""
 
 _STOPS: dict[str, StopReason] = {
     "stop": "end",
@@ -160,6 +162,7 @@ class _Message(msgspec.Struct):
     refusal: str | None = None
     tool_calls: list[_Call] | None = None
     annotations: Any = None
+    provider_specific_fields: dict[str, Any] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -188,10 +191,9 @@ def _reply(completion: _Completion) -> ModelReply:
         )
     choice = completion.choices[0]
     message = _decode_message(choice.message)
-    calls = tuple(
-        ToolCall(call.id or "", call.function.name or "", call.function.arguments or "")
-        for call in message.tool_calls or ()
-    )
+    own = [call for call in message.tool_calls or () if not (call.id or "").startswith(SERVER_CALL)]
+    calls = tuple(ToolCall(call.id or "", call.function.name or "", call.function.arguments or "") for call in own)
+    hosted = len(message.tool_calls or ()) - len(own)
     stop = _STOPS.get(choice.finish_reason or "stop", "end")
     text = message.content or ""
     if message.refusal:
@@ -208,9 +210,9 @@ def _reply(completion: _Completion) -> ModelReply:
     return ModelReply(
         text=text,
         tool_calls=calls,
-        usage=_usage(completion.usage),
+        usage=_usage(completion.usage, hosted),
         stop_reason=stop,
-        items=(_echo(choice.message), *_annotations(message)),
+        items=(_echo(choice.message), *_grounding(message, hosted)),
         response_id=completion.id or "",
         model=completion.model or "",
     )
@@ -223,16 +225,23 @@ def _echo(raw: msgspec.Raw) -> str:
     return encode({"role": "assistant", "content": None, **kept}).decode()
 
 
-def _annotations(message: _Message) -> tuple[str, ...]:
-    """What the answer cites, as an item of its own: only the first item is sent back."""
-    return (
-        (encode({"type": "annotations", "annotations": message.annotations}).decode(),) if message.annotations else ()
-    )
+def _grounding(message: _Message, hosted: int) -> tuple[str, ...]:
+    """What the answer rests on, as an item of its own: only the first item is sent back."""
+    fields = message.provider_specific_fields or {}
+    found = {
+        "annotations": message.annotations,
+        "citations": fields.get("citations"),
+        "results": fields.get("web_search_results"),
+    }
+    if not hosted and not any(found.values()):
+        return ()
+    kept = {name: value for name, value in found.items() if value}
+    return (encode({"type": "grounding", **kept}).decode(),)
 
 
-def _usage(usage: _Usage | None) -> TokenUsage:
+def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     if usage is None:
-        return TokenUsage()
+        return TokenUsage(hosted_requests=hosted)
     read, written = usage.prompt_tokens_details, usage.completion_tokens_details
     # LiteLLM counts searches in one place or the other, depending on the provider.
     searched = max((part.web_search_requests or 0 for part in (usage.server_tool_use, read) if part), default=0)
@@ -241,7 +250,7 @@ def _usage(usage: _Usage | None) -> TokenUsage:
         usage.completion_tokens or 0,
         (read.cached_tokens or 0) if read else 0,
         (written.reasoning_tokens or 0) if written else 0,
-        searched,
+        max(searched, hosted),
     )
 
 
@@ -250,6 +259,7 @@ class _Delta(msgspec.Struct):
     refusal: str | None = None
     tool_calls: list[_Call] | None = None
     annotations: list[Any] | None = None
+    provider_specific_fields: dict[str, Any] | None = None
 
 
 class _Streamed(msgspec.Struct):
@@ -275,6 +285,8 @@ class ChunkEvents:
         self._refusal: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._annotations: list[Any] = []
+        self._citations: list[Any] = []
+        self._results: list[Any] = []
         self._finish: str | None = None
         self._last = _Chunk()
         self._usage: _Usage | None = None
@@ -294,10 +306,17 @@ class ChunkEvents:
                 deltas.append(delta.content)
             if delta.refusal:
                 self._refusal.append(delta.refusal)
-            self._annotations += delta.annotations or ()
+            self._add_grounding(delta)
             for call in delta.tool_calls or ():
                 self._add_call(call)
         return deltas
+
+    def _add_grounding(self, delta: _Delta) -> None:
+        self._annotations += delta.annotations or ()
+        fields = delta.provider_specific_fields or {}
+        if "citation" in fields:
+            self._citations.append([fields["citation"]])
+        self._results = fields.get("web_search_results") or self._results
 
     def _add_call(self, call: _Call) -> None:
         kept = self._calls.setdefault(
@@ -317,5 +336,8 @@ class ChunkEvents:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         if self._annotations:
             message["annotations"] = self._annotations
+        fields = {"citations": self._citations, "web_search_results": self._results}
+        if any(fields.values()):
+            message["provider_specific_fields"] = {name: value for name, value in fields.items() if value}
         choice = _Choice(msgspec.Raw(encode(message)), self._finish)
         return _reply(_Completion([choice], self._last.id, self._last.model, self._usage))

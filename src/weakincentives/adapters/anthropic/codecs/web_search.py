@@ -61,15 +61,19 @@ class AnthropicWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
                 case "server_tool_use" if name_of(item) == "web_search":
                     reading.call(item, Use)
                 case "web_search_tool_result":
-                    sources.update(dict.fromkeys(_pages(reading, item)))
+                    sources.update(dict.fromkeys(pages(reading, item)))
                 case "text":
-                    citations += _citations(reading, item)
+                    block = reading.part(item, Text)
+                    if block is not None:
+                        reading.say(block.text)
+                        citations += cited_pages(reading, block.citations or ())
         if not reading.used():
             return None
         return WebSearchResult(reading.text, tuple(citations), tuple(sources), tuple(reading.errors))
 
 
-def _pages(reading: Reading, item: Any) -> list[str]:
+def pages(reading: Reading, item: Any) -> list[str]:
+    """The pages that a search found; a search that failed is noted."""
     result = reading.call(item, Result)
     if result is None or failed(reading, result):
         return []
@@ -78,11 +82,8 @@ def _pages(reading: Reading, item: Any) -> list[str]:
     return [page.url for page in found if page is not None]
 
 
-def _citations(reading: Reading, item: Any) -> list[Citation]:
-    block = reading.part(item, Text)
-    if block is None:
-        return []
-    reading.say(block.text)
-    cited = [note for note in block.citations or () if kind_of(note) == "web_search_result_location"]
+def cited_pages(reading: Reading, notes: Sequence[Any]) -> list[Citation]:
+    """The pages that a piece of the answer rests on."""
+    cited = [note for note in notes if kind_of(note) == "web_search_result_location"]
     found = [reading.part(note, _Location) for note in cited]
     return [Citation(place.url, place.title or "") for place in found if place is not None]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from weakincentives.adapters.anthropic.codecs.web_search import cited_pages, pages
 from weakincentives.adapters.hosted.codec import SettingsCodec
 from weakincentives.adapters.hosted.location import approximate
 from weakincentives.adapters.hosted.reading import Reading, kind_of
@@ -23,8 +24,10 @@ class _Message(msgspec.Struct):
     content: str | None = None
 
 
-class _Annotations(msgspec.Struct):
-    annotations: list[Any]
+class _Grounding(msgspec.Struct):
+    annotations: list[Any] | None = None
+    citations: list[list[Any]] | None = None
+    results: list[Any] | None = None
 
 
 class _Place(msgspec.Struct):
@@ -41,7 +44,8 @@ class _UrlCitation(msgspec.Struct):
 class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
     """`web_search_options`, for the model's provider where it is known.
 
-    The chat format has no items for searches: the tool counts as used when the answer cites pages.
+    The chat format has no items for searches: the tool counts as used when the answer cites pages, or when the
+    provider behind LiteLLM (Anthropic) lists what it searched.
     """
 
     kind = "web_search"
@@ -74,11 +78,14 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> WebSearchResult | None:
         reading = Reading(tool, self.adapter)
         citations: list[Citation] = []
+        sources: dict[str, None] = {}
         length = 0
         for item in response_items:
-            if kind_of(item) == "annotations":
-                found = reading.call(item, _Annotations)
-                citations += _citations(reading, found.annotations if found else (), length)
+            if kind_of(item) == "grounding":
+                found = reading.call(item, _Grounding) or _Grounding()
+                citations += _citations(reading, found.annotations or (), length)
+                citations += [place for group in found.citations or () for place in cited_pages(reading, group)]
+                sources.update(dict.fromkeys(url for result in found.results or () for url in pages(reading, result)))
             else:
                 message = reading.part(item, _Message)
                 text = (message.content if message else None) or ""
@@ -86,7 +93,7 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
                 length = len(text)
         if not reading.used():
             return None
-        sources = dict.fromkeys(citation.url for citation in citations)
+        sources.update(dict.fromkeys(citation.url for citation in citations))
         return WebSearchResult(reading.text, tuple(citations), tuple(sources), tuple(reading.errors))
 
 
