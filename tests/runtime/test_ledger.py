@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.clock import FakeClock
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
 from weakincentives.runtime import (
@@ -60,8 +61,8 @@ def reply(tokens: int, *calls: ToolCall, cached: int = 0, text: str = "") -> Mod
 READ_DOCS, READ_WEB = call("read_section", section_key="docs"), call("read_section", section_key="web")
 
 
-def played(*script: ModelReply, **options: Any) -> tuple[Session, Ledger]:
-    session = Session()
+def played(*script: ModelReply, session: Session | None = None, **options: Any) -> tuple[Session, Ledger]:
+    session = session or Session()
     adapter = ScriptedAdapter(script, tokenizer=Words(), **options)
     MainLoop().execute(prompt(), session=session, adapter=adapter)
     return session, ledger(session, tokenizer=Words())
@@ -152,6 +153,15 @@ def test_a_restart_loses_no_more_than_the_new_request_has() -> None:
         reply(300, call("search")), reply(500, READ_WEB), reply(80, text="done"), supports_dynamic_tools=False
     )
     assert found.cache_lost_by_route == {"restart": 80}
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_clock_that_stands_still_changes_nothing(dynamic: bool) -> None:
+    script = (reply(50, READ_DOCS), reply(160, READ_WEB), reply(190, call("search")), reply(195, text="done"))
+    still = played(*script, session=Session(clock=FakeClock()), supports_dynamic_tools=dynamic)[1]
+    moving = played(*script, supports_dynamic_tools=dynamic)[1]
+    assert (still.rows, still.restarts) == (moving.rows, moving.restarts)
+    assert still.sections == moving.sections or not dynamic
 
 
 def test_each_section_has_its_own_account() -> None:

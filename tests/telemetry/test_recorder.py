@@ -13,7 +13,7 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.prompt import OpenAndHalt, Prompt, PromptTemplate, Tool, ToolResult, VisibilityExpansionRequired
-from weakincentives.runtime import Message, ModelReply, ToolInvoked
+from weakincentives.runtime import MainLoop, Message, ModelReply, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import RunFileError, RunStore, UnknownType, Unserialisable, read_run, record
 
@@ -77,6 +77,14 @@ def test_a_failed_run_says_why(path: Path) -> None:
         run(PromptEvaluationError("no answer", phase="request"), recorder=record(path))
     summary = only_run(path)
     assert (summary.status, summary.error) == ("failed", "PromptEvaluationError: no answer")
+
+
+def test_a_run_that_opens_too_much_has_failed(path: Path) -> None:
+    adapter = ScriptedAdapter([SCRIPT[1]], supports_dynamic_tools=False)
+    loop = MainLoop(max_expansions=0, recorder=record(path))
+    with pytest.raises(PromptEvaluationError, match="more than 0 times"):
+        loop.execute(prompt(), session=Session(), adapter=adapter)
+    assert only_run(path).status == "failed"
 
 
 def test_an_interrupted_run_is_called_so(path: Path) -> None:

@@ -8,6 +8,7 @@ the provider's count; what is put in their place is counted by the tokenizer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -113,13 +114,16 @@ class Ledger:
 
 def ledger(session: Session, run_id: str | None = None, *, tokenizer: Tokenizer | None = None) -> Ledger:
     """The ledger of a run of the session, the last one unless told."""
+    last = session[PromptRendered].latest()
     if run_id is None:
-        last = session[PromptRendered].latest()
         run_id = last.run_id if last else ""
     kinds: tuple[type[Any], ...] = (PromptRendered, ModelCalled, ToolInvoked, ToolsInjected, RunRestarted)
     events = [event for kind in kinds for event in session[kind].view() if event.run_id == run_id]
     events.sort(key=lambda event: event.timestamp)
-    return ledger_of([*session[Message].view(), *events], run_id, tokenizer=tokenizer)
+    messages = session[Message].view()
+    if last is not None and last.run_id == run_id:
+        events = _as_said(events, messages)
+    return ledger_of([*messages, *events], run_id, tokenizer=tokenizer)
 
 
 def ledger_of(events: Iterable[Any], run_id: str = "", *, tokenizer: Tokenizer | None = None) -> Ledger:
@@ -134,6 +138,39 @@ def ledger_of(events: Iterable[Any], run_id: str = "", *, tokenizer: Tokenizer |
     for event in others:
         book.enter(event)
     return book.close(run_id)
+
+
+def _as_said(events: list[Any], messages: Iterable[Message]) -> list[Any]:
+    """The events with those of the last evaluation in the order of its conversation.
+
+    Times alone do not order them: a clock that stands still gives all of them the same.
+    """
+    waiting: dict[Any, list[Any]] = {}
+    for event in events:
+        waiting.setdefault(_said_as(event), []).append(event)
+    said = [_said_as(message) for message in messages]
+    missing = Counter(said)
+    for key, found in waiting.items():
+        del found[: max(0, len(found) - missing[key])]
+    told = [waiting[key].pop(0) for key in said if waiting.get(key)]
+    known = {id(event) for event in told}
+    return [*(event for event in events if id(event) not in known), *told]
+
+
+def _said_as(entry: Any) -> tuple[str, str]:
+    """What an event and the message that it led to have in common."""
+    match entry:
+        case Message():
+            return entry.role, entry.call_id if entry.role == "tool" else ""
+        case PromptRendered():
+            return "system", ""
+        case ModelCalled():
+            return "assistant", ""
+        case ToolInvoked():
+            return "tool", entry.call_id
+        case ToolsInjected():
+            return "tools_added", ""
+    return type(entry).__name__, ""
 
 
 @dataclass(slots=True)

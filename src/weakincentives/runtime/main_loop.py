@@ -10,7 +10,7 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.events import RunRestarted
+from weakincentives.runtime.events import EvaluationFailed, RunRestarted
 from weakincentives.runtime.response import PromptResponse
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
@@ -86,12 +86,16 @@ class MainLoop:
             except VisibilityExpansionRequired as signal:
                 overrides, keys, reason = signal.requested_overrides, signal.section_keys, signal.reason
             if scope.attempt > self.max_expansions:
-                raise PromptEvaluationError(
+                error = PromptEvaluationError(
                     f"'{prompt.name}' asked to open sections more than {self.max_expansions} times "
                     f"(now: {', '.join(keys)}); raise max_expansions or show these sections in full.",
                     prompt_name=prompt.name,
                     phase="tool",
                 )
+                now = session.clock.now().timestamp()
+                failed = EvaluationFailed(scope.run_id, prompt.name, type(error).__name__, str(error), error.phase, now)
+                session.dispatch(failed)
+                raise error
             self._open(session, scope, overrides, keys, reason)
             scope.attempt += 1
 

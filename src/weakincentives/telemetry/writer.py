@@ -236,7 +236,7 @@ class Writer:
             if change is None:
                 change = changes[run_id] = self._change(run_id, session_id, at)
             event = heard.event if isinstance(heard, Dumped) else heard
-            self._apply(change, run_id, session_id, event)
+            self._apply(change, run_id, session_id, at, event)
             payload = self._packer.pack(heard)
             change.events += 1
             change.last = at
@@ -271,7 +271,7 @@ class Writer:
                 )
         return _Change(events=found[0], turns=found[1])
 
-    def _apply(self, change: _Change, run_id: str, session_id: str, event: object) -> None:
+    def _apply(self, change: _Change, run_id: str, session_id: str, at: float, event: object) -> None:
         """What an event says about the run as a whole."""
         columns = change.columns
         match event:
@@ -302,10 +302,10 @@ class Writer:
                 change.count("restarts")
                 self._running(columns, run_id, session_id)
             case EvaluationFailed():
-                self._ended(columns, run_id, "failed", event.timestamp)
+                self._ended(columns, run_id, "failed", at)
                 columns["error"] = storable(self.redactor.text(f"{event.error}: {event.message}"))
             case PromptExecuted():
-                self._ended(columns, run_id, "halted" if event.halted else "ok", event.timestamp)
+                self._ended(columns, run_id, "halted" if event.halted else "ok", at)
 
     def _running(self, columns: dict[str, Any], run_id: str, session_id: str) -> None:
         columns.update(status="running", ended=None, error="", recorder_id=self.recorder_id)
