@@ -79,6 +79,16 @@ def running(path: Path, script: Any, *tools: Tool[Any, Any], disclosure: Any = N
         yield loop
 
 
+def calling(name: str, **arguments: Any) -> Callable[[ModelRequest], Any]:
+    """A model that calls a tool once and repeats what it said."""
+
+    def model(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        return last.text if last.role == "tool" else call(name, **arguments)
+
+    return model
+
+
 def test_a_key_gives_one_result_once(tmp_path: Path) -> None:
     script = [call("shout", text="hi"), "HI it is."]
     with running(tmp_path, script, shout) as loop:
@@ -242,12 +252,31 @@ def test_another_process_cannot_run_the_work_of_a_file_that_is_in_use(tmp_path: 
         assert loop.result("b").text == "yes"
 
 
-def test_one_process_runs_one_durable_loop_at_a_time(tmp_path: Path) -> None:
+def test_loops_share_their_process(tmp_path: Path) -> None:
+    """A tool of one loop executes another, under the key of its call."""
+
+    @tool
+    def delegate(context: ToolContext) -> str:
+        """Let the other loop answer."""
+        return str(other.execute(Question("?"), key=context.idempotency_key).text)
+
+    database = str(tmp_path / "durable.db")
+    with running(tmp_path, calling("delegate", call_id="c"), delegate) as loop:
+        other = DurableMainLoop("other", prompt_with(), ScriptedAdapter(["from the other"]), database)
+        with other:
+            assert loop.execute(Question("?"), key="a").text == "from the other"
+            assert other.result("test/a:3:c").text == "from the other"
+
+
+def test_loops_that_share_a_process_share_database_and_version(tmp_path: Path) -> None:
     with running(tmp_path, ["yes"]) as loop:
         loop.execute(Question("?"), key="a")
-        other = DurableMainLoop("other", prompt_with(), ScriptedAdapter(["no"]), str(tmp_path / "other.db"))
-        with other, pytest.raises(DurableError, match="already runs durable work"):
-            other.execute(Question("?"), key="a")
+        elsewhere = DurableMainLoop("other", prompt_with(), ScriptedAdapter(["no"]), str(tmp_path / "other.db"))
+        with elsewhere, pytest.raises(DurableError, match="need the same database_url and version"):
+            elsewhere.execute(Question("?"), key="a")
+        with running(tmp_path, ["no"]) as twin, pytest.raises(DurableError, match="already runs a loop called 'test'"):
+            twin.execute(Question("?"), key="b")
+        assert loop.execute(Question("?"), key="a").text == "yes"
 
 
 def test_a_prompt_that_changed_between_runs_is_noticed(tmp_path: Path) -> None:
@@ -282,11 +311,7 @@ def test_async_tools_run_in_durable_work_too(tmp_path: Path) -> None:
         """Say it later."""
         return f"later {text}"
 
-    with running(
-        tmp_path,
-        lambda request: request.messages[-1].text if request.messages[-1].role == "tool" else call("later", text="a"),
-        later,
-    ) as loop:
+    with running(tmp_path, calling("later", text="a"), later) as loop:
         assert loop.execute(Question("?"), key="a").text == "later a"
 
 

@@ -55,16 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def open_store(url: str | None) -> Store:
-    from weakincentives.durable.database import connect, database_url
+    from weakincentives.durable.database import database_url, require_engine
 
     resolved = database_url(url)
     path = Path(resolved.removeprefix("sqlite:///"))
     if resolved.startswith("sqlite") and not path.exists():
         raise UsageError(f"no durable work in {path}; name another file or postgresql://... with --database-url")
-    engine = connect(resolved)
+    require_engine()
     from weakincentives.durable.store import Store
 
-    return Store(engine)
+    return Store.open(resolved)
 
 
 def show_list(store: Store, arguments: argparse.Namespace) -> int:

@@ -32,6 +32,14 @@ def database_url(given: str | None) -> str:
     return "postgresql+psycopg://" + url.partition("://")[2]
 
 
+def require_engine() -> None:
+    """Say how to install the engine if it is missing."""
+    try:
+        import dbos  # noqa: F401
+    except ImportError as error:
+        raise DurableError("Durable work needs its engine: pip install 'weakincentives[durable]'") from error
+
+
 def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.Engine:
     """An engine with the settings that durable steps need.
 
@@ -39,11 +47,7 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.En
     lose the last steps, which are then repeated, but a killed process loses none. Postgres: a transaction left open by
     a frozen worker is ended after `idle_timeout`, or its row locks would keep others from taking the work over.
     """
-    try:
-        import dbos  # noqa: F401
-        import sqlalchemy as sa
-    except ImportError as error:
-        raise DurableError("Durable work needs its engine: pip install 'weakincentives[durable]'") from error
+    import sqlalchemy as sa
 
     # A handler of its own keeps the engine from printing; what it logs goes where the program's logging says.
     log = logging.getLogger("dbos")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import Context
 from math import ceil
 from typing import Any, TypeVar, cast
 
@@ -28,18 +29,21 @@ _POLL_SECONDS_SQLITE = 0.05
 
 
 class Engine:
-    """Runs bodies whose steps are recorded. There is one per process; `current()` is it."""
+    """Runs bodies whose steps are recorded. There is one per process, shared by the loops that use it."""
 
     _current: Engine | None = None
-    _guard = threading.Lock()
+    _guard = threading.RLock()
 
     def __init__(self, store: Store, *, version: str, lease_seconds: float) -> None:
         self.store = store
         self.version = version
         self.identity = ""
+        self._users = 0
+        self._active: set[str] = set()
         self._draining = threading.Event()
         self._bodies: dict[str, Body] = {}
-        self._served: tuple[str, ...] = ()
+        self._workflows: dict[str, Body] = {}
+        self._served: list[str] = []
         self._lease: Lease = (
             SoleLease(store)
             if store.is_sqlite
@@ -51,32 +55,35 @@ class Engine:
         return cls._current
 
     @classmethod
-    def launch(
-        cls,
-        store: Store,
-        bodies: dict[str, Body],
-        queues: dict[str, QueueLimits],
-        *,
-        version: str,
-        lease_seconds: float,
-        max_attempts: int,
-    ) -> Engine:
-        """Start the engine of this process; it serves `queues` and knows `bodies` by the name of their loop."""
+    def join(cls, store: Store, *, version: str, lease_seconds: float) -> Engine:
+        """The engine of this process, made now if there is none; `leave()` gives it up."""
         with cls._guard:
-            if cls._current is not None:
+            engine = cls._current
+            if engine is None:
+                engine = cls._current = cls(store, version=version, lease_seconds=lease_seconds)
+            elif (engine.store, engine.version) != (store, version):
                 raise DurableError(
-                    f"This process already runs durable work (version {cls._current.version!r}); close() that loop "
-                    "first, or run the other one in a process of its own."
+                    f"This process already works on {engine.store.place} as version {engine.version!r}; loops that "
+                    "share a process need the same database_url and version. close() the other, or use another process."
                 )
-            engine = cls(store, version=version, lease_seconds=lease_seconds)
-            # Before the launch: work that waited in a queue starts during it.
-            cls._current = engine
-            try:
-                engine._launch(bodies, queues, max_attempts)
-            except BaseException:
-                cls._current = None
-                raise
+            engine._users += 1
             return engine
+
+    def serve(self, loop: str, body: Body, queues: Mapping[str, QueueLimits], *, max_attempts: int) -> None:
+        """Run the body of this loop for what comes through these queues."""
+        with self._guard:
+            if loop in self._active:
+                raise DurableError(f"This process already runs a loop called {loop!r}; close() it first.")
+            for queue, limits in queues.items():
+                self._register_queue(queue, limits)
+            self._active.add(loop)
+            self._bodies[loop] = body
+            if loop not in self._workflows:
+                decorate = DBOS.workflow(name=loop, max_recovery_attempts=max_attempts - 1)
+                self._workflows[loop] = decorate(self._function(loop))
+            self._served += [queue for queue in queues if queue not in self._served]
+            if not self.identity:
+                self._launch()
 
     def limit(self, queues: Iterable[str], limits: QueueLimits) -> None:
         """Change how much of these queues runs at once, here and on every other worker."""
@@ -90,8 +97,13 @@ class Engine:
 
     def start(self, loop: str, work_id: str, request: Any) -> Any:
         """Run work in this process at once, unless it is known already; returns a handle with `get_result`."""
-        with SetWorkflowID(work_id):
-            return DBOS.start_workflow(self._bodies[loop], request)
+
+        def begin() -> Any:
+            with SetWorkflowID(work_id):
+                return DBOS.start_workflow(self._workflows[loop], request)
+
+        # In an empty context, so that a tool of durable work may execute more of it.
+        return Context().run(begin)
 
     def step(self, name: str, run: Callable[[], T]) -> T:
         """Run one step of the current work, or take its outcome from the record."""
@@ -141,27 +153,32 @@ class Engine:
             idle.wait(0.05)
         return False
 
-    def close(self) -> None:
-        """Stop the engine and leave the fleet; what still runs here is taken over by others."""
+    def leave(self, loop: str) -> None:
+        """One loop less. The engine stops with the last one; what still runs here is taken over by others."""
         with self._guard:
+            self._active.discard(loop)
+            self._users -= 1
+            if self._users:
+                return
             self._draining.set()
             DBOS.destroy(destroy_registry=True)
-            self._lease.leave()
-            if Engine._current is self:
-                Engine._current = None
+            if self.identity:
+                self._lease.leave()
+            Engine._current = None
+
+    def _function(self, loop: str) -> Body:
+        def run(request: Any) -> Any:
+            return self._bodies[loop](request)
+
+        return run
 
     def _adopt(self, identity: str) -> None:
         self.identity = identity
         GlobalParams.executor_id = identity
 
-    def _launch(self, bodies: dict[str, Body], queues: dict[str, QueueLimits], max_attempts: int) -> None:
+    def _launch(self) -> None:
         identity = self._lease.join()
         try:
-            self._served = tuple(queues)
-            for queue, limits in queues.items():
-                self._register_queue(queue, limits)
-            for loop, body in bodies.items():
-                self._bodies[loop] = DBOS.workflow(name=loop, max_recovery_attempts=max_attempts - 1)(_function(body))
             DBOS(
                 config={
                     "name": APPLICATION,
@@ -177,9 +194,12 @@ class Engine:
                 }
             )
             self.identity = identity
-            DBOS.listen_queues(list(queues))
+            # The engine keeps this very list, so that queues of later loops can be added to it.
+            DBOS.listen_queues(())
+            _instance()._listening_queues = self._served
             DBOS.launch()
         except BaseException:
+            self.identity = ""
             DBOS.destroy(destroy_registry=True)
             self._lease.leave()
             raise
@@ -195,13 +215,6 @@ class Engine:
             limiter={"limit": ceil(limits.rate), "period": ceil(limits.rate) / limits.rate} if limits.rate else None,
             polling_interval_sec=poll,
         )
-
-
-def _function(body: Body) -> Body:
-    def run(request: Any) -> Any:
-        return body(request)
-
-    return run
 
 
 def _instance() -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from weakincentives.durable.database import connect, database_url as resolve_url
+from weakincentives.durable.database import database_url as resolve_url, require_engine
 from weakincentives.durable.errors import (
     DatabaseBusyError,
     DeadLetterError,
@@ -70,7 +70,7 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
         self.adapter = adapter
         self.database_url = database_url
         self.new_session = new_session
-        self.version = version or f"{name}@{_package_version()}"
+        self.version = version or _package_version()
         self.max_expansions = max_expansions
         self.budget = budget
         self.deadline_seconds = deadline_seconds
@@ -152,10 +152,10 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
         return self._engine is None or self._engine.drain(seconds)
 
     def close(self) -> None:
-        """Stop working here and let go of the database; a loop can be used again afterwards."""
+        """Let go of the database, and stop working here with the last loop of this process; may be used again."""
         with self._lock:
             if self._engine is not None:
-                self._engine.close()
+                self._engine.leave(self.name)
                 self._engine = None
             if self._store is not None:
                 self._store.close()
@@ -172,10 +172,10 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
         """The rows of this loop's database."""
         with self._lock:
             if self._store is None:
-                engine = connect(resolve_url(self.database_url), idle_timeout=self.lease_seconds)
+                require_engine()
                 from weakincentives.durable.store import Store
 
-                self._store = Store(engine)
+                self._store = Store.open(resolve_url(self.database_url), idle_timeout=self.lease_seconds)
             return self._store
 
     def work_id(self, key: str) -> str:
@@ -200,14 +200,16 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
                 )
                 # Only a worker serves a shared queue; a SQLite file has no other worker.
                 served = queues if queues is not None else (self.name,) if store.is_sqlite else ()
-                self._engine = Engine.launch(
-                    store,
-                    {self.name: recipe},
-                    {self.name + DIRECT: QueueLimits(limits.concurrency)} | dict.fromkeys(served, limits),
-                    version=self.version,
-                    lease_seconds=self.lease_seconds,
-                    max_attempts=self.max_attempts,
-                )
+                direct = {self.name + DIRECT: QueueLimits(limits.concurrency)}
+                engine = Engine.join(store, version=self.version, lease_seconds=self.lease_seconds)
+                try:
+                    engine.serve(
+                        self.name, recipe, direct | dict.fromkeys(served, limits), max_attempts=self.max_attempts
+                    )
+                except BaseException:
+                    engine.leave(self.name)
+                    raise
+                self._engine = engine
             return self._engine
 
     def _start_unless_busy(self) -> None:

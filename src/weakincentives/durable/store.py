@@ -7,6 +7,7 @@ minor version is pinned.
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import suppress
 from typing import Any, cast
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 from dbos import DBOSClient
 from dbos._schemas.system_database import SystemSchema
 
-from weakincentives.durable.database import SCHEMA
+from weakincentives.durable.database import SCHEMA, connect
 from weakincentives.durable.errors import DurableError, KeyConflictError, NoSuchWorkError, RemoteError
 from weakincentives.durable.serializer import TaggedSerializer
 from weakincentives.durable.work import Approval, Question, Step, Work, engine_status, status_of
@@ -49,10 +50,15 @@ approvals = sa.Table(
 )
 
 
+_opening = threading.Lock()
+_open: dict[str, Store] = {}
+
+
 class Store:
     """The rows of one database."""
 
     def __init__(self, engine: sa.Engine) -> None:
+        self._users = 0
         self.serializer = TaggedSerializer()
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.base_engine = engine
@@ -69,11 +75,32 @@ class Store:
             self._create()
         except sa.exc.OperationalError as error:
             reason = str(error.orig).partition("\n")[0]
-            raise DurableError(f"Cannot use {engine.url.render_as_string(hide_password=True)}: {reason}") from error
+            raise DurableError(f"Cannot use {self.place}: {reason}") from error
+
+    @classmethod
+    def open(cls, url: str, *, idle_timeout: float = 5.0) -> Store:
+        """The store of this database, the same for all of this process; each opening needs a `close()`."""
+        with _opening:
+            store = _open.get(url)
+            if store is None:
+                store = _open[url] = cls(connect(url, idle_timeout=idle_timeout))
+            store._users += 1
+            return store
 
     def close(self) -> None:
+        with _opening:
+            self._users -= 1
+            if self._users > 0:
+                return
+            for url in [url for url, store in _open.items() if store is self]:
+                del _open[url]
         self.client.destroy()
         self.base_engine.dispose()
+
+    @property
+    def place(self) -> str:
+        """Where this is, without the password."""
+        return self.base_engine.url.render_as_string(hide_password=True)
 
     def submit(self, loop: str, key: str, request: Any, *, queue: str, version: str, tenant: str | None) -> None:
         """Enqueue the work unless the key is known; the key of another request is refused."""
