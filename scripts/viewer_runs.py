@@ -103,6 +103,10 @@ def post_status(params: Status, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult(message=f"Published: {params.title}")
 
 
+def nothing(params: Service, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult(message="Nothing to report.")
+
+
 def tool(name: str, description: str, params_type: type[Any], handler: Callable[..., Any]) -> Tool[Any, Any]:
     return Tool(name=name, description=description, params_type=params_type, handler=handler)
 
@@ -114,7 +118,7 @@ def section(key: str, title: str, text: str, summary: str = "", **options: Any) 
 
 
 def on_call_template(disclosure: Disclosure | None = None) -> PromptTemplate[Resolution]:
-    """The agent's prompt: a small core, and six sections that wait to be opened."""
+    """The agent's prompt: a small core, and sections that wait to be opened."""
     return PromptTemplate[Resolution](
         ns="operations",
         key="on-call",
@@ -216,6 +220,58 @@ def on_call_template(disclosure: Disclosure | None = None) -> PromptTemplate[Res
                 when customers cannot pay for more than 30 minutes. Everything else waits until 08:00.
                 """,
                 "Whom to wake, and when not to.",
+            ),
+            section(
+                "architecture",
+                "Architecture",
+                """
+                Requests enter through the edge, which terminates TLS and routes by path: `/` to the storefront,
+                `/cart` and `/order` to checkout, `/find` to search. Every service has its own database schema and
+                reads those of others only through their interfaces.
+
+                - **storefront** renders pages from the catalogue and keeps nothing of its own. It survives without
+                  search (an empty result) and without checkout (the cart is kept in the browser).
+                - **checkout** owns carts, coupons and orders. It holds a database connection for as long as a
+                  request lasts: 20 per pod, 12 pods. A request that waits for one fails after 4 800 ms.
+                - **payments** talks to two providers and is the only service that may. It answers within 2 s or
+                  says that it will answer later; webhooks finish what was left open.
+                - **search** reads the catalogue by events and is at most a minute behind, an hour when it reindexes.
+                - **mail** sends what others queue. Nothing waits for it; a queue of 50 000 is normal on Mondays.
+
+                Deployments go pod by pod and take 6 minutes. Feature flags take effect within 10 s everywhere.
+                """,
+                "What the services are, what each owns, and how they fail.",
+            ),
+            section(
+                "database",
+                "Database",
+                """
+                One primary, two replicas, 40 schemas. Replicas lag below 200 ms; above 5 s reads go to the primary.
+                Failover is automatic and takes 25 s, in which writes fail and are retried by every service.
+
+                Before you cancel a query, look at who runs it: `report_*` users may be cancelled at any time,
+                services never without their owner. Adding an index on a table of more than 10 million rows is a
+                change for the day, not for a night: it holds the write-ahead log and fills the disk of the replicas.
+                """,
+                "Replication, failover, long queries and locks.",
+                tools=[
+                    tool("list_queries", "Queries that run for longer than a second, longest first.", Service, nothing),
+                    tool("cancel_query", "Cancel one query by its process id.", Service, nothing),
+                    tool("replica_lag", "How far each replica is behind the primary.", Service, nothing),
+                ],
+            ),
+            section(
+                "flags",
+                "Feature flags",
+                """
+                A flag has an owner, a default and an expiry date. Switching one off is always allowed; switching one
+                on needs its owner. `checkout.express`, `search.reindex` and `payments.second` matter most at night.
+                """,
+                "Switches that change behaviour without a deployment.",
+                tools=[
+                    tool("list_flags", "All flags of a service with their state and owner.", Service, nothing),
+                    tool("switch_off", "Switch a flag off for everybody.", Service, nothing),
+                ],
             ),
             section("answer", "Answer", "Answer with the cause, the action taken, the impact, and what is left to do."),
         ],

@@ -70,7 +70,9 @@ class Documents:
             "complete": turn.complete,
             "tools": _tools(turn),
             "reply": None if turn.reply is None else plain(turn.reply),
-            "calls": [_call(recorded, turn.events) for recorded in turn.events if isinstance(recorded.event, ToolInvoked)],
+            "calls": [
+                _call(recorded, turn.events) for recorded in turn.events if isinstance(recorded.event, ToolInvoked)
+            ],
             "ended": [
                 {"kind": recorded.kind, **plain(recorded.event)}
                 for recorded in turn.events
@@ -338,6 +340,10 @@ def _describe(event: Any) -> str:
         if isinstance(value, str) and value:
             parts.append(value[:SUMMARY_LENGTH])
             break
+    if isinstance(usage := event.get("usage"), dict):
+        parts.append(
+            f"{usage['input_tokens']:,} sent, {usage['cached_tokens']:,} cached, {usage['output_tokens']:,} back"
+        )
     if not parts:
         parts = [f"{name}: {value}"[:SUMMARY_LENGTH] for name, value in event.items() if value not in ("", [], None)]
     return " · ".join(map(str, parts))

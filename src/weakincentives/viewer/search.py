@@ -12,7 +12,6 @@ from weakincentives.telemetry.plain import plain
 
 BEFORE, AFTER = 60, 140
 MOST_TEXTS = 60
-# Said twice: the prompt is in PromptRendered with its spans, and again as the system message.
 _SKIPPED = ("role", "provider", "run_id", "call_id", "id", "response_id", "spans", "current_visibility_state")
 
 
@@ -21,11 +20,11 @@ def search(store: RunStore, words: str, run_id: str = "", limit: int = 60) -> li
     words = words.strip()
     if not words:
         return []
-    hits = []
+    hits: list[dict[str, Any]] = []
     for seq, found_run in _candidates(store, words, run_id, limit * 3):
         (recorded,) = store.events_where("run_id = ? AND seq = ?", (found_run, seq))
         hit = _hit(recorded, words)
-        if hit is not None:
+        if hit is not None and not _repeats(hit, hits[-1:]):
             hits.append(hit)
         if len(hits) == limit:
             break
@@ -53,6 +52,7 @@ def _candidates(store: RunStore, words: str, run_id: str, limit: int) -> list[tu
 def _hit(recorded: RecordedEvent, words: str) -> dict[str, Any] | None:
     event = plain(recorded.event)
     if recorded.kind == "Message" and event.get("role") == "system":
+        # The prompt is said twice too; PromptRendered knows its sections.
         return None
     wanted = words.casefold()
     for where, text in _texts(event, ""):
@@ -70,6 +70,12 @@ def _hit(recorded: RecordedEvent, words: str) -> dict[str, Any] | None:
                 "after": text[at + len(words) : at + len(words) + AFTER],
             }
     return None
+
+
+def _repeats(hit: dict[str, Any], before: list[dict[str, Any]]) -> bool:
+    """A tool's result is said twice: by the call, and by the message that carries it to the model."""
+    same = ("run_id", "turn", "match", "after")
+    return any(all(hit[name] == last[name] for name in same) for last in before)
 
 
 def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:

@@ -92,10 +92,7 @@ def lanes(events: Iterable[RecordedEvent]) -> list[dict[str, Any]]:
                     if not lane["states"] or lane["states"][-1][1:] != [state, section.decided_by]:
                         lane["states"].append([recorded.turn, state, section.decided_by])
             case (
-                SetVisibilityOverride()
-                | ClearVisibilityOverride()
-                | ClearAllVisibilityOverrides()
-                | CollapseSection()
+                SetVisibilityOverride() | ClearVisibilityOverride() | ClearAllVisibilityOverrides() | CollapseSection()
             ):
                 since.append(event)
                 stale = True
@@ -128,6 +125,7 @@ def _step(
 
 def _request_for(found: list[dict[str, Any]], key: str, turn: int) -> dict[str, Any] | None:
     """The request of this turn that asked for a section, or for one inside or around it."""
+    step: dict[str, Any]
     for step in reversed(found):
         if step["turn"] != turn:
             return None

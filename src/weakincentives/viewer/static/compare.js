@@ -55,7 +55,10 @@ function Pick({ name, value, runs, onChange }) {
 
 function Differences({ before, after }) {
   const sections = changedSections(before.turn, after.turn);
-  const tools = diff(names(before.turn), names(after.turn));
+  const tools = [
+    ...names(before.turn).filter((name) => !names(after.turn).includes(name)).map((name) => ["gone", name]),
+    ...names(after.turn).filter((name) => !names(before.turn).includes(name)).map((name) => ["new", name]),
+  ];
   const prompt = diff(lines(before.prompt), lines(after.prompt));
   const spoken = diff(before.messages, after.messages, (one, other) => identity(one) === identity(other));
   const reply = diff(lines(words(before.turn.reply)), lines(words(after.turn.reply)));
@@ -71,8 +74,8 @@ function Differences({ before, after }) {
         <span>${section.from !== "absent" && html`<${Disc} state=${section.from} />`}${STATES[section.from]}</span><${Icon} name="next" /><span>${section.to !== "absent" && html`<${Disc} state=${section.to} />`}${STATES[section.to]}</span>
         <span class="n quiet">${signed(section.tokens)} tokens shown</span></div>`)}</div>
     <//>
-    <${Part} title="Tools" none="The same tools are offered." empty=${tools.every((run) => run.kind === "same")}>
-      <p class="tool-changes">${tools.flatMap((run) => (run.kind === "same" ? [] : run.items.map((name) => html`<code class=${`tool ${run.kind}`}>${run.kind === "new" ? "+" : "−"} ${visible(name)}</code> `)))}</p>
+    <${Part} title="Tools" none="The same tools are offered." empty=${!tools.length}>
+      <p class="tool-changes">${tools.map(([kind, name]) => html`<code class=${`tool ${kind}`}>${kind === "new" ? "+" : "−"} ${visible(name)}</code> `)}</p>
     <//>
     <${Part} title="Prompt" none="The rendered prompt is the same, to the letter." empty=${prompt.every((run) => run.kind === "same")}><${Lines} runs=${prompt} /><//>
     <${Part} title="Conversation" none="The same messages were sent." empty=${spoken.every((run) => run.kind === "same")}><${Messages} runs=${spoken} cut=${before.cut || after.cut} /><//>

@@ -20,7 +20,7 @@ export function Outcome({ whole, turn, selected, onSelect }) {
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
       ${calls.map((call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`)}
       ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} /></article>`)}
-      ${ended.map((event) => html`<${Ended} event=${event} />`)}
+      ${ended.map((event) => html`<${Ended} event=${event} said=${reply?.text} />`)}
     </div>
   </section>`;
 }
@@ -59,7 +59,7 @@ function Disclosed({ disclosure, onSelect }) {
   </p>`;
 }
 
-function Ended({ event }) {
+function Ended({ event, said }) {
   if (event.kind === "RunRestarted") {
     return html`<article class="ended warn"><header><${Icon} name="restart" /><strong>Restarts with more open</strong></header>
       <p>${event.section_keys.map((key) => html`<code>${visible(key)}</code> `)}${event.reason && html`<span class="quiet">“${visible(event.reason.slice(0, 600))}”</span>`}</p></article>`;
@@ -69,7 +69,18 @@ function Ended({ event }) {
       <div class="code"><${Text} value=${event.message} /></div></article>`;
   }
   return html`<article class="ended good"><header><${Icon} name="check" /><strong>${event.halted ? "Halted for its caller" : "Answer"}</strong><span class="quiet">after ${plural(event.turns, "turn")}, ${duration(event.duration)}</span></header>
-    ${event.output != null ? html`<${Json} value=${event.output} />` : event.text && html`<div class="code"><${Text} value=${event.text} /></div>`}</article>`;
+    ${isSaid(event, said) ? html`<p class="quiet">${event.output == null ? "The reply above." : "The reply above, parsed."}</p>` : event.output != null ? html`<${Json} value=${event.output} />` : event.text && html`<div class="code"><${Text} value=${event.text} /></div>`}</article>`;
+}
+
+// An answer that only repeats the reply is not shown twice.
+function isSaid(event, said) {
+  if (event.halted || !said) return false;
+  if (event.output == null) return event.text === said;
+  try {
+    return JSON.stringify(JSON.parse(said)) === JSON.stringify(event.output);
+  } catch {
+    return false;
+  }
 }
 
 function unanswered(reply, calls) {

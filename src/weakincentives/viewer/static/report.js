@@ -17,7 +17,9 @@ export function Report() {
 }
 
 function Prompt({ prompt }) {
-  const price = (value) => cost(value, prompt.unit);
+  const costs = prompt.sections.flatMap((section) => [section.cost_full, section.cost_summary]);
+  const price = (value) => cost(value, prompt.unit, Math.max(prompt.cost, prompt.cost_advised));
+  const each = (value) => (value == null ? "–" : cost(value, prompt.unit, Math.max(...costs.map((one) => one ?? 0))));
   const changed = prompt.sections.filter((section) => section.advised && section.advised !== section.shown);
   return html`<section class="card">
     <div class="card-head"><h2>${visible(prompt.prompt)}</h2><span class="quiet">${plural(prompt.runs, "run")}</span></div>
@@ -34,18 +36,17 @@ function Prompt({ prompt }) {
         <span class="n">${section.shown === "full" ? "–" : `${section.opened_runs} of ${section.runs}`}</span>
         <span class="n">${section.first_use == null ? "–" : `turn ${section.first_use}`}</span>
         <span class="n">${count(section.full_tokens)}</span>
-        <span class="n">${section.cost_full == null ? "–" : price(section.cost_full)}</span>
-        <span class="n">${section.cost_summary == null ? "–" : price(section.cost_summary)}</span>
+        <span class="n">${each(section.cost_full)}</span>
+        <span class="n">${each(section.cost_summary)}</span>
         <span class="verdict">${section.advised && html`<${Pill} kind=${classes(section.advised === section.shown ? "" : "good")}>${section.advised === section.shown ? "keep" : `make it ${section.advised}`}<//>`}<small>${visible(section.reason)}</small></span>
       </div>`)}
     </div>
   </section>`;
 }
 
-// Costs per run are often far below a cent: as many digits as are needed to tell two apart.
-function cost(value, unit) {
-  if (unit !== "USD") return `${count(value)}`;
-  const size = Math.abs(value);
-  const digits = size === 0 ? 2 : Math.min(6, Math.max(2, 2 - Math.floor(Math.log10(size))));
-  return `${value < 0 ? "−" : ""}$${size.toFixed(digits)}`;
+// Costs are often far below a cent: as many digits as the largest of them needs, so that columns line up.
+function cost(value, unit, largest) {
+  if (unit !== "USD") return count(value);
+  const digits = largest > 0 ? Math.min(6, Math.max(2, 2 - Math.floor(Math.log10(largest)))) : 2;
+  return `${value < 0 ? "−" : ""}$${Math.abs(value).toFixed(digits)}`;
 }

@@ -25,7 +25,7 @@ export function Scrubber({ turns, at, running, follow, onFollow, onMove }) {
 function Strip({ turns, at, width, onMove }) {
   const total = turns.n.length;
   const bins = binned(turns, Math.min(total, Math.max(1, Math.floor(width / NARROWEST))));
-  const wide = Math.min(64, width / bins.length);
+  const wide = Math.min(120, width / bins.length);
   const most = Math.max(1, ...bins.map((bin) => bin.input));
   const tall = (tokens) => (HEIGHT - 10) * (tokens / most);
   const turnAt = (event) => {

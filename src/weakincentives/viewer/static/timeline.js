@@ -41,7 +41,7 @@ function Lanes({ lanes, turns, id }) {
   const [place, width] = useWidth();
   const total = turns.n.length;
   const names = Math.min(220, Math.max(120, width * 0.24));
-  const wide = total ? Math.min(72, (width - names) / total) : 0;
+  const wide = total ? Math.min(140, (width - names) / total) : 0;
   const tall = lanes.length * ROW;
   const every = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000].find((step) => step * wide >= 26) ?? 10000;
   return html`<div class="lanes" ref=${place}>${width > 0 && html`<svg width=${width} height=${tall + 24}>

@@ -1,0 +1,86 @@
+"""A file of recorded runs, the viewer on it, and a real browser that must not complain."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scripts.viewer_runs import record_runs
+from weakincentives.telemetry import RunStore
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from weakincentives.viewer import Viewer
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One failed run, one with restarts, and the newest: nine turns with injected tools and a rollback."""
+    path = tmp_path_factory.mktemp("recorded") / "runs.db"
+    record_runs(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def run_ids(runs: Path) -> tuple[str, ...]:
+    with RunStore(runs) as store:
+        return tuple(run.run_id for run in store.list_runs())
+
+
+@pytest.fixture(scope="session")
+def viewer(runs: Path) -> Iterator[Viewer]:
+    pytest.importorskip("uvicorn", reason="needs the viewer: pip install 'weakincentives[viewer]'")
+    pytest.importorskip("starlette", reason="needs the viewer: pip install 'weakincentives[viewer]'")
+    from weakincentives.viewer import Viewer
+
+    with Viewer(runs, port=0) as serving:
+        yield serving
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
+    )
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens addresses; at the end of the test no page may have complained."""
+    complaints: list[str] = []
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(8_000)
+
+    def opened(url: str, **options: Any) -> Page:
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        page.goto(url, **options)
+        return page
+
+    yield opened
+    context.close()
+    assert complaints == []

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weakincentives.telemetry import RunNotFoundError, RunStore
+from weakincentives.viewer.documents import Documents
+
+
+@pytest.fixture
+def documents(runs: Path) -> Iterator[Documents]:
+    with RunStore(runs) as store:
+        yield Documents(store)
+
+
+def test_a_turn_names_its_prompt_and_its_messages_instead_of_repeating_them(
+    documents: Documents, run_ids: tuple[str, ...]
+) -> None:
+    turn = documents.turn(run_ids[0], 4)
+    assert turn["prompt"] == 1
+    assert turn["request"] == [[0, 10]]
+    assert turn["messages"] == 10
+    assert [call["name"] for call in turn["calls"]] == ["list_deploys"]
+
+
+def test_a_restarted_conversation_begins_with_its_own_prompt(documents: Documents, run_ids: tuple[str, ...]) -> None:
+    first, second = documents.turn(run_ids[1], 1), documents.turn(run_ids[1], 2)
+    assert first["prompt"] != second["prompt"]
+    assert second["request"][0][0] > first["request"][0][0]
+    assert [event["kind"] for event in first["ended"]] == ["RunRestarted"]
+
+
+def test_the_pieces_of_a_prompt_are_its_whole_text_with_sections(
+    documents: Documents, runs: Path, run_ids: tuple[str, ...]
+) -> None:
+    pieces = documents.prompt(run_ids[0], 1)["pieces"]
+    with RunStore(runs) as store:
+        rendered = store.turn(run_ids[0], 1).rendered
+    assert rendered is not None
+    assert "".join(piece["text"] for piece in pieces) == rendered.text
+    assert [piece["section"] for piece in pieces if "section" in piece][:3] == ["role", "alert", "logs"]
+
+
+def test_steps_tell_what_was_asked_why_and_by_which_route(documents: Documents, run_ids: tuple[str, ...]) -> None:
+    injected = documents.run(run_ids[0])["steps"]
+    assert [(step["turn"], step["sections"], step["route"], step["tools"]) for step in injected] == [
+        (1, ["logs"], "additional_tools", ["search_logs"]),
+        (3, ["runbooks.checkout"], "tool result", []),
+        (3, ["deployments"], "additional_tools", ["list_deploys", "roll_back"]),
+        (7, ["communication"], "additional_tools", ["post_status"]),
+    ]
+    assert injected[0]["said"].startswith("The alert names no cause")
+    restarted = documents.run(run_ids[1])["steps"][0]
+    assert (restarted["route"], restarted["reason"]) == ("restart", "Find the first error after 09:12.")
+
+
+def test_lanes_show_when_each_section_opened(documents: Documents, run_ids: tuple[str, ...]) -> None:
+    lanes = {lane["key"]: lane["states"] for lane in documents.run(run_ids[0])["lanes"]}
+    assert lanes["role"] == [[1, "full", "declared"]]
+    assert lanes["logs"] == [[1, "summary", "declared"], [2, "full", "session"]]
+    assert lanes["runbooks.checkout"] == [[1, "hidden", "declared"], [4, "read", "declared"]]
+
+
+def test_a_rollback_is_told_with_its_call(documents: Documents, run_ids: tuple[str, ...]) -> None:
+    (call,) = documents.turn(run_ids[0], 5)["calls"]
+    assert (call["name"], call["result"]["success"], call["rolled_back"]) == ("roll_back", False, True)
+    assert call["read"].startswith("Refused: 2026.11.15-1")
+
+
+def test_search_finds_short_and_long_texts_and_says_where(documents: Documents, run_ids: tuple[str, ...]) -> None:
+    hits = documents.search("coupon codes", run_ids[0])["hits"]
+    assert [(hit["turn"], hit["kind"], hit["name"]) for hit in hits] == [(4, "ToolInvoked", "list_deploys")]
+    prompt = documents.search("smallest reversible")["hits"]
+    assert {hit["kind"] for hit in prompt} == {"PromptRendered"}
+    assert documents.search("requested_sections")["hits"] == []
+
+
+def test_events_come_in_pages_and_by_kind(documents: Documents, run_ids: tuple[str, ...]) -> None:
+    page = documents.events(run_ids[0], offset=2, limit=3)
+    assert [line["seq"] for line in page["events"]] == [3, 4, 5]
+    assert page["total"] == sum(page["kinds"].values())
+    injected = documents.events(run_ids[0], kinds=["ToolsInjected"])
+    assert injected["total"] == 3
+    assert injected["events"][0]["summary"] == "logs · search_logs · additional_tools"
+
+
+def test_what_is_not_there_is_said_by_name(documents: Documents, run_ids: tuple[str, ...]) -> None:
+    with pytest.raises(RunNotFoundError, match="turns 1 to 9"):
+        documents.turn(run_ids[0], 10)
+    with pytest.raises(RunNotFoundError, match="no event 999"):
+        documents.event(run_ids[0], 999)
+    with pytest.raises(RunNotFoundError, match="no prompt rendered at 2"):
+        documents.prompt(run_ids[0], 2)
+
+
+def test_the_report_advises_for_each_prompt(documents: Documents) -> None:
+    report = documents.report()
+    assert [prompt["prompt"] for prompt in report["prompts"]] == ["operations/on-call"]
+    assert report["prompts"][0]["runs"] == 2
