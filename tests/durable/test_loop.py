@@ -97,6 +97,7 @@ def test_a_key_gives_one_result_once(tmp_path: Path) -> None:
 
 
 def test_a_key_used_twice_at_once_is_worked_on_once(tmp_path: Path) -> None:
+    pytest.importorskip("dbos", reason="needs the extra [durable]")
     asked = threading.Barrier(2)
     calls: list[ModelRequest] = []
 
