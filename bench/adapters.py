@@ -158,7 +158,7 @@ def _others(url: str, ours: dict[int, float]) -> Iterator[Row]:
     full = bool(os.environ.get("WINK_BENCH_FULL"))
     sizes = (1, 10, 50, 200) if full else (1, 10, 50)
     for calls in sizes:
-        seconds = cpu(partial(raw_sdk, f"{url}/k{calls}"), rounds=2)
+        seconds = cpu(partial(raw_sdk, f"{url}/k{calls}"), rounds=2 if calls < 200 else 1)
         yield Row(f"K={calls}: hand-written loop on the raw OpenAI SDK", seconds * 1e3, "ms")
     for calls in sizes:
         seconds = cpu(partial(run, through_client(f"{url}/k{calls}"), template()), rounds=3)
@@ -168,7 +168,8 @@ def _others(url: str, ours: dict[int, float]) -> Iterator[Row]:
         print(f"skipped {', '.join(missing)}: python -m bench.peers install", file=sys.stderr)
     present = [peer for peer in PEERS if peer.installed]
     for calls in sizes:
-        spent = {peer.name: peer.measure(f"{url}/k{calls}", calls=calls) for peer in present}
+        rounds = 3 if calls < 200 else 1
+        spent = {peer.name: peer.measure(f"{url}/k{calls}", calls=calls, rounds=rounds) for peer in present}
         for name, seconds in spent.items():
             yield Row(f"K={calls}: {name}", seconds * 1e3, "ms", ratio=seconds / ours[calls], baseline="ours")
         if spent:

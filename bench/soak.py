@@ -21,7 +21,7 @@ from weakincentives.session import Session
 
 SLOW = True
 RUNS = int(os.environ.get("WINK_SOAK_RUNS", "10000"))
-SLACK_MB = 3.0
+SLACK_MB = 2.0
 SLACK_OBJECTS = 200
 
 
