@@ -344,7 +344,10 @@ def test_what_a_provider_cannot_do_is_refused_before_any_request(hidden: bool) -
     assert "openai can" in str(refused(LITELLM, WebSearchSection(WebSearchConfig(allow_live_access=False), **options)))
     small = CodeInterpreterSection(CodeInterpreterConfig(memory_gb=4), **options)
     assert "openai can" in str(refused(ANTHROPIC, small))
-    assert "Unsupported hosted tool kind 'web_fetch' for openai" in str(refused(OPENAI, WebFetchSection(**options)))
+    assert str(refused(OPENAI, WebFetchSection(**options))) == (
+        "Unsupported hosted tool kind 'web_fetch' for openai adapter (supported: code_interpreter, file_search, "
+        "web_search); anthropic can, or pass hosted_tool_codecs= to add one."
+    )
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import ChainMap
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack, cast
+from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
 
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, SectionVisibility, Tokenizer
 from weakincentives.prompt.tokens import default_tokenizer
 from weakincentives.runtime.channel import Channel
-from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.codec import CodecRegistry, HostedToolCodec
 from weakincentives.runtime.drivers import StreamEvent, drive, drive_async, drive_stream, drive_stream_async
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
@@ -64,9 +63,8 @@ class ProviderAdapter(ABC):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         self.model = model
-        # Chained, not merged: looking up one kind loads only that kind's codec.
-        self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = ChainMap(
-            dict(hosted_tool_codecs or {}), cast("dict[str, HostedToolCodec[Any, Any]]", self.default_codecs)
+        self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = CodecRegistry(
+            hosted_tool_codecs or {}, self.default_codecs
         )
         self.output_retries = output_retries
         self._tokenizer = tokenizer

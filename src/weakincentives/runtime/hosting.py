@@ -8,7 +8,7 @@ from typing import Any
 
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
-from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.codec import CodecRegistry, HostedToolCodec
 from weakincentives.runtime.messages import Message
 
 Codecs = Mapping[str, HostedToolCodec[Any, Any]]
@@ -63,8 +63,10 @@ def _problem(
     codec = codecs.get(tool.kind)
     if codec is None:
         known = ", ".join(sorted(codecs)) or "none"
+        elsewhere = codecs.elsewhere(tool.kind) if isinstance(codecs, CodecRegistry) else ()
+        can = f"{' and '.join(elsewhere)} can, or " if elsewhere else ""
         return PromptEvaluationError(
-            f"Unsupported hosted tool kind '{tool.kind}' for {adapter} adapter (supported: {known}); "
+            f"Unsupported hosted tool kind '{tool.kind}' for {adapter} adapter (supported: {known}); {can}"
             "pass hosted_tool_codecs= to add one.",
             phase="render",
         )

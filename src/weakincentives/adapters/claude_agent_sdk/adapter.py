@@ -17,6 +17,7 @@ from weakincentives.adapters.claude_agent_sdk.events import CliRunEnded, CliTool
 from weakincentives.adapters.claude_agent_sdk.home import credentials
 from weakincentives.adapters.claude_agent_sdk.permissions import check_options, permissions, without_our_tools
 from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER
+from weakincentives.adapters.hosted.codecs import LazyCodecs
 from weakincentives.adapters.network.extra import require
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem
@@ -42,6 +43,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     """
 
     name = PROVIDER
+    default_codecs = LazyCodecs({})
 
     def __init__(
         self,

@@ -45,6 +45,11 @@ def capabilities() -> tuple[Capability, ...]:
     return tuple(kinds.values())
 
 
+def adapters_of(kind: str) -> tuple[str, ...]:
+    """The adapters that have a kind."""
+    return tuple(adapter for adapter, home in ADAPTERS.items() if kind in import_module(home).CODECS)
+
+
 def adapters_with(kind: str, used: Mapping[str, object], setting: str) -> tuple[str, ...]:
     """The adapters that honour a setting of a kind with the value that it has among those used."""
     found = []

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
+from weakincentives.adapters.hosted.capability import adapters_of
 from weakincentives.runtime.codec import HostedToolCodec
 
 
@@ -31,3 +32,7 @@ class LazyCodecs(Mapping[str, HostedToolCodec[Any, Any]]):
 
     def __len__(self) -> int:
         return len(self._homes)
+
+    def elsewhere(self, kind: str) -> tuple[str, ...]:
+        """The adapters that have a kind."""
+        return adapters_of(kind)
