@@ -117,6 +117,8 @@ def test_the_environment_may_ask_for_content(collector: Collector, monkeypatch: 
     ]
     assert "Be brief." in json.loads(str(last["gen_ai.system_instructions"]))[0]["content"]
     assert json.loads(str(last["gen_ai.input.messages"]))[-1]["parts"][0]["response"] == "Added.\n\n3"
+    offered = json.loads(str(last["gen_ai.tool.definitions"]))
+    assert [(tool["name"], tool["description"]) for tool in offered][1:] == [("add", "Add two numbers.")]
     tool = collector.span("execute_tool add").attributes or {}
     assert (tool["gen_ai.tool.call.arguments"], tool["gen_ai.tool.call.result"]) == ('{"a": 1, "b": 2}', "Added.\n\n3")
 

@@ -32,6 +32,7 @@ def test_every_request_can_be_put_together_again(path: Path) -> None:
     for turn, request in zip(turns(path, response.run_id), adapter.requests, strict=True):
         assert turn.messages == tuple(request.messages)[: turn.called.messages] and turn.complete
         assert turn.tools == tuple(tool.name for tool in request.tools)
+        assert turn.definitions == {tool.name: tool.wire_text for tool in request.tools}
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

@@ -36,7 +36,7 @@ class SectionState:
 
 @dataclass(frozen=True, slots=True)
 class PromptRendered(LogEntry):
-    """An evaluation begins with this text and these tools."""
+    """An evaluation begins with this text and these tools; `definitions` is each as JSON text, hosted ones last."""
 
     run_id: str
     prompt_ns: str
@@ -52,6 +52,7 @@ class PromptRendered(LogEntry):
     sections: tuple[SectionState, ...] = ()
     tokenizer: str = ""
     builtin_tool_tokens: int = 0
+    definitions: tuple[str, ...] = ()
     timestamp: float = field(default_factory=time.time)
 
 
@@ -108,13 +109,14 @@ class ToolInvoked(LogEntry):
 
 @dataclass(frozen=True, slots=True)
 class ToolsInjected(LogEntry):
-    """Tools appeared in the middle of a conversation, by `route`."""
+    """Tools appeared in the middle of a conversation, by `route`; `definitions` is each of them as JSON text."""
 
     tool_names: tuple[str, ...]
     section_key: str
     timestamp: float = field(default_factory=time.time)
     run_id: str = ""
     route: str = ""
+    definitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

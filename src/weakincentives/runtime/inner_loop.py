@@ -190,6 +190,7 @@ class InnerLoop:
                 sections=inventory(view, rendered.text, count),
                 tokenizer=self.config.tokenizer,
                 builtin_tool_tokens=sum(count(tool_text(tool)) for owner, tool in view.offered() if owner is None),
+                definitions=box.definitions(box.names),
                 timestamp=self._now(),
             )
         )
@@ -335,7 +336,9 @@ class InnerLoop:
             self._say(Message(role="tools_removed", tools=names, section_key=key))
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
         for key, names in appeared.items():
-            self.session.dispatch(ToolsInjected(names, key, self._now(), run_id, route))
+            self.session.dispatch(
+                ToolsInjected(names, key, self._now(), run_id, route, self.toolbox.definitions(names))
+            )
             self._say(Message(role="tools_added", tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 

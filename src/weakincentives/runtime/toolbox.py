@@ -9,6 +9,7 @@ from typing import Any
 
 from weakincentives.prompt import HostedTool, Tool
 from weakincentives.prompt.outline import AnyTool, Node
+from weakincentives.prompt.view import tool_text
 from weakincentives.runtime.run import ToolRef
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -45,6 +46,11 @@ class Toolbox:
         if len(self._names) != len(self.sections):
             self._names = tuple(ref.name for ref in (*self.refs, *self.hosted_refs))
         return self._names
+
+    def definitions(self, names: Sequence[str]) -> tuple[str, ...]:
+        """These tools about as a provider shows them to the model."""
+        hosted = {tool.name: tool for tool in self.hosted_tools}
+        return tuple(tool_text(self.registry.get(name) or hosted[name]) for name in names)
 
     def add(self, ref: ToolRef, tool: AnyTool) -> None:
         self.sections[ref.name] = ref.section_key

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ class _Run:
     provider: str
     model: str
     started: float
+    definitions: dict[str, str] = field(default_factory=dict)
     chat: Span | None = None
     ends: float | None = None
     forgotten: Callable[[], Any] = lambda: None
@@ -122,11 +123,12 @@ class Instrumentation:
         run = self._runs.get(session)
         if isinstance(event, PromptRendered):
             if run is None or run.run_id != event.run_id:
-                self._begin(session, event)
+                run = self._begin(session, event)
+            run.definitions = dict(zip((*event.tools, *event.hosted_tools), event.definitions, strict=False))
         elif run is not None:
             handle(self, session, run, event)
 
-    def _begin(self, session: Session, event: PromptRendered) -> None:
+    def _begin(self, session: Session, event: PromptRendered) -> _Run:
         provider = semconv.PROVIDERS.get(event.adapter, event.adapter)
         span = self._tracer.start_span(
             f"{semconv.INVOKE_AGENT} {event.prompt_name}",
@@ -151,6 +153,7 @@ class Instrumentation:
         finalizer = weakref.finalize(session, _end, run, None)
         finalizer.atexit = False
         run.forgotten = finalizer.detach
+        return run
 
     def _call(self, session: Session, run: _Run, event: ModelCalled) -> None:
         common = {
@@ -184,8 +187,10 @@ class Instrumentation:
         sent = list(session[Message].view())[: event.messages]
         span.set_attribute(semconv.SYSTEM_INSTRUCTIONS, _json([_text(m.text) for m in sent if m.role == "system"]))
         span.set_attribute(semconv.INPUT_MESSAGES, _messages(sent))
-        tools = [{"type": "function", "name": name} for name in event.tools if name not in event.revoked]
-        span.set_attribute(semconv.TOOL_DEFINITIONS, _json(tools))
+        offered = [
+            run.definitions[name] for name in event.tools if name not in event.revoked and name in run.definitions
+        ]
+        span.set_attribute(semconv.TOOL_DEFINITIONS, f"[{', '.join(offered)}]")
         run.chat, run.ends = span, event.timestamp
 
     def _say(self, session: Session, run: _Run, event: Message) -> None:
@@ -222,6 +227,7 @@ class Instrumentation:
         span.end(_nanoseconds(event.timestamp))
 
     def _inject(self, session: Session, run: _Run, event: ToolsInjected) -> None:
+        run.definitions.update(zip(event.tool_names, event.definitions, strict=False))
         attributes = {semconv.SECTION_KEY: event.section_key, semconv.ROUTE: event.route}
         self._injected.add(len(event.tool_names), attributes)
         if event.section_key:

@@ -106,12 +106,13 @@ class Packer:
         spans = event.spans
         if position != len(event.text):
             spans = tuple(_moved(span, event.text, starts, pieces, moved) for span in spans)
-        elsewhere = ("text", "spans", "sections")
-        data = self._walk(dump(replace(event, text="", spans=(), sections=())))
+        elsewhere = ("text", "spans", "sections", "definitions")
+        data = self._walk(dump(replace(event, text="", spans=(), sections=(), definitions=())))
         data["v"] = {name: item for name, item in data["v"].items() if name not in elsewhere} | {
             "text": self._keep_pieces(event.text, pieces),
             "spans": self._keep_rows(spans),
             "sections": self._keep_rows(event.sections),
+            "definitions": self._keep_json(self._walk(dump(event.definitions)), self.texts),
         }
         return data
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from weakincentives.prompt.visibility import (
     SectionVisibility,
     SetVisibilityOverride,
 )
-from weakincentives.runtime.events import ModelCalled, PromptRendered, SectionState, ToolInvoked
+from weakincentives.runtime.events import ModelCalled, PromptRendered, SectionState, ToolInvoked, ToolsInjected
 from weakincentives.runtime.messages import Message
 
 
@@ -55,9 +55,9 @@ class Turn:
     """What the model had when it was called for the n-th time, what it said, and what came of it.
 
     `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong. Their
-    events are those numbered `message_seqs`.
-    `complete` is False where the beginning of the conversation was not recorded. `events` are all events from this
-    call up to the next, in their recorded form.
+    numbers in the run are `message_seqs`, also where the messages themselves were left out. `definitions` is each
+    tool's JSON text by its name. `complete` is False where the beginning of the conversation was not recorded.
+    `events` are all events from this call up to the next, in their recorded form.
     """
 
     run_id: str
@@ -73,6 +73,7 @@ class Turn:
     complete: bool
     tools: tuple[str, ...]
     revoked: tuple[str, ...]
+    definitions: Mapping[str, str]
     reply: Message | None
     tool_calls: tuple[ToolInvoked, ...]
     events: tuple[Any, ...]
@@ -98,8 +99,8 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
     start = rendered_rows[0].seq if rendered_rows else 0
     before = store.events_where(
         "run_id = ? AND seq > ? AND seq < ? AND kind IN ('SetVisibilityOverride', 'ClearVisibilityOverride', "
-        "'ClearAllVisibilityOverrides', 'CollapseSection', 'ToolInvoked') AND (kind <> 'ToolInvoked' OR "
-        "payload -> '$.v.disclosure' <> 'null')",
+        "'ClearAllVisibilityOverrides', 'CollapseSection', 'ToolsInjected', 'ToolInvoked') "
+        "AND (kind <> 'ToolInvoked' OR payload -> '$.v.disclosure' <> 'null')",
         (run_id, start, called_seq),
     )
     offered = tuple(name for name in called.tools if name not in called.revoked)
@@ -119,6 +120,7 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
         complete=len(seqs) == called.messages,
         tools=called.tools,
         revoked=called.revoked,
+        definitions=_definitions(rendered, [recorded.event for recorded in before]),
         reply=next((r.event for r in here if isinstance(r.event, Message) and r.event.role == "assistant"), None),
         tool_calls=tuple(recorded.event for recorded in here if isinstance(recorded.event, ToolInvoked)),
         events=tuple(here),
@@ -151,6 +153,17 @@ def conversation(store: Events, run_id: str, start: int, called_seq: int) -> lis
             kept += fresh
             fresh = []
     return kept
+
+
+def _definitions(rendered: PromptRendered | None, events: Sequence[Any]) -> dict[str, str]:
+    """Every tool offered so far as JSON text, by name."""
+    known: dict[str, str] = {}
+    if rendered is not None:
+        known.update(zip((*rendered.tools, *rendered.hosted_tools), rendered.definitions, strict=False))
+    for event in events:
+        if isinstance(event, ToolsInjected):
+            known.update(zip(event.tool_names, event.definitions, strict=False))
+    return known
 
 
 def _messages(store: Events, run_id: str, seqs: Sequence[int]) -> tuple[Message, ...]:
