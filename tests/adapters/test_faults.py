@@ -224,6 +224,17 @@ def test_a_stream_that_breaks_after_text_is_not_started_again(vendor: Vendor, wa
     assert "after part of the answer had been streamed" in str(error)
 
 
+@pytest.mark.parametrize("vendor", LEAN, ids=str)
+def test_a_stream_that_breaks_at_the_deadline_is_late(vendor: Vendor) -> None:
+    clock = FakeClock()
+    with vendor.server([Turn("one two three", cut_after=4)]) as server, vendor.adapter(server, clock=clock) as adapter:
+        stream = adapter.channel().stream(ask([SYSTEM], deadline=Deadline.after(5, clock=clock)))
+        assert next(stream) == "one "
+        clock.advance(6)
+        with pytest.raises(DeadlineExceededError):
+            list(stream)
+
+
 @pytest.mark.parametrize("way", [streamed, streamed_async])
 @pytest.mark.parametrize("vendor", LEAN, ids=str)
 def test_a_stream_that_breaks_before_text_is_started_again(vendor: Vendor, way: Way) -> None:

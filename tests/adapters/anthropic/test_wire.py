@@ -48,6 +48,14 @@ def test_a_first_request_has_a_cached_system_text_and_an_opening_turn() -> None:
     }
 
 
+def test_the_users_cache_markers_replace_ours() -> None:
+    hour = {"type": "ephemeral", "ttl": "1h"}
+    kept = body(wire(cache_control=hour), ask([SYSTEM]))
+    assert (kept["cache_control"], kept["system"][0]["cache_control"]) == (hour, hour)
+    bare = body(wire(cache_control=None), ask([SYSTEM]))
+    assert "cache_control" not in bare and "cache_control" not in bare["system"][0]
+
+
 def test_a_user_turn_of_the_conversation_needs_no_opening() -> None:
     assert body(wire(), ask([SYSTEM, Message("user", "Hi.")]))["messages"] == [{"role": "user", "content": "Hi."}]
 

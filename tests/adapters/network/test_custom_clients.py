@@ -226,6 +226,16 @@ def test_an_async_client_with_a_transport_of_its_own_cannot_be_called_blocking()
         OpenAIAdapter("m", client=client).channel().call(ask([SYSTEM]))
 
 
+def test_parameters_that_the_prompt_decides_are_refused() -> None:
+    with pytest.raises(ValueError, match="cannot set input, tools"):
+        OpenAIAdapter("m", parameters={"tools": [], "input": [], "temperature": 0})
+
+
+def test_a_client_of_another_kind_is_refused() -> None:
+    with httpx2.Client() as http, pytest.raises(TypeError, match=r"such as OpenAI\(\.\.\.\).*http_client="):
+        OpenAIAdapter("m", client=http).channel()
+
+
 def test_a_redirect_is_followed_by_the_client() -> None:
     with ResponsesServer(hello) as target:
         moved = Raw(307, b"", {"location": f"{target.url}/v1/responses"})

@@ -42,6 +42,12 @@ def test_the_system_text_is_a_developer_message_and_nothing_is_stored() -> None:
     }
 
 
+def test_what_the_user_includes_comes_before_ours() -> None:
+    sent = wire(include=["message.output_text.logprobs"]).outgoing(ask([SYSTEM])).joined()
+    assert json.loads(sent)["include"] == ["message.output_text.logprobs", "reasoning.encrypted_content"]
+    assert sent.count(b'"include"') == 1
+
+
 def test_a_model_that_does_not_reason_is_not_asked_for_reasoning() -> None:
     assert "include" not in body(wire("gpt-4o"), ask([SYSTEM]))
 

@@ -23,6 +23,7 @@ class AnthropicAdapter(ClientAdapter):
     default_codecs = CODECS
     package = "anthropic"
     path = "/v1/messages"
+    reserved = frozenset({"model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens"})
     client_types = ("Anthropic", "AsyncAnthropic")
 
     def __init__(

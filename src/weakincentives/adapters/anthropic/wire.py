@@ -51,7 +51,8 @@ class MessagesWire(Wire):
     """One run in the form of the Messages API.
 
     Cache breakpoints: one after the system text (which covers the tools before it), and the automatic one at the end
-    of the conversation, which is a field of its own and so leaves what was sent before untouched.
+    of the conversation, which is a field of its own and so leaves what was sent before untouched. The parameter
+    `cache_control` sets another kind of marker (`{"type": "ephemeral", "ttl": "1h"}`), or none with None.
     """
 
     provider = PROVIDER
@@ -68,7 +69,8 @@ class MessagesWire(Wire):
         super().__init__(codecs)
         self._model = model
         self._route = route
-        self._parameters = parameters
+        self._parameters = {name: value for name, value in parameters.items() if name != "cache_control"}
+        self._cached: Mapping[str, Any] | None = parameters.get("cache_control", CACHED)
         self._max_tokens = max_tokens
         self._start = b""
         self._start_of: tuple[int, int, object, bytes] | None = None
@@ -87,7 +89,7 @@ class MessagesWire(Wire):
         self._close_turn()
         if not self._buffer:
             self._append(encode({"role": "user", "content": OPENING}))
-        end = b'],"cache_control":{"type":"ephemeral"}' + self._container
+        end = (b'],"cache_control":' + encode(self._cached) if self._cached else b"]") + self._container
         if stream:
             end += b',"stream":true'
         return Outgoing((self._begin(request), self._buffer, end, b"}"), self._headers(request))
@@ -137,7 +139,8 @@ class MessagesWire(Wire):
                 self._add_changes(message, request)
             return
         if role == "system" and not self._buffer:
-            self._system.append(encode({"type": "text", "text": message.text, "cache_control": CACHED}))
+            marked = {"cache_control": self._cached} if self._cached else {}
+            self._system.append(encode({"type": "text", "text": message.text, **marked}))
             return
         self._close_turn()
         if role == "assistant":

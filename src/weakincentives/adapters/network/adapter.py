@@ -45,6 +45,7 @@ class ClientAdapter(ProviderAdapter):
     package: str
     path: str
     client_types: tuple[str, str]
+    reserved: frozenset[str]
 
     def __init__(
         self,
@@ -65,8 +66,7 @@ class ClientAdapter(ProviderAdapter):
         if client is None:
             require(self.package, self.package)
         self._client = client
-        self._owns_client = client is None
-        self._parameters = dict(parameters or {})
+        self._parameters = self._checked(parameters or {})
         self._retries = Retries(limit=max_retries)
         self._clock = clock
         self._sleep_async = sleep_async
@@ -81,7 +81,8 @@ class ClientAdapter(ProviderAdapter):
     @property
     def client(self) -> Any:
         """The vendor's client."""
-        return self._connected()._client
+        self._connected()
+        return self._client
 
     @property
     def uses_own_connections(self) -> bool:
@@ -115,6 +116,12 @@ class ClientAdapter(ProviderAdapter):
     def _wire(self) -> Wire:
         """A new run's conversation in the vendor's format."""
 
+    def _checked(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        taken = sorted(self.reserved & parameters.keys())
+        if taken:
+            raise ValueError(f"parameters cannot set {', '.join(taken)}: the prompt and the adapter decide on that")
+        return dict(parameters)
+
     def _connected(self) -> ClientLine:
         with self._lock:
             if self._line is None:
@@ -127,6 +134,12 @@ class ClientAdapter(ProviderAdapter):
         sdk = load(self.package, self.package)
         if self._client is None:
             self._client = self._from_environment(sdk)
+        if not hasattr(self._client, "default_query"):
+            raise TypeError(
+                f"client must be a client of the {self.package} package, such as {self.client_types[0]}(...), "
+                f"got {type(self._client).__module__}.{type(self._client).__name__}; an HTTP client goes into its "
+                "http_client="
+            )
         plain = tuple(getattr(sdk, name) for name in self.client_types)
         return ClientLine(self._client, sdk, self.path, plain=plain)
 

@@ -133,9 +133,7 @@ class Exchange:
                             return self._finished(piece)
                         heard = True
                         yield piece
-            if heard:
-                raise self._error(failure, phase="response", note=" after part of the answer had been streamed")
-            yield Sleep(self._pause(failure))
+            yield Sleep(self._pause(failure, heard=heard))
 
     def _drain(self) -> Listening:
         # Read to the end, so that the connection can be used again; one that stays open is dropped instead.
@@ -184,12 +182,14 @@ class Exchange:
             retryable=not shape,
         )
 
-    def _pause(self, failure: Failure) -> float:
+    def _pause(self, failure: Failure, *, heard: bool = False) -> float:
         """How long to wait before the next attempt, or the error that ends the run."""
         deadline = self._request.deadline
         left = None if deadline is None else deadline.remaining().total_seconds()
         if left is not None and left <= 0:
             raise self._late(f"the deadline passed while asking ({failure})", failure)
+        if heard:
+            raise self._error(failure, phase="response", note=" after part of the answer had been streamed")
         if not failure.retryable or self._failures >= self._retries.limit:
             raise self._error(failure)
         if failure.wait is not None and failure.wait > LONGEST_WAIT:

@@ -23,6 +23,7 @@ class OpenAIAdapter(ClientAdapter):
     default_codecs = CODECS
     package = "openai"
     path = "/responses"
+    reserved = frozenset({"model", "input", "tools", "tool_choice", "stream"})
     client_types = ("OpenAI", "AsyncOpenAI")
 
     def __init__(

@@ -77,7 +77,8 @@ class ResponsesWire(Wire):
         if self._start_of != known:
             tools = encoded_tools(request.tools[:offered], SLOT, describe)
             tools += [self._hosted(tool, request) for tool in request.hosted_tools[:hosted]]
-            head = encode({"model": self._model, "store": False, **self._parameters, **self._text(request)})
+            further = {name: value for name, value in self._parameters.items() if name != "include"}
+            head = encode({"model": self._model, "store": False, **further, **self._text(request)})
             listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
             self._start = head[:-1] + listed + b',"input":['
             self._start_of = known
