@@ -26,7 +26,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("script", ["llms.py", "cli_docs.py"])
+@pytest.mark.parametrize("script", ["llms.py", "cli_docs.py", "hosted_docs.py"])
 def test_generated_pages_are_current(script: str) -> None:
     command = [sys.executable, f"scripts/{script}", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,0 +1,215 @@
+"""The examples of the fifth spec: hosted tools, their codecs, and what comes back.
+
+Adjusted where the design settles it: a section with placeholders is `MarkdownSection[Params]`, and the markers are
+plain classes, since an empty protocol matches everything.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
+
+import pytest
+
+from tests.adapters.vendors import OPENAI, VENDORS, Vendor
+from tests.helpers.hosted_tools import OracleCodec, oracle_reply, oracle_tool, stored
+from tests.servers.turn import Raw, Turn
+from weakincentives import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.adapters.openai.codecs import CODECS
+from weakincentives.adapters.openai.codecs.web_search import OpenAIWebSearchCodec
+from weakincentives.adapters.scripted import ScriptedAdapter
+from weakincentives.prompt import (
+    HostedTool,
+    HostedToolConfig,
+    HostedToolOutput,
+    PromptValidationError,
+    SectionVisibility,
+    tool,
+)
+from weakincentives.runtime import PromptEvaluationError
+from weakincentives.session import Bus, Session
+from weakincentives.tools.web_search import (
+    Citation,
+    DomainFilter,
+    GeoHint,
+    WebSearchConfig,
+    WebSearchResult,
+    WebSearchSection,
+    web_search_tool,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+
+
+@dataclass(frozen=True)
+class Question:
+    question: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    answer: str
+
+
+def lookup() -> Prompt[Answer]:
+    task = MarkdownSection[Question](title="Task", key="task", template="Answer this question: $question")
+    prompt: Prompt[Answer] = Prompt[Answer](ns="research", key="lookup", sections=[task, WebSearchSection()])
+    return prompt.bind(Question("How is the flu season going?"))
+
+
+def test_configurations_and_outputs_are_frozen_dataclasses() -> None:
+    assert isinstance(WebSearchConfig(), HostedToolConfig)
+    assert isinstance(WebSearchResult("hi"), HostedToolOutput)
+    with pytest.raises(FrozenInstanceError):
+        WebSearchConfig().allow_live_access = False  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "Web Search"}, "Web Search"),
+        ({"name": "x" * 65}, "x" * 65),
+        ({"description": ""}, "1 to 200 ASCII characters"),
+        ({"description": "é"}, "1 to 200 ASCII characters"),
+        ({"description": "x" * 201}, "1 to 200 ASCII characters"),
+        ({"kind": ""}, "has no kind"),
+        ({"config": {"depth": 3}}, "must be an instance of a frozen dataclass, got dict"),
+        ({"config": WebSearchConfig}, "must be an instance of a frozen dataclass"),
+    ],
+)
+def test_a_hosted_tool_is_checked_when_it_is_made(fields: dict[str, Any], message: str) -> None:
+    valid = {"kind": "web_search", "name": "web", "description": "Searches.", "config": WebSearchConfig()}
+    with pytest.raises(PromptValidationError, match=message):
+        HostedTool(**{**valid, **fields})
+
+
+def test_a_basic_web_search_answers_with_citations() -> None:
+    t = '{"answer": "It is rising (who.int)."}'
+    note = {"type": "url_citation", "url": "https://who.int/flu", "title": "Flu", "start_index": 25, "end_index": 34}
+    part = {"type": "output_text", "text": t, "annotations": [note]}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+    call = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"type": "search", "query": "flu"}}
+    with OPENAI.server([Turn(items=(call, message))]) as server:
+        response = OPENAI.adapter(server).evaluate(lookup(), bus=Bus(), session=Session())
+    assert response.output == Answer("It is rising (who.int).")
+    web_result = response.hosted_outputs.get("web_search")
+    assert [f"- [{citation.title}]({citation.url})" for citation in web_result.citations] == [
+        "- [Flu](https://who.int/flu)"
+    ]
+    assert t[slice(*web_result.citations[0].span)] == "(who.int)"
+
+
+def test_a_domain_restricted_search() -> None:
+    allowed = ("pubmed.ncbi.nlm.nih.gov", "www.cdc.gov", "www.who.int")
+    section = WebSearchSection(config=WebSearchConfig(domain_filter=DomainFilter(allowed=allowed)))
+    (hosted,) = section.hosted_tools()
+    assert OpenAIWebSearchCodec().serialize(hosted) == {
+        "type": "web_search",
+        "filters": {"allowed_domains": list(allowed)},
+    }
+
+
+def test_a_geo_localized_search() -> None:
+    hint = GeoHint(country_code="GB", city="London", timezone="Europe/London")
+    (hosted,) = WebSearchSection(config=WebSearchConfig(geo_hint=hint)).hosted_tools()
+    place = {"type": "approximate", "country": "GB", "city": "London", "timezone": "Europe/London"}
+    assert OpenAIWebSearchCodec().serialize(hosted) == {"type": "web_search", "user_location": place}
+
+
+@dataclass(frozen=True)
+class Topic:
+    topic: str
+
+
+def test_a_tool_can_be_made_inline() -> None:
+    cached = web_search_tool(WebSearchConfig(allow_live_access=False), name="cached_search")
+    section = MarkdownSection[Topic](
+        title="Research", key="research", template="Find information about $topic", hosted_tools=(cached,)
+    )
+    rendered = PromptTemplate(ns="t", key="t", sections=[section]).render(Topic("tides"))
+    assert rendered.hosted_tools == (cached,)
+    assert OpenAIWebSearchCodec().serialize(cached) == {"type": "web_search", "external_web_access": False}
+
+
+@tool
+def add(a: int, b: int) -> int:
+    "Add."
+    return a + b
+
+
+def test_hosted_tools_are_collected_depth_first_from_enabled_sections() -> None:
+    def section(key: str, *children: Any, **options: Any) -> MarkdownSection[None]:
+        hosted = (oracle_tool(name=f"oracle_{key}"),)
+        return MarkdownSection(title=key, key=key, template="T.", hosted_tools=hosted, children=children, **options)
+
+    template = PromptTemplate(
+        ns="t",
+        key="t",
+        sections=[
+            section("a", section("b"), tools=(add,)),
+            section("c", enabled=lambda: False),
+            section("d", section("e"), summary="D.", visibility=SectionVisibility.SUMMARY),
+            section("f"),
+        ],
+    )
+    rendered = template.render()
+    assert [hosted.name for hosted in rendered.hosted_tools] == ["oracle_a", "oracle_b", "oracle_f"]
+    assert [offered.name for offered in rendered.tools] == ["add", "read_section"]
+
+
+def test_hosted_tools_and_tools_share_one_name_space() -> None:
+    first = MarkdownSection(title="A", key="a", template="A.", tools=(add,))
+    second = MarkdownSection(title="B", key="b", template="B.", hosted_tools=(oracle_tool(name="add"),))
+    with pytest.raises(PromptValidationError, match="'add'"):
+        PromptTemplate(ns="t", key="t", sections=[first, second])
+
+
+@pytest.mark.parametrize("name", ["read_section", "open_sections", "collapse_section"])
+def test_the_names_of_built_in_tools_are_reserved(name: str) -> None:
+    section = MarkdownSection(title="A", key="a", template="A.", hosted_tools=(oracle_tool(name=name),))
+    with pytest.raises(PromptValidationError, match=name):
+        PromptTemplate(ns="t", key="t", sections=[section])
+
+
+def test_an_adapter_has_a_registry_of_codecs() -> None:
+    with OPENAI.server([]) as server:
+        assert isinstance(OPENAI.adapter(server).hosted_tool_codecs["web_search"], OpenAIWebSearchCodec)
+    assert CODECS["web_search"].kind == "web_search"
+
+
+def test_the_openai_codec_reads_calls_and_annotations() -> None:
+    items = json.loads(stored("openai", "web_search", "normal"))["output"]
+    assert OpenAIWebSearchCodec().parse_output(items, web_search_tool()) == WebSearchResult(
+        text="Flu activity is rising in Europe (who.int).",
+        citations=(Citation("https://www.who.int/news/flu", "Influenza update", (33, 42)),),
+        source_urls=("https://www.who.int/news/flu", "https://www.cdc.gov/flu/weekly"),
+    )
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+def test_an_unsupported_kind_is_refused_before_any_request(vendor: Vendor) -> None:
+    section = MarkdownSection(title="A", key="a", template="A.", hosted_tools=(oracle_tool(),))
+    prompt = Prompt(PromptTemplate(ns="t", key="seer", sections=[section]))
+    with vendor.server([]) as server:
+        with pytest.raises(PromptEvaluationError, match="Unsupported hosted tool kind 'oracle' for") as caught:
+            vendor.adapter(server).evaluate(prompt, session=Session())
+        assert server.requests == []
+    assert (caught.value.phase, caught.value.prompt_name) == ("render", "seer")
+
+
+def test_a_round_trip_reads_a_stored_answer() -> None:
+    prompt = Prompt(PromptTemplate(ns="t", key="t", sections=[WebSearchSection()]))
+    with OPENAI.server([Raw(body=stored("openai", "web_search", "many_calls"))]) as server:
+        response = OPENAI.adapter(server).evaluate(prompt, session=Session())
+        assert server.requests[0].json["tools"] == [{"type": "web_search"}]
+    assert len(response.hosted_outputs["web_search"].citations) == 2
+
+
+def test_outputs_are_found_by_the_names_of_their_tools() -> None:
+    section = MarkdownSection(
+        title="A", key="a", template="A.", hosted_tools=(oracle_tool(name="left"), oracle_tool(name="right"))
+    )
+    prompt = Prompt(PromptTemplate(ns="t", key="t", sections=[section]))
+    adapter = ScriptedAdapter([oracle_reply("Beware.")], hosted_tool_codecs={"oracle": OracleCodec()})
+    assert list(adapter.evaluate(prompt, session=Session()).hosted_outputs) == ["left", "right"]
