@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +19,15 @@ from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer, ToolResult
 from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
-from weakincentives.runtime import Ledger, ToolInvoked, ledger_of
+from weakincentives.runtime import Ledger, ModelCalled, ToolInvoked, ledger_of
 from weakincentives.telemetry.payload import load, references, unpack
 from weakincentives.telemetry.schema import SILENT_SECONDS, open_for_reading
 from weakincentives.telemetry.turns import Turn, build_turn
 
 PAGE = 500
 _SHARED, _TEXTS = frozenset({"json"}), frozenset({"text", "texts"})
+# Most events refer to nothing, and need not be searched for it.
+_REFERENCE = re.compile(r'"\$":"(?:text|texts|json|rows)"')
 _VARIABLES = 500
 
 
@@ -166,7 +169,7 @@ class RunStore:
 
     def disclosure_events(self, run_id: str) -> list[Any]:
         """What a ledger or advice needs of a run; of an ordinary tool call no more than that it happened."""
-        kinds = "run_id = ? AND kind IN ('PromptRendered', 'ModelCalled', 'ToolsInjected', 'RunRestarted')"
+        kinds = "run_id = ? AND kind IN ('PromptRendered', 'ToolsInjected', 'RunRestarted')"
         disclosing = "run_id = ? AND kind IN ('ToolInvoked', 'Message') AND payload ->> '$.v.name' IN (?, ?, ?)"
         found = [*self._events(kinds, (run_id, -1)), *self._events(disclosing, (run_id, *sorted(RESERVED_NAMES), -1))]
         others = self._rows(
@@ -174,7 +177,16 @@ class RunStore:
             "WHERE run_id = ? AND kind = 'ToolInvoked' AND payload ->> '$.v.name' NOT IN (?, ?, ?)",
             (run_id, *sorted(RESERVED_NAMES)),
         )
+        calls = self._rows(
+            "SELECT seq, payload ->> '$.v.model', payload ->> '$.v.usage.v.input_tokens', "
+            "payload ->> '$.v.usage.v.output_tokens', payload ->> '$.v.usage.v.cached_tokens', "
+            "payload ->> '$.v.usage.v.reasoning_tokens' FROM events WHERE run_id = ? AND kind = 'ModelCalled'",
+            (run_id,),
+        )
         events = [(recorded.seq, recorded.event) for recorded in found]
+        events += [
+            (seq, ModelCalled(run_id, "", "", model, 0, TokenUsage(*usage), "end", 0)) for seq, model, *usage in calls
+        ]
         events += [
             (seq, ToolInvoked(name=name, params=None, result=ToolResult(), call_id="", section_key=key))
             for seq, name, key in others
@@ -197,13 +209,15 @@ class RunStore:
         rows = self._rows(
             f"SELECT run_id, seq, kind, time, turn, payload FROM events WHERE {where} ORDER BY seq LIMIT ?", values
         )
-        packed = [msgspec.json.decode(row[-1]) for row in rows]
+        decoded = [msgspec.json.decode(row[-1]) for row in rows]
+        referring = [_REFERENCE.search(row[-1]) is not None for row in rows]
+        packed = [data for data, refers in zip(decoded, referring, strict=True) if refers]
         texts = self._texts({key for data in packed for key in references(data, _SHARED)})
         packed += [msgspec.json.decode(text) for text in texts.values()]
         texts |= self._texts({key for data in packed for key in references(data, _TEXTS)})
         return tuple(
-            RecordedEvent(run_id, seq, kind, at, turn, load(unpack(data, texts)))
-            for (run_id, seq, kind, at, turn, _), data in zip(rows, packed, strict=False)
+            RecordedEvent(run_id, seq, kind, at, turn, load(unpack(data, texts) if refers else data))
+            for (run_id, seq, kind, at, turn, _), data, refers in zip(rows, decoded, referring, strict=True)
         )
 
     def _texts(self, keys: Iterable[str]) -> dict[str, str]:
