@@ -60,6 +60,7 @@ def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("needs Chromium: apt-get install chromium")
+    playwright.expect.set_options(timeout=10_000)
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=chromium, args=FLAGS)
         yield launched
@@ -71,7 +72,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Opens addresses; at the end of the test no page may have complained."""
     complaints: list[str] = []
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(8_000)
+    context.set_default_timeout(10_000)
 
     def opened(url: str, **options: Any) -> Page:
         page = context.new_page()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
@@ -153,11 +154,7 @@ class Documents:
         }
 
     def _run(self, run: RunSummary) -> dict[str, Any]:
-        marks = ", ".join("?" * len(timeline.KINDS))
-        events = self.store.events_where(
-            f"run_id = ? AND (kind IN ({marks}) OR kind = 'ToolInvoked' AND payload -> '$.v.disclosure' <> 'null')",
-            (run.run_id, *timeline.KINDS),
-        )
+        events = self._disclosure(run.run_id)
         book = self.store.ledger(run.run_id)
         steps = timeline.steps(events)
         self._add_words(run.run_id, steps)
@@ -169,6 +166,26 @@ class Documents:
             "ledger": _ledger(book),
             "answer": self._answer(run.run_id),
         }
+
+    def _disclosure(self, run_id: str) -> list[RecordedEvent]:
+        """What changed the tree, and after each change the call of the model that first had it."""
+        marks = ", ".join("?" * len(timeline.KINDS))
+        changes = self.store.events_where(
+            f"run_id = ? AND (kind IN ({marks}) OR kind = 'ToolInvoked' AND payload -> '$.v.disclosure' <> 'null')",
+            (run_id, *timeline.KINDS),
+        )
+        calls: list[int] = []
+        for change in changes:
+            if not calls or calls[-1] < change.seq:
+                ((seq,),) = self.store.query(
+                    "SELECT min(seq) FROM events WHERE run_id = ? AND kind = 'ModelCalled' AND seq > ?",
+                    (run_id, change.seq),
+                )
+                if seq is None:
+                    break
+                calls.append(seq)
+        called = (one for at in range(0, len(calls), 500) for one in self._numbered(run_id, calls[at : at + 500]))
+        return sorted([*changes, *called], key=attrgetter("seq"))
 
     def _add_words(self, run_id: str, steps: list[dict[str, Any]]) -> None:
         """What the model said when it opened something, where it gave no reason."""

@@ -22,10 +22,9 @@ from weakincentives.runtime.events import (
 from weakincentives.telemetry import RecordedEvent
 from weakincentives.telemetry.turns import sections_at
 
-# Besides the tool calls that disclose something.
+# Changes of the tree, besides the tool calls that ask for some.
 KINDS = (
     "PromptRendered",
-    "ModelCalled",
     "ToolsInjected",
     "ToolsWithdrawn",
     "RunRestarted",

@@ -27,10 +27,10 @@ export function Run() {
   const running = loaded.document?.run.status === "running";
   // A run that has ended does not change, so news from other runs is not for it.
   useEffect(() => {
-    if (loaded.document && !running) return undefined;
+    if (loaded.loading || version === changes.value || (loaded.document && !running)) return undefined;
     const timer = setTimeout(() => setVersion(changes.value), 150);
     return () => clearTimeout(timer);
-  }, [changes.value, running]);
+  }, [changes.value, loaded.loading, running]);
   return html`<${Shown} of=${loaded}>${(whole) => html`<${Whole} whole=${whole} />`}<//>`;
 }
 

@@ -1,0 +1,200 @@
+"""The viewer in a real browser, as a person uses it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from weakincentives.viewer import export_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from weakincentives.viewer import Viewer
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
+)
+expect = playwright.expect
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def newest(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> Page:
+    """The page of the newest run at its first turn."""
+    page: Page = open_page(f"{viewer.url}#/run/{run_ids[0]}")
+    expect(page.locator(".nodes .node")).to_have_count(14)
+    return page
+
+
+def at_turn(page: Page, n: int) -> None:
+    expect(page.get_by_label("Turn", exact=True)).to_have_value(str(n))
+    expect(page).to_have_url(re.compile(f"/turn/{n}"))
+
+
+def test_the_list_leads_to_a_run(viewer: Viewer, open_page: Open) -> None:
+    page = open_page(viewer.url)
+    expect(page.locator("a.run-row")).to_have_count(3)
+    expect(page.locator("a.run-row").last).to_contain_text("The provider answered 529 three times")
+    page.get_by_role("button", name="Failed").click()
+    expect(page.locator("a.run-row")).to_have_count(1)
+    page.get_by_role("button", name="All").click()
+    page.get_by_label("Filter runs").fill("sonnet")
+    expect(page.locator("a.run-row")).to_have_count(1)
+    page.locator("a.run-row").click()
+    expect(page.locator("h1")).to_have_text("on-call")
+    expect(page.locator(".facts")).to_contain_text("claude-sonnet-4-5")
+
+
+def test_scrubbing_shows_each_turn_as_it_was(newest: Page) -> None:
+    page = newest
+    at_turn(page, 1)
+    logs = page.locator('.node[data-section="logs"]')
+    expect(logs).to_have_class(re.compile("summary"))
+    page.get_by_label("Next turn").click()
+    at_turn(page, 2)
+    expect(logs).to_have_class(re.compile("full"))
+    expect(page.locator(".message.tools_added")).to_contain_text("search_logs")
+    page.locator(".turns .turn").nth(4).click()
+    at_turn(page, 5)
+    expect(page.locator(".call.failed")).to_contain_text("rolled back")
+    expect(page.locator(".call.failed")).to_contain_text("Refused: 2026.11.15-1")
+    page.get_by_label("Turn", exact=True).fill("9")
+    page.keyboard.press("Enter")
+    at_turn(page, 9)
+    expect(page.locator(".reply")).to_contain_text("defeats the index")
+
+
+def test_a_section_and_its_text_point_at_each_other(newest: Page) -> None:
+    page = newest
+    page.locator('.node[data-section="deployments"] .label').click()
+    expect(page.locator(".piece.selected")).to_contain_text("## 4. Deployments")
+    expect(page.locator(".details")).to_contain_text("summary, as declared")
+    expect(page).to_have_url(re.compile("section=deployments"))
+    page.locator('.piece[data-section="escalation"]').click()
+    expect(page.locator(".node.selected .label")).to_have_text("Escalation")
+    expect(page.locator(".node.selected .details")).to_contain_text("escalation")
+
+
+def test_the_tree_folds_and_unfolds(newest: Page) -> None:
+    page = newest
+    page.get_by_role("button", name="Fold", exact=True).click()
+    expect(page.locator(".nodes .node")).to_have_count(11)
+    page.get_by_role("button", name="Unfold").click()
+    expect(page.locator(".nodes .node")).to_have_count(14)
+
+
+def test_everything_has_a_key(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
+    page = open_page(viewer.url)
+    expect(page.locator("a.run-row")).to_have_count(3)
+    page.keyboard.press("j")
+    expect(page.locator("a.run-row.selected")).to_contain_text(run_ids[0])
+    page.keyboard.press("Enter")
+    at_turn(page, 1)
+    page.keyboard.press("j")
+    at_turn(page, 2)
+    page.keyboard.press("ArrowRight")
+    at_turn(page, 3)
+    page.keyboard.press("k")
+    at_turn(page, 2)
+    page.keyboard.press("End")
+    at_turn(page, 9)
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".node.selected .label")).to_have_text("Role")
+    page.keyboard.press("Escape")
+    expect(page.locator(".node.selected")).to_have_count(0)
+    page.keyboard.press("?")
+    expect(page.locator("dialog[open]")).to_contain_text("next and previous turn")
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    page.keyboard.press("d")
+    expect(page.locator("h1")).to_have_text("Compare")
+    page.keyboard.press("/")
+    page.keyboard.type("coupons query")
+    page.keyboard.press("Enter")
+    expect(page.locator(".hit").first).to_contain_text("coupons query")
+
+
+def test_two_turns_of_a_run_are_compared(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
+    page = open_page(f"{viewer.url}#/compare?a={run_ids[0]}:3&b={run_ids[0]}:4")
+    expect(page.get_by_label("Sections")).to_contain_text("deployments")
+    expect(page.get_by_label("Tools", exact=True)).to_contain_text("+ roll_back")
+    expect(page.get_by_label("Prompt", exact=True)).to_contain_text("the same, to the letter")
+    expect(page.get_by_label("Conversation").locator(".line.new").first).to_contain_text("Pool exhausted")
+
+
+def test_turns_of_two_runs_are_compared(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
+    page = open_page(f"{viewer.url}#/compare")
+    expect(page.locator(".empty")).to_contain_text("Choose two turns")
+    page.get_by_label("Run before").select_option(run_ids[0])
+    page.get_by_label("Run after").select_option(run_ids[1])
+    page.get_by_label("Turn after").fill("2")
+    page.keyboard.press("Enter")
+    prompt = page.get_by_label("Prompt", exact=True)
+    expect(prompt.locator(".line.gone").first).to_contain_text("How to search the logs")
+    expect(prompt.locator(".line.new").first).to_contain_text("Logs are kept for 14 days")
+
+
+def test_search_leads_to_the_place_and_marks_it(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
+    page = open_page(f"{viewer.url}#/run/{run_ids[0]}")
+    page.get_by_label("Search everything").fill("Name the version to go back to")
+    page.keyboard.press("Enter")
+    expect(page.locator(".hit")).to_have_count(1)
+    page.locator(".hit").click()
+    at_turn(page, 5)
+    expect(page.locator(".call mark")).to_have_text("Name the version to go back to")
+
+
+def test_disclosure_ledger_and_report_have_pages(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
+    page = open_page(f"{viewer.url}#/run/{run_ids[1]}/disclosure")
+    expect(page.locator(".steps-list li").first).to_contain_text("Find the first error after 09:12.")
+    expect(page.locator(".steps-list li").first).to_contain_text("restart")
+    page.keyboard.press("3")
+    expect(page.locator(".tiles")).to_contain_text("Full prompt would send")
+    expect(page.locator(".chart .stroke")).to_have_count(3)
+    page.get_by_role("link", name="Report").click()
+    expect(page.locator(".sheet.report")).to_contain_text("always opened")
+
+
+def test_dark_is_the_systems_choice_until_the_reader_chooses(viewer: Viewer, open_page: Open) -> None:
+    page = open_page(viewer.url)
+    page.emulate_media(color_scheme="dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(background) == "rgb(18, 18, 20)"
+    page.get_by_label("Light or dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    assert page.evaluate(background) == "rgb(246, 246, 244)"
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (900, 700)])
+@pytest.mark.parametrize("place", ["", "turn/4", "disclosure", "ledger", "events?event=3"])
+def test_no_page_is_wider_than_the_window(
+    viewer: Viewer, run_ids: Sequence[str], open_page: Open, place: str, size: tuple[int, int]
+) -> None:
+    page = open_page(f"{viewer.url}#/run/{run_ids[0]}/{place}" if place else viewer.url)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    expect(page.locator("main .page")).to_be_visible()
+    page.wait_for_load_state("networkidle") if place == "" else expect(page.locator(".facts")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_an_exported_run_opens_from_disk(runs: Path, run_ids: Sequence[str], open_page: Open, tmp_path: Path) -> None:
+    file = tmp_path / "run.html"
+    file.write_text(export_run(runs, run_ids[0]), encoding="utf-8")
+    page = open_page(file.as_uri())
+    expect(page.locator(".nodes .node")).to_have_count(14)
+    page.keyboard.press("j")
+    at_turn(page, 2)
+    expect(page.locator(".message.tools_added")).to_contain_text("search_logs")
+    page.keyboard.press("d")
+    expect(page.get_by_label("Tools", exact=True)).to_contain_text("+ search_logs")
+    page.get_by_label("Search everything").fill("smallest reversible")
+    page.keyboard.press("Enter")
+    expect(page.locator(".hit").first).to_contain_text("smallest reversible")
+    page.goto(f"{file.as_uri()}#/run/{run_ids[0]}/events?event=6")
+    expect(page.get_by_label("Event")).to_contain_text("read_section")

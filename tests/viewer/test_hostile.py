@@ -1,0 +1,69 @@
+"""Texts that try to become something else, in the browser and in an exported file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.viewer.hostile import IMAGE, SCRIPT, record_hostile_run
+from weakincentives.telemetry import RunStore
+from weakincentives.viewer import Viewer, export_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
+)
+expect = playwright.expect
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    path = tmp_path_factory.mktemp("hostile") / "runs.db"
+    record_hostile_run(path)
+    with RunStore(path) as store:
+        return path, store.list_runs()[0].run_id
+
+
+def look_at_everything(page: Page, base: str, run_id: str) -> None:
+    expect(page.locator(".piece").first).to_contain_text(SCRIPT)
+    expect(page.locator(".piece").first).to_contain_text(IMAGE)
+    expect(page.locator(".piece").first).to_contain_text("␛[31mred␛[0m␇␀")
+    expect(page.locator(".piece").first).to_contain_text("user⟨U+202E⟩gnp.exe")
+    expect(page.locator(".reply")).to_contain_text("half a pair: \ufffd")
+    expect(page.locator(".call")).to_contain_text(SCRIPT)
+    assert len(page.locator(".piece").nth(1).inner_text()) < 10_000
+    page.locator(".piece").nth(1).locator(".more").click()
+    expect(page.locator(".piece").nth(1)).to_contain_text("more)")
+    for place in (f"run/{run_id}/turn/2", f"run/{run_id}/events?event=1", f"compare?a={run_id}:1&b={run_id}:2"):
+        page.goto(f"{base}#/{place}")
+        expect(page.locator("main .page")).to_be_visible()
+        expect(page.locator("main .text").first).to_be_visible()
+    page.goto(f"{base}#/search?q=onerror")
+    expect(page.locator(".hit").first).to_contain_text("onerror")
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("main img, main script, main b, main iframe").count() == 0
+
+
+def test_hostile_texts_stay_texts(hostile: tuple[Path, str], open_page: Callable[..., Any]) -> None:
+    path, run_id = hostile
+    with Viewer(path, port=0) as viewer:
+        page = open_page(f"{viewer.url}#/run/{run_id}/turn/1")
+        look_at_everything(page, viewer.url, run_id)
+        page.goto(viewer.url)
+        expect(page.locator("a.run-row")).to_contain_text(SCRIPT)
+        page.close()
+
+
+def test_hostile_texts_stay_texts_in_an_exported_file(
+    hostile: tuple[Path, str], open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    path, run_id = hostile
+    file = tmp_path / "run.html"
+    file.write_text(export_run(path, run_id), encoding="utf-8")
+    page = open_page(f"{file.as_uri()}#/run/{run_id}/turn/1")
+    look_at_everything(page, file.as_uri(), run_id)
