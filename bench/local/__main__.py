@@ -17,12 +17,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--ranker", help="a GGUF embedding model instead of the default one")
     parser.add_argument("--set", choices=SETS, action="append", help="which questions (default: all sets)")
     parser.add_argument("--limit", type=int, help="only the first so many questions are asked")
-    parser.add_argument("--verbose", action="store_true", help="show every question that went wrong")
+    parser.add_argument("--verbose", action="store_true", help="tell every question on stderr")
     parser.add_argument("--schemas", type=int, metavar="N", help="instead: N runs with random tools and outputs")
     arguments = parser.parse_args(argv)
-    with LocalAdapter(arguments.model, replies=arguments.replies, ranker=arguments.ranker) as adapter:
-        if arguments.schemas:
+    if arguments.schemas:
+        with LocalAdapter(arguments.model, replies="compose", max_calls=1) as adapter:
             return run_schemas(adapter, arguments.schemas)
+    with LocalAdapter(arguments.model, replies=arguments.replies, ranker=arguments.ranker) as adapter:
         print(f"{adapter.model}, {type(adapter.replier).__name__.lower()}, ranked by {adapter.relevance.name}\n")
         print("| questions | right section first | needed fact in the answer | tokens sent | all open | seconds |")
         print("|---|---|---|---|---|---|", flush=True)
@@ -42,9 +43,10 @@ def line(name: str, result: Result) -> str:
 
 
 def report(outcome: Outcome) -> None:
-    if not (outcome.section and outcome.fact):
-        print(f"{outcome.question}\n  opened {outcome.opened}, wanted {outcome.wanted}; called {outcome.called}")
-        print(f"  {outcome.answer}", file=sys.stdout, flush=True)
+    verdict = f"{'right' if outcome.section else 'wrong'} section, {'with' if outcome.fact else 'without'} the fact"
+    print(f"{outcome.question}  ({verdict}, {outcome.seconds:.1f} s)", file=sys.stderr)
+    print(f"  opened {outcome.opened}, wanted {outcome.wanted}; called {outcome.called}", file=sys.stderr)
+    print(f"  {outcome.answer}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

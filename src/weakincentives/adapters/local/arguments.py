@@ -71,7 +71,9 @@ def _find(node: Mapping[str, Any], question: str, taken: list[tuple[int, int]]) 
     if node.get("type") in ("number", "integer"):
         for found in _NUMBER.finditer(question):
             text = found[0].replace(",", ".")
-            if any(start < found.end() and found.start() < end for start, end in taken) or (node["type"] == "integer" and "." in text):
+            if any(start < found.end() and found.start() < end for start, end in taken) or (
+                node["type"] == "integer" and "." in text
+            ):
                 continue
             taken.append(found.span())
             return True, int(text) if "." not in text else float(text)

@@ -12,22 +12,22 @@ from weakincentives.adapters.local.engine import Engine
 from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 
-MAX_CALLS = 16
 _LEAD = '{"answer":"'
 
 
 class Composer:
     """Decodes one reply: a call or an answer, as one piece of JSON."""
 
-    def __init__(self, engine: Engine, max_tokens: int) -> None:
+    def __init__(self, engine: Engine, max_tokens: int, max_calls: int) -> None:
         self._engine = engine
         self._max_tokens = max_tokens
+        self._max_calls = max_calls
 
     def reply(self, request: ModelRequest, outlook: Outlook, watch: Watch, heard: Hear) -> ModelReply:
         keys = [choice.key for choice in outlook.choices]
         usable = [tool for tool in outlook.tools if keys or tool.name not in OPENING_TOOLS]
         # A model that calls tools without end is made to answer.
-        tools = usable if len(outlook.calls) < MAX_CALLS else []
+        tools = usable if len(outlook.calls) < self._max_calls else []
         messages = chat(request)
         if not tools and request.output is None and not request.tools:
             written = write(self._engine, messages, watch, heard=heard, max_tokens=self._max_tokens)
@@ -65,8 +65,7 @@ class AnswerText:
             return
         body = self._raw[len(_LEAD) :]
         end = _closing_quote(body)
-        safe = body[:end] if end is not None else body[: _complete(body)]
-        text: Any = json.loads(f'"{safe}"')
+        text = _readable(body[:end])
         if len(text) > self._told:
             self._heard(text[self._told :])
             self._told = len(text)
@@ -84,15 +83,16 @@ def _closing_quote(body: str) -> int | None:
     return None
 
 
-def _complete(body: str) -> int:
-    """How much of an unfinished JSON string can be read: not a half escape, not half a surrogate pair."""
-    for start in range(max(0, len(body) - 12), len(body)):
-        if body[start] == "\\" and (start == 0 or body[start - 1] != "\\"):
-            try:
-                json.loads(f'"{body[start:]}"').encode()
-            except ValueError:
-                return start
-    return len(body)
+def _readable(body: str) -> str:
+    """What an unfinished JSON string says so far: not a half escape, not half a surrogate pair."""
+    for cut in range(len(body), max(-1, len(body) - 12), -1):
+        try:
+            text: str = json.loads(f'"{body[:cut]}"')
+            text.encode()
+            return text
+        except ValueError:
+            continue
+    return ""
 
 
 def _reply(text: str, calls: tuple[ToolCall, ...], usage: Any, whole: bool) -> ModelReply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,7 +89,8 @@ def write(
         "stream_options": {"include_usage": True},
     }
     if schema is not None:
-        request["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
+        # Not `response_format`: for most chat templates that goes to a weaker engine, which lets numbers run on.
+        request["grammar"] = f"%llguidance {{}}\nstart: %json {json.dumps(schema)}"
     else:
         request["repeat_penalty"] = 1.1
     try:

@@ -158,10 +158,8 @@ class Quoter:
         return _said(written.text, written, sent)
 
     def _quoted(self, results: Sequence[str], found: Sequence[Ranked], heard: Hear) -> str:
-        """What tools returned, then the best sentences that were read: several, or one beside a result."""
-        left = 1 if results else QUOTES
-        fitting = [ranked.value for ranked in found[:left] if not results or ranked.score >= self._relevance.enough]
-        quotes = [_ended(quote) for quote in dict.fromkeys([*results, *fitting])]
+        """What tools returned; where none was called, the sentences that fit best."""
+        quotes = [_ended(quote) for quote in results or [ranked.value for ranked in found[:QUOTES]]]
         for index, quote in enumerate(quotes):
             heard(f" {quote}" if index else quote)
         return " ".join(quotes)

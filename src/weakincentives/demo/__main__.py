@@ -1,0 +1,92 @@
+"""`python -m weakincentives.demo [QUESTION | NUMBER]`: the support desk on the embedded model."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from weakincentives.demo.desk import QUESTIONS
+
+RECORD = "demo.db"
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    if arguments.list:
+        for number, question in enumerate(QUESTIONS, start=1):
+            print(f"{number}  {question}")
+        return 0
+    from weakincentives.adapters.local import LocalAdapter
+    from weakincentives.demo.screen import Screen
+    from weakincentives.demo.show import Show
+    from weakincentives.errors import WinkError
+
+    screen = Screen()
+    recorder = recording(None if arguments.no_record else arguments.record)
+    try:
+        with LocalAdapter(arguments.model) as adapter, recorder:
+            show = Show(adapter, screen)
+            for index, question in enumerate(chosen(arguments.question)):
+                if index:
+                    screen.blank()
+                show.ask(question)
+    except (ImportError, OSError, WinkError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    screen.blank()
+    for label, command in following(arguments.record if not isinstance(recorder, nullcontext) else None):
+        screen.say(label, command)
+    return 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="./run", description="Ask the demo's support desk; everything runs on this machine."
+    )
+    parser.add_argument("question", nargs="*", help="a question of your own, or numbers of --list (default: 1)")
+    parser.add_argument("--list", action="store_true", help="print the questions to choose from")
+    parser.add_argument("--model", metavar="FILE.gguf", help="another model [WINK_LOCAL_MODEL]")
+    parser.add_argument(
+        "--record", metavar="FILE", default=RECORD, help=f"where the run is recorded (default: {RECORD})"
+    )
+    parser.add_argument("--no-record", action="store_true", help="record nothing")
+    return parser.parse_args(argv)
+
+
+def chosen(words: list[str]) -> list[str]:
+    """The questions by number, or the words as one question."""
+    if not words:
+        return [QUESTIONS[0]]
+    if all(word.isdigit() and 1 <= int(word) <= len(QUESTIONS) for word in words):
+        return [QUESTIONS[int(word) - 1] for word in words]
+    return [" ".join(words)]
+
+
+def recording(file: str | None) -> AbstractContextManager[Any]:
+    """A recorder for the file, or nothing where no file can be written."""
+    if file is None:
+        return nullcontext()
+    from weakincentives.telemetry import record
+
+    try:
+        with Path(file).open("ab"):
+            return record(file)
+    except OSError:
+        return nullcontext()
+
+
+def following(file: str | None) -> list[tuple[str, str]]:
+    """Two commands to go on with."""
+    wink = "wink" if shutil.which("wink") else ".venv/bin/wink"
+    if not Path(wink).exists() and wink != "wink":
+        wink = f"{sys.executable} -m weakincentives.cli"
+    look = [("next", f"{wink} runs show {file}    what was seen, opened and called, turn by turn")] if file else []
+    return [*look, ("" if look else "next", './run "your own question"    or ./run --list')]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""The local adapter with the real embedded model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from weakincentives.adapters.local import LocalAdapter
+from weakincentives.adapters.local.chat import chat
+from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.limits import Deadline
+from weakincentives.prompt import (
+    MarkdownSection,
+    OpenOrRead,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime import MainLoop, Message, ModelCalled, ModelRequest, ToolInvoked, ToolsInjected
+from weakincentives.runtime.drivers import Completed, TextDelta
+from weakincentives.session import Session
+
+SUMMARY = SectionVisibility.SUMMARY
+SIZES = "A medium shirt has a chest of 100 centimetres. Socks come in two sizes."
+OPENING = "The shop opens at nine in the morning. It closes at six in the evening."
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Weigh:
+    parcel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    mood: Literal["good", "bad"]
+    score: int
+
+
+def weigh(params: Weigh, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult(f"Parcel {params.parcel} weighs 7 kilograms.")
+
+
+def shop(question: str, **options: object) -> Prompt[None]:
+    scales = Tool[Weigh, None](name="weigh", description="Weigh a parcel.", handler=weigh, read_only=True)
+    scales = scales.with_descriptions(None, {"parcel": "The parcel, such as PK-12."})
+    sections = [
+        MarkdownSection(title="Sizes", key="sizes", template=SIZES, summary="Clothing sizes.", visibility=SUMMARY),
+        MarkdownSection(title="Hours", key="hours", template=OPENING, summary="Opening hours.", visibility=SUMMARY),
+        MarkdownSection(
+            title="Parcels",
+            key="parcels",
+            template="Parcels are weighed before they leave.",
+            summary="Weight of a parcel.",
+            visibility=SUMMARY,
+            tools=[scales],
+        ),
+        MarkdownSection[Asked](title="Question", key="question", template="${text}"),
+    ]
+    return Prompt(PromptTemplate(ns="test", key="shop", sections=sections, **options)).bind(Asked(question))
+
+
+def story() -> Prompt[None]:
+    return Prompt(ns="test", key="story", sections=[MarkdownSection(title="Task", key="t", template="Tell a story.")])
+
+
+def opened(session: Session) -> list[str]:
+    return [call.params.section_key for call in session[ToolInvoked].all() if call.name == "read_section"]
+
+
+def test_the_section_that_fits_is_opened_and_quoted(ranked: LocalAdapter) -> None:
+    session = Session()
+    response = ranked.evaluate(shop("When do you close in the evening?"), session=session)
+    assert opened(session)[0] == "hours"
+    assert "six in the evening" in response.text
+
+
+def test_a_tool_appears_with_its_section_and_gets_what_the_question_says(ranked: LocalAdapter) -> None:
+    session = Session()
+    response = ranked.evaluate(shop("What is the weight of parcel PK-77?"), session=session)
+    assert session[ToolsInjected].latest().tool_names == ("weigh",)
+    assert response.text == "Parcel PK-77 weighs 7 kilograms."
+
+
+def test_a_tool_is_not_called_without_the_code_it_needs(ranked: LocalAdapter) -> None:
+    session = Session()
+    ranked.evaluate(shop("What is the weight of my parcel?"), session=session)
+    assert "weigh" not in [call.name for call in session[ToolInvoked].all()]
+
+
+def test_it_works_with_strategies_that_restart(ranked: LocalAdapter) -> None:
+    prompt = shop("What is the weight of parcel PK-77?", disclosure=OpenOrRead())
+    response = MainLoop().execute(prompt, session=Session(), adapter=ranked)
+    assert response.text == "Parcel PK-77 weighs 7 kilograms."
+
+
+def test_a_stream_tells_the_text_of_the_response(ranked: LocalAdapter) -> None:
+    events = list(ranked.stream(shop("When do you open?"), session=Session()))
+    text = "".join(event.text for event in events if isinstance(event, TextDelta))
+    assert isinstance(events[-1], Completed)
+    assert text == events[-1].response.text != ""
+
+
+async def test_the_async_forms_say_the_same(ranked: LocalAdapter) -> None:
+    question = "When do you open?"
+    response = await ranked.evaluate_async(shop(question), session=Session())
+    streamed = [event async for event in ranked.stream_async(shop(question), session=Session())]
+    assert response.text == streamed[-1].response.text == ranked.evaluate(shop(question), session=Session()).text
+
+
+def test_usage_is_what_the_model_counts(local: LocalAdapter) -> None:
+    session = Session()
+    local.evaluate(shop("When do you open?"), session=session)
+    called = session[ModelCalled].latest()
+    messages = session[Message].all()[: called.messages]
+    tools = shop("").template.rendered(shop("When do you open?").view()).tools
+    request = ModelRequest("shop", messages, tools=tools, initial_tools=len(tools))
+    assert called.usage.input_tokens == local.engine.count_chat(chat(request))
+
+
+def test_structured_output_always_parses(local: LocalAdapter) -> None:
+    prompt = Prompt[Verdict](
+        ns="test", key="verdict", sections=[MarkdownSection(title="Task", key="t", template="Judge: I like it.")]
+    )
+    output = local.evaluate(prompt, session=Session()).output
+    assert isinstance(output, Verdict) and output.mood in ("good", "bad")
+
+
+def test_a_conversation_that_does_not_fit_is_refused_before_decoding(local: LocalAdapter) -> None:
+    with (
+        LocalAdapter(context=256) as small,
+        pytest.raises(PromptEvaluationError, match=r"has [\d,]+ tokens, .* room for 256") as caught,
+    ):
+        small.evaluate(shop("When? " * 300), session=Session())
+    assert caught.value.phase == "request"
+
+
+def test_a_deadline_stops_decoding(local: LocalAdapter) -> None:
+    with pytest.raises(DeadlineExceededError, match="local model"):
+        local.evaluate(story(), session=Session(), deadline=Deadline.after(0.2))
+
+
+def test_a_stream_that_nobody_reads_any_more_stops(local: LocalAdapter) -> None:
+    stream = local.stream(story(), session=Session())
+    assert isinstance(next(stream), TextDelta)
+    stream.close()
+    assert local.engine.count("still here") > 0
+
+
+def test_adapters_with_the_same_file_share_one_model(local: LocalAdapter) -> None:
+    with LocalAdapter() as other:
+        assert other.engine is local.engine
+    assert local.engine.count("still here") > 0
+
+
+def test_an_unknown_file_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match=r"'nowhere\.gguf'.*GGUF"):
+        LocalAdapter("nowhere.gguf")
+
+
+@pytest.mark.slow
+def test_another_process_works_beside_this_one_and_ends_cleanly(local: LocalAdapter) -> None:
+    program = (
+        "from weakincentives.adapters.local import LocalAdapter\nprint(LocalAdapter().engine.count('one two three'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) == local.engine.count("one two three")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1002))
+def test_random_schemas_give_valid_calls_and_answers(local: LocalAdapter, seed: int) -> None:
+    from bench.local.schemas import random_run
+
+    with LocalAdapter(replies="compose", max_calls=1) as composing:
+        run = random_run(composing, seed)
+    assert (run.invalid, run.problem) == (0, "")
+    assert run.answer is not None

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from weakincentives.adapters.local.arguments import Grounding, ground
+from weakincentives.prompt import Tool, ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Refund:
+    order: Annotated[str, "The order, such as FH-20417."]
+    amount: float
+    reason: Literal["damaged", "lost"]
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    words: str
+
+
+def tool(params: type) -> Tool[Any, Any]:
+    return Tool(name="tool", description="A tool.", handler=lambda p, *, context: ToolResult(), params_type=params)
+
+
+def test_codes_numbers_and_named_values_are_copied() -> None:
+    found = ground(tool(Refund), "Refund 20,50 euros for FH-20391, it was damaged")
+    assert found == Grounding({"order": "FH-20391", "amount": 20.5, "reason": "damaged", "note": None}, missing=())
+
+
+def test_a_code_that_is_not_there_is_not_made_up() -> None:
+    assert ground(tool(Refund), "Refund 20 euros, it was damaged") is None
+
+
+def test_digits_of_a_code_are_no_number() -> None:
+    assert ground(tool(Refund), "Refund FH-20391, it was damaged") is None
+
+
+def test_free_text_is_left_to_the_model() -> None:
+    assert ground(tool(Search), "Where are the socks?") == Grounding({}, missing=("words",))

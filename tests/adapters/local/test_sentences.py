@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from weakincentives.adapters.local.lexical import bm25
+from weakincentives.adapters.local.sentences import clauses, sentences
+
+
+def test_prose_is_cut_at_sentences_and_wrapped_lines_are_joined() -> None:
+    assert sentences("# Title\n\nFirst one costs 4.90 euros. Second\nline.") == [
+        "First one costs 4.90 euros.",
+        "Second line.",
+    ]
+
+
+def test_table_rows_carry_their_headers() -> None:
+    assert sentences("| plant | days |\n|---|---|\n| basil | 5 |\n| mint | 7 |") == [
+        "plant: basil; days: 5",
+        "plant: mint; days: 7",
+    ]
+
+
+def test_list_items_stand_by_themselves() -> None:
+    assert sentences("Steps:\n- Unplug it.\n- Wait.\n2. Start.") == ["Steps:", "Unplug it.", "Wait.", "Start."]
+
+
+def test_our_own_notes_are_left_out() -> None:
+    assert sentences("Text.\n\n[Tools now available: lookup.]\n\n---\n[This section is summarized. Read it.]") == [
+        "Text."
+    ]
+
+
+def test_a_summary_is_also_looked_at_in_pieces() -> None:
+    assert clauses("Pump", "Noise, weak flow.") == ["Pump. Noise, weak flow.", "Pump: Noise", "Pump: weak flow"]
+
+
+def test_rare_shared_words_count_most() -> None:
+    scores = bm25("pump noise", ["The pump hums.", "The pump makes noise.", "Delivery times."])
+    assert scores[1] > scores[0] > scores[2] == 0
