@@ -175,6 +175,12 @@ def test_prices_are_off_by_default_and_say_tokens_and_tools() -> None:
     assert ", 1 tool.]" in priced
 
 
+def test_prices_do_not_hide_the_tool_that_closes_sections() -> None:
+    priced = desk(show_prices=True, allow_collapse=True, tokenizer=EstimatedTokens())
+    plain = desk(allow_collapse=True)
+    assert [tool.name for tool in priced.render().tools] == [tool.name for tool in plain.render().tools]
+
+
 def test_a_token_budget_opens_what_fits_the_cheapest_first() -> None:
     tokenizer = EstimatedTokens()
     sections = [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
 from weakincentives.prompt import (
+    ClearVisibilityOverride,
+    CollapseSection,
     MarkdownSection,
     Prompt,
     PromptRenderError,
@@ -235,3 +237,59 @@ def test_a_prompt_can_declare_its_template_in_place() -> None:
 def test_a_template_and_a_declaration_together_are_refused() -> None:
     with pytest.raises(PromptValidationError, match="not both"):
         Prompt(template(text("a")), ns="x")
+
+
+class SummaryTemplate(PromptTemplate[Summary]):
+    pass
+
+
+class SummaryPrompt(Prompt[Summary]):
+    pass
+
+
+def test_an_output_type_is_inherited_by_subclasses() -> None:
+    assert SummaryTemplate(ns="a", key="b").render().output_type is Summary
+    assert SummaryPrompt(ns="a", key="b").render().output_type is Summary
+
+
+def test_visibility_may_be_given_by_its_word() -> None:
+    tree, session = template(text("a", summary="short", visibility=SUMMARY)), Session()
+    assert tree.render(visibility_overrides={("a",): "full"}).visibility == {("a",): FULL}
+    session.dispatch(SetVisibilityOverride(["a"], "full"))
+    assert tree.render(session=session).visibility == {("a",): FULL}
+
+
+def test_what_is_no_visibility_or_no_path_is_refused() -> None:
+    with pytest.raises(PromptValidationError, match="None is no visibility"):
+        template(text("a")).render(visibility_overrides={("a",): None})
+    with pytest.raises(PromptValidationError, match="'open' is no visibility"):
+        SetVisibilityOverride(("a",), "open")
+    for event in (ClearVisibilityOverride, CollapseSection, lambda path: SetVisibilityOverride(path, FULL)):
+        with pytest.raises(PromptValidationError, match=r"'a\.b' is no section path; write a tuple of keys"):
+            event("a.b")
+
+
+@dataclass
+class Unset:
+    value: str = field(init=False)
+
+
+@dataclass
+class Strict:
+    value: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.value:
+            raise ValueError("value is empty")
+
+
+def test_a_value_that_cannot_be_filled_in_is_named() -> None:
+    tree = template(MarkdownSection[Unset](title="A", key="a", template="${value}"))
+    with pytest.raises(PromptRenderError, match=r"\$\{value\} of Unset cannot be filled in: AttributeError"):
+        tree.render(Unset())
+
+
+def test_params_that_refuse_to_be_made_empty_say_why() -> None:
+    tree = template(MarkdownSection[Strict](title="A", key="a", template="${value}"))
+    with pytest.raises(PromptRenderError, match=r"No Strict was bound and it cannot .* \(value is empty\); pass one"):
+        tree.render()

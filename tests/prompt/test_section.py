@@ -142,6 +142,27 @@ def test_a_selector_must_answer_a_visibility() -> None:
         PromptTemplate(ns="a", key="b", sections=[section]).render()
 
 
+async def _selected_later() -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"enabled": _selected_later}, "enabled= is async"),
+        ({"visibility": _selected_later}, "visibility= is async"),
+        ({"enabled": True}, "enabled must be a callable, got True"),
+        ({"visibility": "full"}, "visibility must be a SectionVisibility or a callable, got 'full'"),
+        ({"title": 1}, "has no title"),
+        ({"template": None}, "'t' needs text, got None"),
+        ({"summary": 3}, "'t', summary needs text, got 3"),
+    ],
+)
+def test_a_wrong_argument_is_caught_at_construction(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(PromptValidationError, match=message):
+        MarkdownSection(**{"title": "T", "key": "t", "template": "x", **arguments})
+
+
 class Clock(Section[Tone]):
     """Content made by code."""
 

@@ -124,3 +124,33 @@ def test_hosted_tools_are_validated(field_name: str, value: Any, message: str) -
     arguments = {"kind": "web_search", "name": "search", "description": "Search.", "config": Weather(1)}
     with pytest.raises(PromptValidationError, match=message):
         HostedTool(**{**arguments, field_name: value})
+
+
+@pytest.mark.parametrize("handler", [lambda params: None, lambda context: None, lambda: None])
+def test_a_handler_that_cannot_be_called_is_refused(handler: Any) -> None:
+    with pytest.raises(
+        PromptValidationError, match=r"Tool 'x': handler is called as handler\(params, context=context\)"
+    ):
+        Tool(name="x", description="x", handler=handler)
+    with pytest.raises(PromptValidationError, match="Tool 'x': compensate is called as"):
+        Tool(name="x", description="x", handler=handle, compensate=handler)
+
+
+class WeatherTool(Tool[Params, Weather]):
+    pass
+
+
+def test_types_are_inherited_by_subclasses() -> None:
+    assert WeatherTool(name="weather", description="x", handler=handle).params_type is Params
+
+
+def test_a_mutable_default_is_made_anew_for_each_call() -> None:
+    @tool
+    def collect(items: list[str] = []) -> list[str]:  # noqa: B006
+        """Collect."""
+        items.append("one more")
+        return items
+
+    assert collect.params_type is not None
+    for _ in range(2):
+        assert collect.handler(collect.params_type(), context=None) == ToolResult(value=["one more"])

@@ -32,11 +32,15 @@ class Params:
             return instance
         try:
             return source.params_type()
-        except TypeError as error:
+        except Exception as error:
             missing = [f.name for f in fields(source.params_type) if f.init and _required(f)]
+            why = (
+                f"it has required fields ({', '.join(missing)})"
+                if missing
+                else f"it cannot be made by itself ({error})"
+            )
             raise PromptRenderError(
-                f"No {source.params_type.__name__} was bound and it has required fields "
-                f"({', '.join(missing)}); pass one to bind()."
+                f"No {source.params_type.__name__} was bound and {why}; pass one to bind()."
             ) from error
 
 

@@ -49,7 +49,13 @@ class Plan:
         pieces = self._pieces.copy()
         values = []
         for source, name in self.values:
-            values.append(str(getattr(params[source], name)))
+            instance = params[source]
+            try:
+                values.append(str(getattr(instance, name)))
+            except Exception as error:
+                raise PromptRenderError(
+                    f"${{{name}}} of {type(instance).__name__} cannot be filled in: {type(error).__name__}: {error}"
+                ) from error
         for piece, value in self._slots:
             pieces[piece] = values[value]
         for piece, call in self._calls:

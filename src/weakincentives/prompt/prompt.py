@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from weakincentives._generics import OutputT, Specialized, has_type_variables, type_args
+from weakincentives._generics import OutputT, Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptValidationError
 from weakincentives.limits import Deadline
 from weakincentives.prompt.outline import AnyTool, Outline
@@ -29,6 +29,8 @@ class Prompt(Generic[OutputT]):
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place.
     """
 
+    _output_type: ClassVar[Any] = None
+
     def __init__(
         self,
         template: PromptTemplate[OutputT] | None = None,
@@ -38,7 +40,7 @@ class Prompt(Generic[OutputT]):
         **declaration: Any,
     ) -> None:
         if template is None:
-            template = PromptTemplate(**declaration)
+            template = PromptTemplate(**{"output_type": self._output_type, **declaration})
         elif declaration and declaration != {"output_type": None}:
             raise PromptValidationError(
                 f"Prompt takes a template or a declaration, not both; got a template and {', '.join(declaration)}."
@@ -64,6 +66,12 @@ class Prompt(Generic[OutputT]):
             return cls(output_type=output_argument(args), **named)
 
         return Specialized(cls, args, build)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        args = inherited_type_args(cls)
+        if args is not None:
+            cls._output_type = output_argument(args)
 
     @property
     def ns(self) -> str:

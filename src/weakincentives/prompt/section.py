@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -51,7 +52,7 @@ class Section(ABC, Generic[ParamsT]):
                 f"Section key {key!r} is invalid; use 1 to 64 of a-z, 0-9, '.', '_', '-', "
                 "starting with a letter or digit."
             )
-        if not title or not title.strip():
+        if not isinstance(title, str) or not title.strip():
             raise PromptValidationError(f"Section '{key}' has no title; pass title=...")
         self.title = title.strip()
         self.key = key
@@ -64,7 +65,7 @@ class Section(ABC, Generic[ParamsT]):
         self.summary_suffix = summary_suffix
         self._tools = tuple(tools)
         self._hosted_tools = tuple(hosted_tools)
-        self._select_enabled: Selector | None = None if enabled is None else selector(enabled)
+        self._select_enabled: Selector | None = None
         self._select_visibility: Selector | None = None
         self._validate()
 
@@ -204,13 +205,17 @@ class Section(ABC, Generic[ParamsT]):
             )
         if self.visibility is SectionVisibility.SUMMARY and self.summary is None:
             raise missing_summary(self.key, PromptValidationError)
+        if self.enabled is not None:
+            self._select_enabled = self._selector("enabled", self.enabled, "a callable")
         if not isinstance(self.visibility, SectionVisibility):
-            if not callable(self.visibility):
-                raise PromptValidationError(
-                    f"Section '{self.key}': visibility must be a SectionVisibility or a callable, "
-                    f"got {self.visibility!r}."
-                )
-            self._select_visibility = selector(self.visibility)
+            self._select_visibility = self._selector("visibility", self.visibility, "a SectionVisibility or a callable")
+
+    def _selector(self, what: str, given: Any, expected: str) -> Selector:
+        if not callable(given):
+            raise PromptValidationError(f"Section '{self.key}': {what} must be {expected}, got {given!r}.")
+        if inspect.iscoroutinefunction(given):
+            raise PromptValidationError(f"Section '{self.key}': {what}= is async; a selector is an ordinary function.")
+        return selector(given)
 
 
 def heading(title: str, depth: int, number: str) -> str:

@@ -10,7 +10,12 @@ from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.outline import ABSENT, FULL, STATES, SUMMARY, Node, Outline
 from weakincentives.prompt.params import Params
 from weakincentives.prompt.section import missing_summary
-from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides
+from weakincentives.prompt.visibility import (
+    SectionPath,
+    SectionVisibility,
+    VisibilityOverrides,
+    checked_visibility,
+)
 from weakincentives.session import Session
 
 Decider = Literal["declared", "selector", "override", "session", "budget"]
@@ -42,7 +47,7 @@ def declared_shape(outline: Outline, params: Params, session: Session | None, ov
         )
     states = bytearray(outline.base)
     decided: dict[int, Decider] = {}
-    chosen = _with_ancestors(overrides)
+    chosen = _with_ancestors({path: checked_visibility(visibility) for path, visibility in overrides.items()})
     for node in outline.dynamic:
         section = node.section
         if any(states[up.index] == ABSENT for up in outline.ancestors(node)):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
-from weakincentives._generics import OutputT, Specialized, has_type_variables, type_args
+from weakincentives._generics import OutputT, Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt.disclosure import Disclosure, ReadSections
 from weakincentives.prompt.disclosure.collapse import COLLAPSE_SECTION
@@ -34,6 +34,8 @@ class PromptTemplate(Generic[OutputT]):
     `token_budget` opens, at render, those summarized sections that fit; `show_prices` says under each summary what
     opening it costs; `allow_collapse` offers `collapse_section`.
     """
+
+    _output_type: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -66,8 +68,9 @@ class PromptTemplate(Generic[OutputT]):
         self.token_budget = token_budget
         self.show_prices = show_prices
         self.tokenizer = tokenizer
+        declared = self._output_type if output_type is None else output_type
         self.structured_output: StructuredOutputConfig | None = (
-            None if output_type is None else structured_output(output_type, allow_extra_keys)
+            None if declared is None else structured_output(declared, allow_extra_keys)
         )
         self.outline = Outline(self.sections, reserved=RESERVED_NAMES)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
@@ -77,6 +80,12 @@ class PromptTemplate(Generic[OutputT]):
         if has_type_variables(args):
             return super().__class_getitem__(item)  # type: ignore[misc]
         return Specialized(cls, args, lambda **named: cls(output_type=output_argument(args), **named))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        args = inherited_type_args(cls)
+        if args is not None:
+            cls._output_type = output_argument(args)
 
     def render(
         self, *params: Any, visibility_overrides: Overrides | None = None, session: Session | None = None

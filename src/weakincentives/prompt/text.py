@@ -27,6 +27,8 @@ class TemplateText:
 
 def split_text(source: str, *, where: str, strict: bool = True) -> TemplateText:
     """Split dedented, stripped `source`; a stray `$` is an error when strict, and itself otherwise."""
+    if not isinstance(source, str):
+        raise PromptValidationError(f"{where} needs text, got {source!r}.")
     text = dedent(source).strip()
     literals: list[str] = []
     names: list[str] = []

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property
-from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints, overload
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin, get_type_hints, overload
 
 from weakincentives import serde
-from weakincentives._generics import Specialized, has_type_variables, type_args
+from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptValidationError
 
 ParamsT = TypeVar("ParamsT")
@@ -54,6 +55,8 @@ class Tool(Generic[ParamsT, ResultT]):
     resources when the call fails after it.
     """
 
+    _declared_types: ClassVar[tuple[Any, Any]] = (None, None)
+
     def __init__(
         self,
         *,
@@ -67,12 +70,17 @@ class Tool(Generic[ParamsT, ResultT]):
         accepts_overrides: bool = True,
     ) -> None:
         check_tool_name(name)
-        if not 1 <= len(description) <= MAX_DESCRIPTION:
+        if not isinstance(description, str) or not 1 <= len(description) <= MAX_DESCRIPTION:
+            got = len(description) if isinstance(description, str) else repr(description)
             raise PromptValidationError(
-                f"Tool '{name}': the description must be 1 to {MAX_DESCRIPTION} characters, got {len(description)}."
+                f"Tool '{name}': the description must be 1 to {MAX_DESCRIPTION} characters, got {got}."
             )
-        if not callable(handler):
-            raise PromptValidationError(f"Tool '{name}': handler must be callable, got {type(handler).__name__}.")
+        _check_handler(name, "handler", handler)
+        if compensate is not None:
+            _check_handler(name, "compensate", compensate)
+        declared_params, declared_result = self._declared_types
+        params_type = declared_params if params_type is None else params_type
+        result_type = declared_result if result_type is None else result_type
         if compensate is not None and read_only:
             raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
         if params_type is not None and not (isinstance(params_type, type) and is_dataclass(params_type)):
@@ -93,14 +101,18 @@ class Tool(Generic[ParamsT, ResultT]):
         args = type_args(item)
         if has_type_variables(args):
             return super().__class_getitem__(item)  # type: ignore[misc]
-        if len(args) != 2:
-            raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
-        params_type, result_type = (None if arg in (None, type(None), Any) else arg for arg in args)
+        params_type, result_type = _tool_types(args)
 
         def build(*positional: Any, **named: Any) -> Any:
             return cls(*positional, params_type=params_type, result_type=result_type, **named)
 
         return Specialized(cls, args, build)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        args = inherited_type_args(cls)
+        if args is not None:
+            cls._declared_types = _tool_types(args)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -159,6 +171,31 @@ def check_tool_name(name: str) -> None:
         raise PromptValidationError(
             f"Tool name {name!r} is invalid; use 1 to 64 lower-case letters, digits, '_' or '-'."
         )
+
+
+def _tool_types(args: tuple[Any, ...]) -> tuple[Any, Any]:
+    if len(args) != 2:
+        raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
+    params_type, result_type = (None if arg in (None, type(None), Any) else arg for arg in args)
+    return params_type, result_type
+
+
+def _check_handler(tool_name: str, what: str, handler: Any) -> None:
+    """A handler is called as `handler(params, context=...)`; one that cannot be is found out here, not by a model."""
+    if not callable(handler):
+        raise PromptValidationError(f"Tool '{tool_name}': {what} must be callable, got {type(handler).__name__}.")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(None, context=None)
+    except TypeError as error:
+        raise PromptValidationError(
+            f"Tool '{tool_name}': {what} is called as {what}(params, context=context), which "
+            f"{getattr(handler, '__qualname__', repr(handler))}{signature} does not take: {error}; "
+            "write `def handler(params, *, context)`, or make a tool of a plain function with @tool."
+        ) from None
 
 
 @overload
@@ -268,8 +305,15 @@ def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mappi
             annotation, *notes = get_args(annotation)
             words = [note for note in notes if isinstance(note, str)]
             metadata = {"description": " ".join(words)} if words else {}
-        default = MISSING if parameter.default is parameter.empty else parameter.default
-        columns.append((parameter.name, annotation, field(default=default, metadata=metadata, kw_only=True)))
+        columns.append((parameter.name, annotation, _column(parameter.default, metadata)))
     made = make_dataclass(f"{tool_name}_params", columns, frozen=True)
     made.__module__ = function.__module__
     return made
+
+
+def _column(default: Any, metadata: dict[str, str]) -> Any:
+    if default is inspect.Parameter.empty:
+        return field(metadata=metadata, kw_only=True)
+    if type(default).__hash__ is None:
+        return field(default_factory=lambda: copy.copy(default), metadata=metadata, kw_only=True)
+    return field(default=default, metadata=metadata, kw_only=True)

@@ -170,11 +170,12 @@ class View:
 
     def _cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         plans = self.outline.plans
-        if key not in plans:
+        result: T | None = plans.get(key)
+        if result is None:
+            result = make()
             if len(plans) >= MAX_PLANS + 2 * len(self.outline.nodes):
                 plans.clear()
-            plans[key] = make()
-        result: T = plans[key]
+            plans[key] = result
         return result
 
     def _suffix(self, node: Node) -> str:
@@ -191,7 +192,7 @@ class View:
             return None
 
         def price(node: Node) -> str:
-            bare = View(self.outline, self._params, self.shape, self._disclosure)
+            bare = View(self.outline, self._params, self.shape, self._disclosure, allow_collapse=self._allow_collapse)
             tokens, tools = bare.opening_cost(node, tokenizer)
             counted = f", {tools} tool{'s' if tools > 1 else ''}" if tools else ""
             return f"\n[Opening it costs about {tokens:,} tokens{counted}.]"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from weakincentives.errors import PromptError
+from weakincentives.errors import PromptError, PromptValidationError
 from weakincentives.session import reducer
 
 SectionPath = tuple[str, ...]
@@ -27,12 +27,19 @@ class SetVisibilityOverride:
     path: SectionPath
     visibility: SectionVisibility
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", checked_path(self.path))
+        object.__setattr__(self, "visibility", checked_visibility(self.visibility))
+
 
 @dataclass(frozen=True, slots=True)
 class ClearVisibilityOverride:
     """The section at `path` goes back to what its author declared."""
 
     path: SectionPath
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", checked_path(self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,9 @@ class CollapseSection:
 
     path: SectionPath
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", checked_path(self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +102,20 @@ class VisibilityExpansionRequired(PromptError):
         self.requested_overrides = requested_overrides
         self.reason = reason
         self.section_keys = section_keys
+
+
+def checked_path(path: SectionPath) -> SectionPath:
+    """A path is a tuple of keys; a bare string is refused, since a dotted key would be read as one."""
+    if isinstance(path, str) or not all(isinstance(key, str) for key in path):
+        raise PromptValidationError(f"{path!r} is no section path; write a tuple of keys, such as ('parent', 'child').")
+    return tuple(path)
+
+
+def checked_visibility(visibility: SectionVisibility) -> SectionVisibility:
+    """The words 'full' and 'summary' are taken, too."""
+    try:
+        return SectionVisibility(visibility)
+    except ValueError:
+        raise PromptValidationError(
+            f"{visibility!r} is no visibility; use SectionVisibility.FULL or SectionVisibility.SUMMARY."
+        ) from None
