@@ -12,7 +12,15 @@ from tests.telemetry.agents import FAIL, SCRIPT, hearing, prompt, run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Prices, TokenUsage
-from weakincentives.prompt import OpenAndHalt, Prompt, PromptTemplate, Tool, ToolResult, VisibilityExpansionRequired
+from weakincentives.prompt import (
+    ClearAllVisibilityOverrides,
+    OpenAndHalt,
+    Prompt,
+    PromptTemplate,
+    Tool,
+    ToolResult,
+    VisibilityExpansionRequired,
+)
 from weakincentives.runtime import MainLoop, Message, ModelReply, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import RunFileError, RunStore, UnknownType, Unserialisable, read_run, record
@@ -104,6 +112,30 @@ def test_a_run_that_hands_an_opening_to_its_caller_is_halted(path: Path) -> None
     assert only_run(path).status == "halted"
 
 
+def test_a_run_is_over_when_its_session_begins_another(path: Path) -> None:
+    session = Session()
+    with record(path) as recorder:
+        for _ in range(2):
+            adapter = ScriptedAdapter([SCRIPT[1]], supports_dynamic_tools=False)
+            with pytest.raises(VisibilityExpansionRequired):
+                adapter.evaluate(prompt(), session=session)
+            session.dispatch(ClearAllVisibilityOverrides())
+        recorder.flush()
+        with RunStore(path) as store:
+            assert [summary.status for summary in store.list_runs()] == ["running", "halted"]
+
+
+def test_a_busy_file_holds_up_the_recording_and_not_the_agent(path: Path) -> None:
+    with record(path) as recorder:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        response = run()
+        other.execute("ROLLBACK")
+        other.close()
+        recorder.flush()
+    assert (response.text, only_run(path).status) == ("Three.", "ok")
+
+
 def test_a_halted_evaluation_is_recorded_as_halted(path: Path) -> None:
     template = PromptTemplate(ns="t", key="h", sections=prompt().template.sections, disclosure=OpenAndHalt())
     adapter = ScriptedAdapter([call("open_sections", section_keys=["guide"], reason="to know")])
@@ -169,6 +201,16 @@ def test_a_value_whose_repr_fails_is_recorded_too(path: Path) -> None:
     with RunStore(path) as store:
         (recorded,) = store.session_events(session.session_id)
     assert "Broken instance" in recorded.event.words[0].text
+
+
+def test_a_value_that_contains_itself_is_recorded_as_far_as_it_goes(path: Path) -> None:
+    session, words = Session(), ["first"]
+    words.extend([words, words])  # type: ignore[list-item]
+    with record(path):
+        session.dispatch(Noted(words))
+    with RunStore(path) as store:
+        (recorded,) = store.session_events(session.session_id)
+    assert recorded.event.words[0] == "first" and "Unserialisable" in str(recorded.event)
 
 
 def test_a_class_that_the_reader_does_not_have_is_named(path: Path) -> None:

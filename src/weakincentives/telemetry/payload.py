@@ -50,6 +50,7 @@ REFERENCES = frozenset({"text", "texts", "json"})
 LONG = 512
 CACHED_TEXTS = 512
 REPR_LENGTH = 400
+MOST_PARTS = 500
 
 
 class Dumped:
@@ -64,7 +65,12 @@ class Dumped:
 
 def settled(event: object) -> object:
     """The event itself if nothing in it can change, else what it is now, dumped."""
-    return event if type(event) in _UNCHANGING or _is_immutable(event) else Dumped(event)
+    if type(event) in _UNCHANGING:
+        return event
+    try:
+        return event if _is_immutable(event) else Dumped(event)
+    except Exception:
+        return Dumped(event)
 
 
 def dump(value: Any) -> Any:
@@ -72,7 +78,7 @@ def dump(value: Any) -> Any:
     try:
         return tagged.dump(value)
     except Exception:
-        return _dump_parts(value, 0)
+        return _Parts().dump(value)
 
 
 class Packer:
@@ -275,30 +281,41 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _dump_parts(value: Any, depth: int) -> Any:
-    try:
-        return tagged.dump(value)
-    except Exception:
-        if depth > 50:
+class _Parts:
+    """Dumps a value part by part, since as a whole it cannot be; gives up where it contains itself or is too large."""
+
+    def __init__(self) -> None:
+        self._left = MOST_PARTS
+        self._within: set[int] = set()
+
+    def dump(self, value: Any) -> Any:
+        self._left -= 1
+        if id(value) in self._within or self._left <= 0:
             return _placeholder(value)
-    cls = type(value)
+        try:
+            return tagged.dump(value)
+        except Exception:
+            self._within.add(id(value))
+            dumped = self._parts(value)
+            self._within.discard(id(value))
+            return dumped
 
-    def below(item: Any) -> Any:
-        return _dump_parts(item, depth + 1)
-
-    if is_dataclass(value) and not isinstance(value, type):
-        tagged.register(cls)
-        return {
-            "$": f"{cls.__module__}:{cls.__qualname__}",
-            "v": {field.name: below(getattr(value, field.name, None)) for field in fields(value)},
-        }
-    if cls is list:
-        return [below(item) for item in value]
-    if cls in (tuple, set, frozenset):
-        return {"$": cls.__name__, "v": [below(item) for item in value]}
-    if isinstance(value, Mapping):
-        return {"$": "dict", "v": [[below(key), below(item)] for key, item in list(value.items())]}
-    return _placeholder(value)
+    def _parts(self, value: Any) -> Any:
+        cls = type(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            tagged.register(cls)
+            names = [field.name for field in fields(value)]
+            return {
+                "$": f"{cls.__module__}:{cls.__qualname__}",
+                "v": {name: self.dump(getattr(value, name, None)) for name in names},
+            }
+        if cls is list:
+            return [self.dump(item) for item in value]
+        if cls in (tuple, set, frozenset):
+            return {"$": cls.__name__, "v": [self.dump(item) for item in value]}
+        if isinstance(value, Mapping):
+            return {"$": "dict", "v": [[self.dump(key), self.dump(item)] for key, item in list(value.items())]}
+        return _placeholder(value)
 
 
 def _placeholder(value: Any) -> Any:
