@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from weakincentives.viewer import Viewer
 
+NEEDED = "needs playwright: pip install 'weakincentives[test-full]'"
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -54,9 +55,7 @@ def viewer(runs: Path) -> Iterator[Viewer]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
-    )
+    playwright = pytest.importorskip("playwright.sync_api", reason=NEEDED)
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("needs Chromium: apt-get install chromium")
