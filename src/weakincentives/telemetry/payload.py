@@ -7,40 +7,22 @@ that is kept as a text itself, since other events repeat it.
 
 from __future__ import annotations
 
-import enum
 import logging
-import reprlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from datetime import date, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import pairwise
-from pathlib import PurePath
-from types import NoneType
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
 from weakincentives.errors import SerdeError
-from weakincentives.prompt import ClearAllVisibilityOverrides, CollapseSection, SetVisibilityOverride
-from weakincentives.prompt.tool import ToolResult
 from weakincentives.prompt.view import Span
-from weakincentives.prompt.visibility import ClearVisibilityOverride
-from weakincentives.runtime.events import (
-    DisclosureRequest,
-    EvaluationFailed,
-    ModelCalled,
-    PromptRendered,
-    RunRestarted,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
-from weakincentives.runtime.messages import Message
+from weakincentives.runtime.events import PromptRendered
 from weakincentives.serde import tagged
-from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
+from weakincentives.telemetry.dumped import Dumped, dump, placeholder
+from weakincentives.telemetry.placeholder import UnknownType
 from weakincentives.telemetry.redaction import REDACTED, Redactor, is_secret_name
 from weakincentives.telemetry.rows import pack_rows, unpack_rows
 
@@ -49,36 +31,6 @@ logger = logging.getLogger("weakincentives.telemetry")
 REFERENCES = frozenset({"text", "texts", "json"})
 LONG = 512
 CACHED_TEXTS = 512
-REPR_LENGTH = 400
-MOST_PARTS = 500
-
-
-class Dumped:
-    """An event that was turned into data at once, since something in it may change later."""
-
-    __slots__ = ("data", "event")
-
-    def __init__(self, event: object) -> None:
-        self.event = event
-        self.data = dump(event)
-
-
-def settled(event: object) -> object:
-    """The event itself if nothing in it can change, else what it is now, dumped."""
-    if type(event) in _UNCHANGING:
-        return event
-    try:
-        return event if _is_immutable(event) else Dumped(event)
-    except Exception:
-        return Dumped(event)
-
-
-def dump(value: Any) -> Any:
-    """`tagged.dump`, with an `Unserialisable` in place of each part that has no serialised form."""
-    try:
-        return tagged.dump(value)
-    except Exception:
-        return _Parts().dump(value)
 
 
 class Packer:
@@ -98,8 +50,11 @@ class Packer:
                 data = self._walk(event.data if isinstance(event, Dumped) else dump(event))
             return msgspec.json.encode(data).decode()
         except Exception:
-            logger.exception("Event %s could not be recorded.", type(event).__qualname__)
-            return msgspec.json.encode(_placeholder(event)).decode()
+            whole = event.event if isinstance(event, Dumped) else event
+            logger.exception("An event %s could not be recorded.", type(whole).__qualname__)
+            data = placeholder(whole)
+            data["v"]["text"] = self.redactor.text(data["v"]["text"])
+            return msgspec.json.encode(data).decode()
 
     def _rendered(self, event: PromptRendered) -> Any:
         """A render: each section's text by itself, and spans that fit the redacted text."""
@@ -281,91 +236,5 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-class _Parts:
-    """Dumps a value part by part, since as a whole it cannot be; gives up where it contains itself or is too large."""
-
-    def __init__(self) -> None:
-        self._left = MOST_PARTS
-        self._within: set[int] = set()
-
-    def dump(self, value: Any) -> Any:
-        self._left -= 1
-        if id(value) in self._within or self._left <= 0:
-            return _placeholder(value)
-        try:
-            return tagged.dump(value)
-        except Exception:
-            self._within.add(id(value))
-            dumped = self._parts(value)
-            self._within.discard(id(value))
-            return dumped
-
-    def _parts(self, value: Any) -> Any:
-        cls = type(value)
-        if is_dataclass(value) and not isinstance(value, type):
-            tagged.register(cls)
-            names = [field.name for field in fields(value)]
-            return {
-                "$": f"{cls.__module__}:{cls.__qualname__}",
-                "v": {name: self.dump(getattr(value, name, None)) for name in names},
-            }
-        if cls is list:
-            return [self.dump(item) for item in value]
-        if cls in (tuple, set, frozenset):
-            return {"$": cls.__name__, "v": [self.dump(item) for item in value]}
-        if isinstance(value, Mapping):
-            return {"$": "dict", "v": [[self.dump(key), self.dump(item)] for key, item in list(value.items())]}
-        return _placeholder(value)
-
-
-def _placeholder(value: Any) -> Any:
-    cls = type(value)
-    return tagged.dump(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
-
-
 _MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
-_SHORT = reprlib.Repr()
-_SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
 _UNKNOWN = f"{UnknownType.__module__}:{UnknownType.__qualname__}"
-# Made of immutable parts by the loop itself.
-_UNCHANGING = frozenset(
-    {
-        ClearAllVisibilityOverrides,
-        ClearVisibilityOverride,
-        CollapseSection,
-        EvaluationFailed,
-        Message,
-        ModelCalled,
-        PromptRendered,
-        RunRestarted,
-        SetVisibilityOverride,
-        ToolsInjected,
-        ToolsWithdrawn,
-    }
-)
-_ATOMS: frozenset[type] = frozenset(
-    {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta, Decimal, UUID, DisclosureRequest}
-)
-_CHECKS: dict[type, Callable[[Any], bool]] = {}
-
-
-def _is_immutable(value: Any) -> bool:
-    cls = type(value)
-    if cls in _ATOMS:
-        return True
-    check = _CHECKS.get(cls)
-    if check is None:
-        check = _CHECKS[cls] = _check_for(cls)
-    return check(value)
-
-
-def _check_for(cls: type) -> Callable[[Any], bool]:
-    if cls in (tuple, frozenset):
-        return lambda value: all(map(_is_immutable, value))
-    if issubclass(cls, enum.Enum | PurePath | type):
-        return lambda value: True
-    parameters = getattr(cls, "__dataclass_params__", None)
-    if cls is ToolResult or (parameters is not None and parameters.frozen and is_dataclass(cls)):
-        names = tuple(field.name for field in fields(cls))
-        return lambda value: all(_is_immutable(getattr(value, name)) for name in names)
-    return lambda value: False

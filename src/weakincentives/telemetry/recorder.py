@@ -16,7 +16,7 @@ from typing import Any
 from weakincentives.limits import Prices
 from weakincentives.runtime.run import Run
 from weakincentives.session import Session, observing
-from weakincentives.telemetry.payload import settled
+from weakincentives.telemetry.dumped import settled
 from weakincentives.telemetry.redaction import NoRedaction, Redactor
 from weakincentives.telemetry.writer import Writer
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from weakincentives.limits import Prices
-from weakincentives.telemetry.payload import Dumped, Packer
+from weakincentives.telemetry.dumped import Dumped
+from weakincentives.telemetry.payload import Packer
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import Packed, RunFile
 from weakincentives.telemetry.schema import BEAT_SECONDS, RunFileError

@@ -1,0 +1,153 @@
+"""An event as it is now: itself if it cannot change, else turned into data at once."""
+
+from __future__ import annotations
+
+import enum
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import PurePath
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+from weakincentives.prompt import (
+    ClearAllVisibilityOverrides,
+    ClearVisibilityOverride,
+    CollapseSection,
+    SetVisibilityOverride,
+)
+from weakincentives.runtime.events import (
+    DisclosureRequest,
+    EvaluationFailed,
+    ModelCalled,
+    PromptRendered,
+    RunRestarted,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
+from weakincentives.runtime.messages import Message
+from weakincentives.serde import tagged
+from weakincentives.telemetry.placeholder import Unserialisable
+
+REPR_LENGTH = 400
+MOST_PARTS = 500
+
+
+class Dumped:
+    """An event that was turned into data at once, since something in it may change later."""
+
+    __slots__ = ("data", "event")
+
+    def __init__(self, event: object) -> None:
+        self.event = event
+        self.data = dump(event)
+
+
+def settled(event: object) -> object:
+    """The event itself if nothing in it can change, else what it is now, dumped."""
+    if type(event) in _UNCHANGING:
+        return event
+    try:
+        return event if _is_immutable(event) else Dumped(event)
+    except Exception:
+        return Dumped(event)
+
+
+def dump(value: Any) -> Any:
+    """`tagged.dump`, with an `Unserialisable` in place of each part that has no serialised form."""
+    try:
+        return tagged.dump(value)
+    except Exception:
+        return _Parts().dump(value)
+
+
+def placeholder(value: Any) -> Any:
+    """Data in place of a value that has none."""
+    cls = type(value)
+    return tagged.dump(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
+
+
+class _Parts:
+    """Dumps a value part by part, since as a whole it cannot be; gives up where it contains itself or is too large."""
+
+    def __init__(self) -> None:
+        self._left = MOST_PARTS
+        self._within: set[int] = set()
+
+    def dump(self, value: Any) -> Any:
+        self._left -= 1
+        if id(value) in self._within or self._left <= 0:
+            return placeholder(value)
+        try:
+            return tagged.dump(value)
+        except Exception:
+            self._within.add(id(value))
+            dumped = self._parts(value)
+            self._within.discard(id(value))
+            return dumped
+
+    def _parts(self, value: Any) -> Any:
+        cls = type(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            tagged.register(cls)
+            names = [field.name for field in fields(value)]
+            return {
+                "$": f"{cls.__module__}:{cls.__qualname__}",
+                "v": {name: self.dump(getattr(value, name, None)) for name in names},
+            }
+        if cls is list:
+            return [self.dump(item) for item in value]
+        if cls in (tuple, set, frozenset):
+            return {"$": cls.__name__, "v": [self.dump(item) for item in value]}
+        if isinstance(value, Mapping):
+            return {"$": "dict", "v": [[self.dump(key), self.dump(item)] for key, item in list(value.items())]}
+        return placeholder(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
+# Made of immutable parts by the loop itself.
+_UNCHANGING = frozenset(
+    {
+        ClearAllVisibilityOverrides,
+        ClearVisibilityOverride,
+        CollapseSection,
+        EvaluationFailed,
+        Message,
+        ModelCalled,
+        PromptRendered,
+        RunRestarted,
+        SetVisibilityOverride,
+        ToolsInjected,
+        ToolsWithdrawn,
+    }
+)
+_ATOMS: frozenset[type] = frozenset(
+    {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta, Decimal, UUID, DisclosureRequest}
+)
+_CHECKS: dict[type, Callable[[Any], bool]] = {}
+
+
+def _is_immutable(value: Any) -> bool:
+    cls = type(value)
+    if cls in _ATOMS:
+        return True
+    check = _CHECKS.get(cls)
+    if check is None:
+        check = _CHECKS[cls] = _check_for(cls)
+    return check(value)
+
+
+def _check_for(cls: type) -> Callable[[Any], bool]:
+    if cls in (tuple, frozenset):
+        return lambda value: all(map(_is_immutable, value))
+    if issubclass(cls, enum.Enum | PurePath | type):
+        return lambda value: True
+    parameters = getattr(cls, "__dataclass_params__", None)
+    if parameters is not None and parameters.frozen and is_dataclass(cls):
+        names = tuple(field.name for field in fields(cls))
+        return lambda value: all(_is_immutable(getattr(value, name)) for name in names)
+    return lambda value: False
