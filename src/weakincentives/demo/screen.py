@@ -23,7 +23,11 @@ class Screen:
         """One fact: a label, and text that is wrapped beside it."""
         style = style or _STYLES.get(label, "")
         width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns) - LABEL - 3
-        lines = [line for part in text.split("\n") for line in textwrap.wrap(part, max(width, 30)) or [""]]
+        lines = [
+            line
+            for part in text.split("\n")
+            for line in textwrap.wrap(part, max(width, 30), break_on_hyphens=False) or [""]
+        ]
         for index, line in enumerate(lines):
             self._print(label if index == 0 else "", line, style)
 
