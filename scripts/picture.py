@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.color import Color
 from rich.console import Console
-from rich.terminal_theme import MONOKAI
+from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,7 +62,7 @@ def drawn(text: str) -> str:
         f'aria-label="A terminal in which ./run answers a question">\n'
         f'<rect width="{width}" height="{height}" rx="8" fill="{BACKGROUND}"/>\n'
         f'<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="14" '
-        f'fill="{FOREGROUND}" xml:space="preserve">\n{body}\n</g>\n</svg>\n'
+        f'fill="{FOREGROUND}" style="white-space: pre">\n{body}\n</g>\n</svg>\n'
     )
 
 
@@ -76,19 +76,17 @@ def _line(line: Text, y: float) -> str:
             attributes += f' fill="{_hex(style.color)}"'
         if style is not None and style.bold:
             attributes += ' font-weight="bold"'
-        x = MARGIN + column * CHARACTER
-        length = len(segment.text) * CHARACTER
-        spans.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" textLength="{length:.1f}"{attributes}>{escape(segment.text)}</text>'
-            if segment.text.strip()
-            else ""
-        )
+        shown = segment.text.strip()
+        x = MARGIN + (column + segment.text.find(shown)) * CHARACTER
+        if shown:
+            length = len(shown) * CHARACTER
+            spans.append(f'<text x="{x:.1f}" y="{y:.1f}" textLength="{length:.1f}"{attributes}>{escape(shown)}</text>')
         column += len(segment.text)
     return "".join(spans)
 
 
 def _hex(color: Color) -> str:
-    return color.get_truecolor(MONOKAI).hex
+    return color.get_truecolor(SVG_EXPORT_THEME).hex
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def _said(event: Message) -> list[tuple[str, str]]:
     return [
         (
             "ranks",
-            ", ".join(f"{best['key']} {best['score']:.2f}" for best in item["best"][:4])
+            ", ".join(f"{best['key']} {best['score']:.2f}" for best in item["best"][:3])
             + f" ... of {item['of']} (by {item['by']})",
         )
         for item in rankings
