@@ -158,6 +158,17 @@ def test_a_halted_evaluation_that_goes_on_is_one_span(collector: Collector) -> N
     assert len([span for span in collector.spans() if span.name.startswith("invoke_agent")]) == 1
 
 
+def test_a_run_taken_up_from_a_snapshot_has_a_span_too(collector: Collector) -> None:
+    first, session = Session(), Session()
+    with pytest.raises(ConnectionError):
+        ScriptedAdapter([SCRIPT[0], ConnectionError("gone")]).evaluate(prompt(), session=first)
+    session.restore(first.snapshot())
+    with collector.instrument():
+        ScriptedAdapter(["Done."]).resume(prompt(), session=session)
+    assert (collector.span("invoke_agent sums").attributes or {})["gen_ai.prompt.name"] == "tests/sums"
+    assert collector.span("chat scripted").parent is not None
+
+
 def test_a_signal_to_the_caller_does_not_mark_the_span_as_failed(collector: Collector) -> None:
     adapter = ScriptedAdapter([SCRIPT[1]], supports_dynamic_tools=False)
     with collector.instrument(), pytest.raises(VisibilityExpansionRequired):

@@ -22,6 +22,7 @@ from weakincentives.runtime import (
     ModelCalled,
     PromptExecuted,
     PromptRendered,
+    Run,
     RunRestarted,
     ToolInvoked,
     ToolsInjected,
@@ -121,24 +122,24 @@ class Instrumentation:
         if handle is None:
             return
         run = self._runs.get(session)
-        if isinstance(event, PromptRendered):
-            if run is None or run.run_id != event.run_id:
-                run = self._begin(session, event)
-            run.definitions = dict(zip((*event.tools, *event.hosted_tools), event.definitions, strict=False))
-        elif run is not None:
+        if isinstance(event, PromptRendered | ModelCalled) and (run is None or run.run_id != event.run_id):
+            run = self._begin(session, event)
+        if run is not None:
             handle(self, session, run, event)
 
-    def _begin(self, session: Session, event: PromptRendered) -> _Run:
+    def _begin(self, session: Session, event: PromptRendered | ModelCalled) -> _Run:
+        """A run begins; one that is taken up from a snapshot is first heard of when it calls the model."""
         provider = semconv.PROVIDERS.get(event.adapter, event.adapter)
+        bound = session[Run].latest()
         span = self._tracer.start_span(
             f"{semconv.INVOKE_AGENT} {event.prompt_name}",
-            start_time=_nanoseconds(event.timestamp),
+            start_time=_nanoseconds(event.timestamp - getattr(event, "latency", 0.0)),
             attributes={
                 semconv.OPERATION_NAME: semconv.INVOKE_AGENT,
                 semconv.PROVIDER_NAME: provider,
                 semconv.REQUEST_MODEL: event.model,
                 semconv.AGENT_NAME: event.prompt_name,
-                semconv.PROMPT_NAME: f"{event.prompt_ns}/{event.prompt_key}",
+                semconv.PROMPT_NAME: f"{bound.prompt_ns}/{bound.prompt_key}" if bound else event.prompt_name,
                 semconv.CONVERSATION_ID: session.session_id,
                 semconv.RUN_ID: event.run_id,
             },
@@ -154,6 +155,9 @@ class Instrumentation:
         finalizer.atexit = False
         run.forgotten = finalizer.detach
         return run
+
+    def _render(self, session: Session, run: _Run, event: PromptRendered) -> None:
+        run.definitions = dict(zip((*event.tools, *event.hosted_tools), event.definitions, strict=False))
 
     def _call(self, session: Session, run: _Run, event: ModelCalled) -> None:
         common = {
@@ -268,7 +272,7 @@ class Instrumentation:
 
 
 _HANDLERS: dict[type, Any] = {
-    PromptRendered: Instrumentation._begin,
+    PromptRendered: Instrumentation._render,
     ModelCalled: Instrumentation._call,
     Message: Instrumentation._say,
     ToolInvoked: Instrumentation._invoke,

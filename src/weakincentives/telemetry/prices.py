@@ -1,7 +1,7 @@
 """What models cost per million tokens; pass your own where this is out of date.
 
-The table is that of litellm 1.108, checked against the vendors' pages where those could be read. Not in it: surcharges
-for writing a cache (the usage of a reply does not tell such tokens apart), for very long prompts and for faster service.
+The table is that of litellm 1.108. Not in it: surcharges for writing a cache (the usage of a reply does not tell such
+tokens apart), for very long prompts and for faster service.
 """
 
 from __future__ import annotations
