@@ -99,7 +99,7 @@ def test_a_worker_that_is_told_to_stop_hands_its_loops_back_at_their_next_step(
 ) -> None:
     keys = names(8)
     submit(keys)
-    with workers(1, tmp_path, postgres_url, latency=0.05) as (worker,):
+    with workers(1, tmp_path, postgres_url, latency=0.3) as (worker,):
         until(lambda: running_on(worker), "the worker to be busy")
         worker.signal(signal.SIGTERM)
         assert worker.end() == 0

@@ -11,7 +11,7 @@ import logging
 import re
 import signal
 import sys
-import threading
+import time
 
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import resolve
@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not isinstance(loop, DurableMainLoop):
         raise UsageError(f"{arguments.loop} is a {type(loop).__name__}; a worker needs a DurableMainLoop")
     loop.database_url = arguments.database_url or loop.database_url or default("database-url")
-    stop = threading.Event()
+    told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _: told.append(number))
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(message)s")
     logging.getLogger("weakincentives.durable").setLevel(logging.INFO)
     limits = QueueLimits(arguments.concurrency, arguments.tenant_concurrency, arguments.rate)
@@ -47,7 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
         queues = tuple(arguments.queue or (loop.name,))
         name = loop.start(queues=queues, limits=limits)
         print(f"{name} works on {', '.join(queues)} (version {loop.version})", file=sys.stderr, flush=True)
-        stop.wait()
+        # Not an event: its lock may be held when the handler runs, and a wait without end may miss a signal.
+        while not told:
+            time.sleep(0.1)
+        signal.signal(told[0], signal.SIG_DFL)
         print("draining ...", file=sys.stderr, flush=True)
         drained = loop.drain(arguments.drain)
     if not drained:
