@@ -92,6 +92,9 @@ def test_every_kind_comes_back_typed_through_the_sdk(vendor: Vendor, kind: str) 
     assert output.text == response.text
     event = session[HostedToolInvoked].all()[0]
     assert (event.name, event.kind, event.output, event.run_id) == (kind, kind, output, response.run_id)
+    other = Session()
+    other.restore(Snapshot.from_json(session.snapshot().to_json()), preserve_logs=False)
+    assert other[HostedToolInvoked].all() == (event,)
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)
@@ -109,8 +112,7 @@ def test_streaming_gives_the_citations_at_the_end(vendor: Vendor) -> None:
     last = events[-1]
     assert isinstance(last, Completed)
     assert [citation.url for citation in last.response.hosted_outputs["web_search"].citations] == [WHO]
-    if vendor is not OPENAI:
-        assert "".join(event.text for event in events if isinstance(event, TextDelta)) == last.response.text
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == last.response.text
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)
@@ -155,6 +157,34 @@ def test_hosted_items_go_back_verbatim(vendor: Vendor, kind: str) -> None:
     for item in reply(vendor.name, kind, "many_calls").items:
         if json.loads(item)["type"] != "container":
             assert json.dumps(json.loads(item)) in sent
+
+
+@pytest.mark.parametrize(("vendor", "kind"), [pair for pair in PAIRS if pair[0] is not LITELLM], ids=str)
+def test_hosted_items_of_a_stream_go_back_as_they_came(vendor: Vendor, kind: str) -> None:
+    first = stored_turn(vendor, kind, "many_calls", calls=(Call("note"),))
+    with vendor.server([first, Turn("Done.")]) as server:
+        list(vendor.adapter(server).stream(prompt(SECTIONS[kind]()), session=Session()))
+    body = bodies(server)[1]
+    sent = body["input"][1:] if vendor is OPENAI else body["messages"][1]["content"]
+    given = [{key: value for key, value in item.items() if value is not None} for item in first.items]
+    assert [{key: value for key, value in item.items() if value is not None} for item in sent[: len(given)]] == given
+
+
+def test_gemini_through_litellm_searches_beside_other_tools() -> None:
+    from weakincentives.adapters.litellm import LiteLLMAdapter
+
+    cited = {
+        "groundingChunks": [{"web": {"uri": WHO, "title": "who.int"}}],
+        "groundingSupports": [{"segment": {"startIndex": 0, "endIndex": 3}, "groundingChunkIndices": [0]}],
+    }
+    content = {"role": "model", "parts": [{"text": "Flu is up."}]}
+    candidate = {"content": content, "finishReason": "STOP", "index": 0, "groundingMetadata": cited}
+    usage = {"promptTokenCount": 5, "candidatesTokenCount": 4, "totalTokenCount": 9}
+    with Loopback([Raw(body=json.dumps({"candidates": [candidate], "usageMetadata": usage}).encode())]) as server:
+        adapter = LiteLLMAdapter("gemini/gemini-3-pro", parameters={"api_base": server.url, "api_key": "key"})
+        response = adapter.evaluate(prompt(WebSearchSection()), session=Session())
+    assert [list(tool) for tool in bodies(server)[0]["tools"]] == [["function_declarations"], ["googleSearch"]]
+    assert response.hosted_outputs["web_search"].citations == (Citation(WHO, "who.int", (0, 3)),)
 
 
 def claude_through_litellm(server: Loopback) -> Any:

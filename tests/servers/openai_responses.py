@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.servers.loopback import Answer, Loopback, Received, event
@@ -25,6 +26,7 @@ class ResponsesServer(Loopback):
             )
             for piece in (words(turn.text) if turn.text and turn.stop != "refusal" else ())
         ]
+        events[1:1] = [event(kind, {"type": kind, **fields}) for item in turn.items for kind, fields in _told(item)]
         closing = f"response.{response['status']}"
         events.append(event(closing, {"type": closing, "response": response}))
         return Answer(events=tuple(events), delay=turn.delay, cut_after=turn.cut_after)
@@ -76,3 +78,19 @@ class ResponsesServer(Loopback):
                 "total_tokens": turn.input_tokens + turn.output_tokens,
             },
         }
+
+
+def _told(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a stream tells of an item before the response is whole: a call's progress, a text and what it cites."""
+    kind = item["type"]
+    yield "response.output_item.added", {"output_index": 0, "item": item}
+    if kind.endswith("_call") and kind != "function_call":
+        yield f"response.{kind}.in_progress", {"output_index": 0, "item_id": item.get("id", "")}
+        yield f"response.{kind}.completed", {"output_index": 0, "item_id": item.get("id", "")}
+    for part in item.get("content", ()) if kind == "message" else ():
+        if part.get("type") == "output_text":
+            for piece in words(part["text"]):
+                yield "response.output_text.delta", {"output_index": 0, "delta": piece}
+            for number, note in enumerate(part.get("annotations", ())):
+                yield "response.output_text.annotation.added", {"annotation_index": number, "annotation": note}
+    yield "response.output_item.done", {"output_index": 0, "item": item}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,10 +33,6 @@ class Reading:
     @property
     def text(self) -> str:
         return "".join(self._texts)
-
-    @property
-    def length(self) -> int:
-        return self._length
 
     def say(self, text: str) -> None:
         self._texts.append(text)
@@ -85,8 +81,3 @@ def kind_of(item: Any) -> str:
     """The `type` of an item, be it decoded JSON or an object of the vendor's SDK."""
     kind = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
     return kind if isinstance(kind, str) else ""
-
-
-def listed(value: Any) -> Sequence[Any]:
-    """A list, or nothing."""
-    return value if isinstance(value, list | tuple) else ()

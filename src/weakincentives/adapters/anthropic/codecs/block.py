@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from weakincentives.adapters.hosted.reading import Reading, kind_of
-from weakincentives.tools.domain import DomainFilter
 from weakincentives.tools.failure import FailureCode
 
 _CODES: dict[str, FailureCode] = {
@@ -75,11 +74,3 @@ def failed(reading: Reading, result: Result) -> bool:
             call_id=result.tool_use_id,
         )
     return True
-
-
-def domain_lists(chosen: DomainFilter | None) -> dict[str, list[str]]:
-    """The filter as fields of a declaration."""
-    if chosen is None:
-        return {}
-    named = {"allowed_domains": list(chosen.allowed), "blocked_domains": list(chosen.blocked)}
-    return {name: domains for name, domains in named.items() if domains}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import binascii
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
-from weakincentives.adapters.anthropic.codecs.block import Result, Text, Use, domain_lists, failed, name_of
+from weakincentives.adapters.anthropic.codecs.block import Result, Text, Use, failed, name_of
 from weakincentives.adapters.hosted.codec import SettingsCodec
+from weakincentives.adapters.hosted.domain import domain_lists
 from weakincentives.adapters.hosted.reading import Reading, kind_of
 from weakincentives.adapters.hosted.setting import HONOURED, Rule
 from weakincentives.prompt import HostedTool
@@ -106,7 +106,7 @@ def _documents(reading: Reading, item: Any) -> list[FetchedDocument]:
     if source.type == "base64":
         try:
             text, data = "", b64decode(source.data, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             reading.fail("malformed", message=f"web_fetch_tool_result: {error}", call_id=result.tool_use_id)
             text = ""
     return [FetchedDocument(page.url, page.content.title or "", text, source.media_type, data, page.retrieved_at)]

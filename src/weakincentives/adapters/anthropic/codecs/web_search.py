@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from weakincentives.adapters.anthropic.codecs.block import Result, Text, Use, domain_lists, failed, name_of
+from weakincentives.adapters.anthropic.codecs.block import Result, Text, Use, failed, name_of
 from weakincentives.adapters.hosted.codec import SettingsCodec
+from weakincentives.adapters.hosted.domain import domain_lists
 from weakincentives.adapters.hosted.location import approximate
 from weakincentives.adapters.hosted.reading import Reading, kind_of
 from weakincentives.adapters.hosted.setting import HONOURED, Rule

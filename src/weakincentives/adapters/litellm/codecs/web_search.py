@@ -17,7 +17,9 @@ from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearch
 
 # Providers for which LiteLLM itself drops the options, in whole or but for the search itself.
 _NO_SEARCH = frozenset({"xai"})
-_NO_LOCATION = frozenset({"bedrock", "gemini", "groq", "vertex_ai", "vertex_ai_beta"})
+_NO_LOCATION = frozenset({"bedrock", "gemini", "groq", "vertex_ai"})
+# Where LiteLLM would drop the search beside tools of ours, unless told to keep both.
+_KEEPS_BOTH = frozenset({"gemini", "vertex_ai"})
 
 
 class _Message(msgspec.Struct):
@@ -73,7 +75,8 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
         if tool.config.geo_hint is not None:
             place = approximate(tool.config.geo_hint)
             options["user_location"] = {"type": "approximate", "approximate": place}
-        return {"web_search_options": options}
+        beside = {"include_server_side_tool_invocations": True} if self._provider in _KEEPS_BOTH else {}
+        return {"web_search_options": options, **beside}
 
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> WebSearchResult | None:
         reading = Reading(tool, self.adapter)

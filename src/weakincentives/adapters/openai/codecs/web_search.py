@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from weakincentives.adapters.hosted.codec import SettingsCodec
+from weakincentives.adapters.hosted.domain import domain_lists
 from weakincentives.adapters.hosted.location import approximate
 from weakincentives.adapters.hosted.reading import Reading, kind_of
 from weakincentives.adapters.hosted.setting import HONOURED, Rule
@@ -61,11 +62,8 @@ class OpenAIWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
     def declare(self, tool: HostedTool[WebSearchConfig]) -> dict[str, Any]:
         config = tool.config
         declared: dict[str, Any] = {"type": "web_search"}
-        if (chosen := config.domain_filter) is not None:
-            named = {"allowed_domains": list(chosen.allowed), "blocked_domains": list(chosen.blocked)}
-            filters = {name: domains for name, domains in named.items() if domains}
-            if filters:
-                declared["filters"] = filters
+        if filters := domain_lists(config.domain_filter):
+            declared["filters"] = filters
         if config.geo_hint is not None:
             declared["user_location"] = {"type": "approximate", **approximate(config.geo_hint)}
         if not config.allow_live_access:
