@@ -1,13 +1,23 @@
-"""What was recorded and what it says: recorder, reading runs back, advice, OpenTelemetry."""
+"""What was recorded and what it says: recorder, reading runs back, advice, OpenTelemetry.
 
-from weakincentives.telemetry.advice import Advice, PromptAdvice, SectionAdvice, advise
+An agent that records loads the recorder alone; what reads and advises is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
-from weakincentives.telemetry.prune import prune
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.schema import RunFileError
-from weakincentives.telemetry.store import RecordedEvent, RunNotFoundError, RunStore, RunSummary, read_run
-from weakincentives.telemetry.turns import Turn, TurnSection
+
+if TYPE_CHECKING:
+    from weakincentives.telemetry.advice import Advice, PromptAdvice, SectionAdvice, advise
+    from weakincentives.telemetry.pruning import prune
+    from weakincentives.telemetry.store import RecordedEvent, RunNotFoundError, RunStore, RunSummary, read_run
+    from weakincentives.telemetry.turns import Turn, TurnSection
 
 __all__ = [
     "Advice",
@@ -29,3 +39,27 @@ __all__ = [
     "read_run",
     "record",
 ]
+
+_HOMES = {
+    "Advice": "advice",
+    "PromptAdvice": "advice",
+    "RecordedEvent": "store",
+    "RunNotFoundError": "store",
+    "RunStore": "store",
+    "RunSummary": "store",
+    "SectionAdvice": "advice",
+    "Turn": "turns",
+    "TurnSection": "turns",
+    "advise": "advice",
+    "prune": "pruning",
+    "read_run": "store",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
