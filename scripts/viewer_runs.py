@@ -1,6 +1,6 @@
 """Runs for screenshots and tests of the viewer: an on-call agent that opens its runbooks as it needs them.
 
-The model is scripted; everything else is the library at work, recorded as any agent's run would be.
+The model is scripted and the clock is not waited for; everything else is the library at work, recorded as any run is.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 from weakincentives import MainLoop, MarkdownSection, Prompt, PromptTemplate, Session, ToolResult
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.clock import Clock, FakeClock
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import OpenOrRead, ReadSections, SectionVisibility, Tool, ToolContext
 from weakincentives.prompt.disclosure import Disclosure
@@ -78,10 +80,12 @@ LOG_LINES = """\
 
 
 def search_logs(params: LogQuery, *, context: ToolContext) -> ToolResult[None]:
+    context.session.clock.sleep(0.42)
     return ToolResult(message=f"219 lines of {params.service} match '{params.pattern}':\n{LOG_LINES}")
 
 
 def list_deploys(params: Service, *, context: ToolContext) -> ToolResult[None]:
+    context.session.clock.sleep(0.18)
     return ToolResult(
         message="2026.11.15-1  09:08 UTC  mira   coupon codes are case-insensitive\n"
         "2026.11.14-3  yesterday  jonas  new receipt layout\n"
@@ -96,6 +100,7 @@ def roll_back(params: Rollback, *, context: ToolContext) -> ToolResult[Deployed]
             message="Refused: 2026.11.15-1 is the version that is running. Name the version to go back to.",
             success=False,
         )
+    context.session.clock.sleep(38)
     return ToolResult(message=f"{params.service} is back on {params.version}; 12 of 12 pods are ready.")
 
 
@@ -348,10 +353,11 @@ UNSURE: list[Any] = [
 
 
 class Narrated(ScriptedAdapter):
-    """A scripted model that counts tokens and caches prefixes about as a provider does."""
+    """A scripted model that takes its time, counts tokens and caches prefixes about as a provider does."""
 
-    def __init__(self, script: Sequence[Any], *, model: str = "gpt-5.1", **options: Any) -> None:
+    def __init__(self, script: Sequence[Any], clock: Clock, *, model: str = "gpt-5.1", **options: Any) -> None:
         super().__init__(script, model=model, **options)
+        self._clock = clock
         self._cached = 0
 
     def reply(self, request: ModelRequest) -> ModelReply:
@@ -363,6 +369,7 @@ class Narrated(ScriptedAdapter):
         self._cached = sent
         spent = count(reply.text) + sum(count(made.arguments) + 12 for made in reply.tool_calls)
         usage = TokenUsage(input_tokens=sent, output_tokens=spent, cached_tokens=cached)
+        self._clock.sleep(0.6 + (sent - cached) / 2_000 + spent / 60)
         return replace(reply, usage=usage, model=self.model)
 
     def _as_reply(self, line: Any, request: ModelRequest) -> ModelReply:
@@ -380,12 +387,14 @@ def investigate(
 ) -> None:
     """Record one run of the on-call agent; a script that ends in an error fails the run."""
     prompt = Prompt(on_call_template(disclosure)).bind(alert or Alert())
+    clock = FakeClock(datetime.now(UTC))
     with record(path), suppress(RuntimeError):
-        MainLoop().execute(prompt, session=Session(), adapter=Narrated(script, **options))
+        MainLoop().execute(prompt, session=Session(clock=clock), adapter=Narrated(script, clock, **options))
 
 
 def record_runs(path: Path) -> None:
-    """A file with an answered run, one that restarts since its strategy does, and one that fails."""
+    """A file with a run that fails, one whose strategy restarts it, and two that add tools in their conversation."""
     investigate(path, UNSURE, Alert("search", "facets time out for 12 % of queries"), tool_route="append")
     investigate(path, RESTARTING, disclosure=OpenOrRead(), model="claude-sonnet-4-5")
+    investigate(path, tool_route="append", model="gpt-5-mini")
     investigate(path, tool_route="additional_tools")

@@ -31,7 +31,7 @@ FLAGS = [
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One failed run, one with restarts, and the newest: nine turns with injected tools and a rollback."""
+    """Newest first: two runs of nine turns with injected tools and a rollback, one with restarts, one that failed."""
     path = tmp_path_factory.mktemp("recorded") / "runs.db"
     record_runs(path)
     return path

@@ -39,7 +39,7 @@ def at_turn(page: Page, n: int) -> None:
 
 def test_the_list_leads_to_a_run(viewer: Viewer, open_page: Open) -> None:
     page = open_page(viewer.url)
-    expect(page.locator("a.run-row")).to_have_count(3)
+    expect(page.locator("a.run-row")).to_have_count(4)
     expect(page.locator("a.run-row").last).to_contain_text("The provider answered 529 three times")
     page.get_by_role("button", name="Failed").click()
     expect(page.locator("a.run-row")).to_have_count(1)
@@ -91,7 +91,7 @@ def test_the_tree_folds_and_unfolds(newest: Page) -> None:
 
 def test_everything_has_a_key(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
     page = open_page(viewer.url)
-    expect(page.locator("a.run-row")).to_have_count(3)
+    expect(page.locator("a.run-row")).to_have_count(4)
     page.keyboard.press("j")
     expect(page.locator("a.run-row.selected")).to_contain_text(run_ids[0])
     page.keyboard.press("Enter")
@@ -132,7 +132,7 @@ def test_turns_of_two_runs_are_compared(viewer: Viewer, run_ids: Sequence[str], 
     page = open_page(f"{viewer.url}#/compare")
     expect(page.locator(".empty")).to_contain_text("Choose two turns")
     page.get_by_label("Run before").select_option(run_ids[0])
-    page.get_by_label("Run after").select_option(run_ids[1])
+    page.get_by_label("Run after").select_option(run_ids[2])
     page.get_by_label("Turn after").fill("2")
     page.keyboard.press("Enter")
     prompt = page.get_by_label("Prompt", exact=True)
@@ -151,7 +151,7 @@ def test_search_leads_to_the_place_and_marks_it(viewer: Viewer, run_ids: Sequenc
 
 
 def test_disclosure_ledger_and_report_have_pages(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
-    page = open_page(f"{viewer.url}#/run/{run_ids[1]}/disclosure")
+    page = open_page(f"{viewer.url}#/run/{run_ids[2]}/disclosure")
     expect(page.locator(".steps-list li").first).to_contain_text("Find the first error after 09:12.")
     expect(page.locator(".steps-list li").first).to_contain_text("restart")
     page.keyboard.press("3")
@@ -179,7 +179,7 @@ def test_no_page_is_wider_than_the_window(viewer: Viewer, run_ids: Sequence[str]
         f"{run}/disclosure": ".lane",
         f"{run}/ledger": ".stroke",
         f"{run}/events?event=3": ".json-key",
-        f"#/compare?a={run_ids[0]}:4&b={run_ids[1]}:4": ".diff",
+        f"#/compare?a={run_ids[0]}:4&b={run_ids[2]}:4": ".diff",
         "#/search?q=coupons": ".hit",
         "#/report": ".sheet",
     }

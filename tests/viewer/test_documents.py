@@ -26,7 +26,7 @@ def test_a_turn_names_its_prompt_and_its_messages_instead_of_repeating_them(
 
 
 def test_a_restarted_conversation_begins_with_its_own_prompt(documents: Documents, run_ids: tuple[str, ...]) -> None:
-    first, second = documents.turn(run_ids[1], 1), documents.turn(run_ids[1], 2)
+    first, second = documents.turn(run_ids[2], 1), documents.turn(run_ids[2], 2)
     assert first["prompt"] != second["prompt"]
     assert second["request"][0][0] > first["request"][0][0]
     assert [event["kind"] for event in first["ended"]] == ["RunRestarted"]
@@ -52,7 +52,7 @@ def test_steps_tell_what_was_asked_why_and_by_which_route(documents: Documents, 
         (7, ["communication"], "additional_tools", ["post_status"]),
     ]
     assert injected[0]["said"].startswith("The alert names no cause")
-    restarted = documents.run(run_ids[1])["steps"][0]
+    restarted = documents.run(run_ids[2])["steps"][0]
     assert (restarted["route"], restarted["reason"]) == ("restart", "Find the first error after 09:12.")
 
 
@@ -98,4 +98,4 @@ def test_what_is_not_there_is_said_by_name(documents: Documents, run_ids: tuple[
 def test_the_report_advises_for_each_prompt(documents: Documents) -> None:
     report = documents.report()
     assert [prompt["prompt"] for prompt in report["prompts"]] == ["operations/on-call"]
-    assert report["prompts"][0]["runs"] == 2
+    assert report["prompts"][0]["runs"] == 3

@@ -14,6 +14,7 @@ import pytest
 from scripts.viewer_runs import investigate, on_call_template
 from weakincentives import Prompt, Session
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.clock import FakeClock
 from weakincentives.telemetry import RunStore, record
 from weakincentives.viewer import Viewer
 
@@ -31,7 +32,7 @@ def test_a_run_is_followed_while_it_happens(open_page: Callable[..., Any], tmp_p
         expect(page.locator(".empty")).to_contain_text("Nothing is recorded yet")
         agent = threading.Thread(
             target=lambda: ScriptedAdapter(lambda request: says.get(timeout=20)).evaluate(
-                Prompt(on_call_template()), session=Session()
+                Prompt(on_call_template()), session=Session(clock=FakeClock())
             )
         )
         agent.start()

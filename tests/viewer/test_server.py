@@ -50,7 +50,7 @@ def test_its_own_page_is_answered(viewer: Viewer, name: str) -> None:
     host = f"{name}:{viewer.port}"
     answer = ask(viewer, "/api/runs", Host=host, Origin=f"http://{host}")
     assert answer.status == 200
-    assert json.loads(answer.body)["total"] == 3
+    assert json.loads(answer.body)["total"] == 4
 
 
 def test_nothing_can_be_sent_to_it(viewer: Viewer) -> None:

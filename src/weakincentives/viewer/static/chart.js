@@ -6,7 +6,7 @@ import { html, useWidth } from "wink/view.js";
 
 const HEIGHT = 260;
 const LEFT = 52;
-const RIGHT = 16;
+const RIGHT = 22;
 const TOP = 12;
 const BOTTOM = 26;
 const MOST_POINTS = 1_500;
@@ -28,7 +28,7 @@ export function Chart({ lines, label, onPick }) {
     ${width > 0 && html`<svg width=${width} height=${HEIGHT} onPointerMove=${(event) => setAt(nearest(event))} onPointerLeave=${() => setAt(null)}
         onClick=${(event) => onPick?.(nearest(event))}>
       ${ticks.map((tick) => html`<line class="grid" x1=${LEFT} x2=${width - RIGHT} y1=${y(tick)} y2=${y(tick)} /><text class="tick y" x=${LEFT - 8} y=${y(tick) + 4}>${short(tick)}</text>`)}
-      ${marks(total).map((index) => html`<text class="tick" x=${x(index)} y=${HEIGHT - 6}>${index + 1}</text>`)}
+      ${marks(total).map((index) => html`<text class="tick" x=${x(index)} y=${HEIGHT - 6}>${count(index + 1)}</text>`)}
       ${lines.map((line) => {
         const path = drawn(line.values, x, y);
         return html`<g class=${`line ${line.kind}`}>
@@ -41,7 +41,7 @@ export function Chart({ lines, label, onPick }) {
       ${at !== null && lines.map((line) => line.values[at] != null && html`<circle class=${`point ${line.kind}`} cx=${x(at)} cy=${y(line.values[at])} r="4" />`)}
     </svg>`}
     ${at !== null && html`<div class="tip" style=${{ left: `${Math.min(x(at) + 12, width - 170)}px` }}>
-      <strong>${label} ${at + 1}</strong>
+      <strong>${label} ${count(at + 1)}</strong>
       ${lines.map((line) => html`<span class=${`key-line ${line.kind}`}><i></i>${line.name}<b>${line.values[at] == null ? "no turn" : count(line.values[at])}</b></span>`)}
     </div>`}
   </div>`;

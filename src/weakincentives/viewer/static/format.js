@@ -8,9 +8,11 @@ export function short(n) {
   if (n == null) return "–";
   const size = Math.abs(n);
   if (size < 10_000) return count(n);
-  if (size < 1_000_000) return `${(n / 1_000).toFixed(size < 100_000 ? 1 : 0)}k`;
-  return `${(n / 1_000_000).toFixed(size < 10_000_000 ? 2 : 1)}M`;
+  if (size < 1_000_000) return `${trimmed(n / 1_000, size < 100_000 ? 1 : 0)}k`;
+  return `${trimmed(n / 1_000_000, size < 10_000_000 ? 2 : 1)}M`;
 }
+
+const trimmed = (n, digits) => String(Number(n.toFixed(digits)));
 
 export function money(n) {
   if (n == null) return "–";

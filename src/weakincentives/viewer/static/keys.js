@@ -41,6 +41,7 @@ export function useKeys() {
         if (event.key === "Escape") field.blur();
         return;
       }
+      if (helping.value && !["?", "Escape"].includes(event.key)) return;
       for (const handler of [...handlers].reverse()) {
         const action = handler.current[event.key];
         if (action && action(event) !== false) {

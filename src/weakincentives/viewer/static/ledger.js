@@ -30,7 +30,7 @@ export function Ledger({ whole }) {
     <section class="card">
       <div class="card-head"><h2>Input tokens</h2>
         <div class="segments" role="group" aria-label="Sum"><button class=${summed ? "on" : ""} onClick=${() => setSummed(true)}>Summed up</button><button class=${summed ? "" : "on"} onClick=${() => setSummed(false)}>Per turn</button></div></div>
-      <${Chart} lines=${lines} label="turn" onPick=${(at) => go(toTurn(run.run_id, at + 1))} />
+      <${Chart} lines=${lines} label="Turn" onPick=${(at) => go(toTurn(run.run_id, at + 1))} />
     </section>
     <section class="card">
       <h2>By section</h2>
@@ -39,7 +39,7 @@ export function Ledger({ whole }) {
         <div class="sheet-row head" role="row"><span>Section</span><span class="n">Opened</span><span class="n">Tools used</span><span class="n">Sent</span><span class="n">Full prompt</span><span class="n">Saved</span><span></span></div>
         ${ledger.sections.map((section) => html`<a class="sheet-row" role="row" href=${toTurn(run.run_id, 1, { section: section.key })}>
           <span class="ellipsis" title=${section.key}>${visible(section.key)}</span>
-          <span class="n">${section.opened || "–"}</span><span class="n">${section.tools_used || "–"}</span>
+          <span class="n">${section.opened ? count(section.opened) : "–"}</span><span class="n">${section.tools_used ? count(section.tools_used) : "–"}</span>
           <span class="n">${count(section.sent_tokens)}</span><span class="n">${count(section.full_prompt_tokens)}</span>
           <span class=${classes("n", section.saved < 0 ? "bad" : section.saved > 0 ? "good" : "")}>${signed(section.saved)}</span>
           <span class="pair"><i class="sent" style=${{ width: `${(100 * section.sent_tokens) / most}%` }}></i><i class="full" style=${{ width: `${(100 * section.full_prompt_tokens) / most}%` }}></i></span>

@@ -7,7 +7,6 @@ import { Outcome } from "wink/outcome.js";
 import { Request } from "wink/request.js";
 import { route, setParams } from "wink/state.js";
 import { Tree, walk } from "wink/tree.js";
-import { classes } from "wink/format.js";
 import { Shown, html, useDocument } from "wink/view.js";
 
 // `last` is not 0 while the turn may still grow, and changes when it has.
@@ -40,7 +39,7 @@ function Columns({ whole, turn }) {
     ArrowUp: step(-1),
     Escape: () => (selected ? setParams({ section: "" }) : false),
   });
-  return html`<div class=${classes("columns", side)}>
+  return html`<div class=${`columns shows-${side}`}>
     <${Tree} turn=${turn} whole=${whole} selected=${selected} folded=${folded} reveal=${reveal}
       onFold=${(key) => setFolded({ ...folded, [key]: !folded[key] })} onSelect=${(key) => select(key, "tree")} />
     <div class="segments sides" role="group" aria-label="Column">

@@ -1,0 +1,80 @@
+"""Take the pictures of the viewer that the README and the documentation show, from recorded runs.
+
+Needs the extras [viewer] and [test-full], and Chromium; with the fonts Inter and JetBrains Mono they look as published:
+
+    apt-get install chromium fonts-inter fonts-jetbrains-mono
+    python scripts/screenshots.py [folder]
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.viewer_runs import record_runs
+from weakincentives.telemetry import RunStore
+from weakincentives.viewer import Viewer
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
+WINDOW = (1280, 800)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A place in the viewer, and what has to be there before it is taken."""
+
+    name: str
+    place: str
+    wait_for: str
+    dark: bool = False
+
+
+PICTURES = [
+    Picture("runs", "", "a.run-row >> nth=3"),
+    Picture("turn", "run/{newest}/turn/4?section=deployments", ".piece.selected"),
+    Picture("rollback", "run/{newest}/turn/5?section=deployments", ".call.failed", dark=True),
+    Picture("disclosure", "run/{newest}/disclosure", ".steps-list li >> nth=3"),
+    Picture("ledger", "run/{newest}/ledger", ".chart .area"),
+    Picture("compare", "compare?a={newest}:3&b={newest}:4", ".diff .line.new >> nth=0"),
+]
+
+
+def main(argv: list[str]) -> int:
+    folder = Path(argv[0]) if argv else IMAGES
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary, sync_playwright() as driver:
+        path = Path(temporary) / "runs.db"
+        record_runs(path)
+        with RunStore(path) as store:
+            newest = store.list_runs(1)[0].run_id
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=[*FLAGS])
+        with Viewer(path, port=0) as viewer:
+            for picture in PICTURES:
+                context = browser.new_context(
+                    viewport={"width": WINDOW[0], "height": WINDOW[1]}, color_scheme="dark" if picture.dark else "light"
+                )
+                page = context.new_page()
+                page.goto(f"{viewer.url}#/{picture.place.format(newest=newest)}")
+                take(page, picture, folder / f"viewer-{picture.name}.png")
+                context.close()
+        browser.close()
+    return 0
+
+
+def take(page: Page, picture: Picture, target: Path) -> None:
+    page.locator(picture.wait_for).wait_for()
+    page.evaluate("document.fonts.ready")
+    page.screenshot(path=target, animations="disabled")
+    print(f"{target} ({target.stat().st_size // 1000} KB)")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
