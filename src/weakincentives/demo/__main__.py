@@ -84,8 +84,8 @@ def following(file: str | None) -> list[tuple[str, str]]:
     wink = "wink" if shutil.which("wink") else ".venv/bin/wink"
     if not Path(wink).exists() and wink != "wink":
         wink = f"{sys.executable} -m weakincentives.cli"
-    look = [("next", f"{wink} runs show {file}    what was seen, opened and called, turn by turn")] if file else []
-    return [*look, ("" if look else "next", './run "your own question"    or ./run --list')]
+    look = [("next", f"{wink} runs show {file}  (turn by turn: what was seen, opened and called)")] if file else []
+    return [*look, ("" if look else "next", './run "your own question"  (or a number of ./run --list)')]
 
 
 if __name__ == "__main__":

@@ -7,19 +7,26 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weakincentives.adapters.local import LocalAdapter
 from weakincentives.demo.desk import Question, ask, template
 from weakincentives.demo.handbook import pages
 from weakincentives.demo.screen import Screen
 from weakincentives.prompt import Prompt, SectionVisibility
-from weakincentives.runtime import Message, ModelCalled, PromptRendered, PromptResponse, ToolInvoked, ToolsInjected
+from weakincentives.runtime import (
+    Message,
+    ModelCalled,
+    PromptRendered,
+    PromptResponse,
+    ProviderAdapter,
+    ToolInvoked,
+    ToolsInjected,
+)
 from weakincentives.session import Session
 
 
 class Show:
     """One question after another, on one adapter."""
 
-    def __init__(self, adapter: LocalAdapter, screen: Screen) -> None:
+    def __init__(self, adapter: ProviderAdapter, screen: Screen) -> None:
         self._adapter = adapter
         self._screen = screen
 

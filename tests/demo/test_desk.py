@@ -1,0 +1,105 @@
+"""The support desk: its handbook, its tools on a real database, and its words on a pipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.demo.__main__ import chosen, main
+from weakincentives.demo.desk import QUESTIONS, ask
+from weakincentives.demo.handbook import pages
+from weakincentives.demo.screen import Screen
+from weakincentives.demo.show import Show
+from weakincentives.runtime import ToolInvoked
+from weakincentives.session import Session
+
+REFUND = {"order_number": "FH-20391", "amount": 20, "reason": "damaged"}
+
+
+def results(script: list[Any]) -> list[tuple[bool, str]]:
+    session = Session()
+    ScriptedAdapter([*script, "Done."]).evaluate(ask("Help!"), session=session)
+    return [(event.success, event.result.message) for event in session[ToolInvoked].all()]
+
+
+def test_every_section_has_a_title_a_summary_and_a_body() -> None:
+    assert len(pages()) == 27
+    assert all(page.title and len(page.summary) > 60 and len(page.body) > 1500 for page in pages())
+
+
+def test_the_prompt_shows_summaries_and_the_question_last() -> None:
+    rendered = ask("Where is my parcel?").render()
+    assert rendered.text.endswith("Where is my parcel?")
+    assert [tool.name for tool in rendered.tools] == ["read_section"]
+
+
+def test_tools_work_on_the_database() -> None:
+    script = [
+        call("read_section", section_key="refunds"),
+        call("issue_refund", **REFUND),
+        call("issue_refund", **REFUND | {"amount": 50}),
+    ]
+    assert results(script)[1:] == [
+        (True, "Refunded 20.00 euros for order FH-20391 (damaged)."),
+        (False, "Order FH-20391 has 39.00 euros left to refund, not 50.00."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "tool", "arguments", "message"),
+    [
+        ("order-status", "lookup_order", {"order_number": "FH-99999"}, "There is no order FH-99999."),
+        (
+            "replacement-parts",
+            "find_part",
+            {"model": "Tower", "part": "pump"},
+            "The pump of the Tower is P-103, 34 euros, 10 in stock.",
+        ),
+        (
+            "pod-club",
+            "change_subscription",
+            {"member_number": "M-4417", "action": "pause"},
+            "Member M-4417 (Kitchen, every 6 weeks): pause is done, the membership is paused.",
+        ),
+        (
+            "returns",
+            "create_return_label",
+            {"order_number": "FH-20391"},
+            "Return label RL-20391 for order FH-20391 was sent; it is valid for 14 days.",
+        ),
+    ],
+)
+def test_each_tool_comes_with_its_section(section: str, tool: str, arguments: dict[str, Any], message: str) -> None:
+    assert results([call("read_section", section_key=section), call(tool, **arguments)])[1][1] == message
+
+
+def test_a_question_is_a_number_or_words() -> None:
+    assert chosen([]) == [QUESTIONS[0]]
+    assert chosen(["2", "1"]) == [QUESTIONS[1], QUESTIONS[0]]
+    assert chosen(["is", "it", "safe?"]) == ["is it safe?"]
+
+
+def test_the_list_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    assert capsys.readouterr().out.startswith(f"1  {QUESTIONS[0]}\n2  ")
+
+
+def test_what_happens_is_told_in_plain_lines_on_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    adapter = ScriptedAdapter(
+        [call("read_section", section_key="order-status"), call("lookup_order", order_number="FH-20417"), "Shipped."]
+    )
+    Show(adapter, Screen()).ask(QUESTIONS[0])
+    told = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:1].strip()]
+    assert told == ["question", "shows", "opens", "tools", "calls", "result", "answer", "tokens", "time"]
+
+
+def test_the_questions_of_the_benchmark_have_their_facts_in_the_handbook() -> None:
+    bodies = {page.key: page.body.lower() for page in pages()}
+    file = Path(__file__).parents[2] / "bench" / "local" / "questions.json"
+    for case in (case for name in ("test", "fresh", "tuning") for case in json.loads(file.read_text())[name]):
+        for key in [] if "tool" in case else [case["section"], *case.get("also", ())]:
+            assert all(any(fact.lower() in bodies[key] for fact in group) for group in case["facts"]), case["question"]
