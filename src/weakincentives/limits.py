@@ -33,6 +33,8 @@ class Deadline(_Clocked):
     expires_at: datetime
 
     def __post_init__(self) -> None:
+        if not isinstance(self.expires_at, datetime):
+            raise ValueError(f"Deadline expires_at={self.expires_at!r} is no datetime; use Deadline.after(seconds=...)")
         if self.expires_at.utcoffset() is None:
             raise ValueError(
                 f"Deadline expires_at={self.expires_at.isoformat()} has no time zone; use Deadline.after(seconds=...) "
@@ -146,6 +148,10 @@ class Meter:
     """Counts what one run spends, across its restarts, and refuses the step that would go past a limit."""
 
     def __init__(self, budget: Budget | None = None, deadline: Deadline | None = None) -> None:
+        if not isinstance(budget, Budget | None):
+            raise TypeError(f"budget={budget!r} is no Budget; write Budget(max_turns=...) or the like")
+        if not isinstance(deadline, Deadline | None):
+            raise TypeError(f"deadline={deadline!r} is no Deadline; write Deadline.after(seconds=...)")
         self.budget = budget
         self.deadline = deadline
         self._lock = threading.Lock()

@@ -200,6 +200,20 @@ def test_a_token_budget_opens_what_fits_the_cheapest_first() -> None:
     assert opened(start + 5000) == ["big", "small", "middle"]
 
 
+class Counting(EstimatedTokens):
+    calls = 0
+
+    def count(self, text: str) -> int:
+        self.calls += 1
+        return super().count(text)
+
+
+def test_fitting_weighs_each_section_once() -> None:
+    tokenizer, sections = Counting(), [section(f"s{index}") for index in range(50)]
+    PromptTemplate(ns="t", key="k", sections=sections, token_budget=100_000, tokenizer=tokenizer).render()
+    assert tokenizer.calls < 2 * len(sections)
+
+
 def test_a_budget_leaves_alone_what_was_summarized_on_purpose() -> None:
     template = PromptTemplate(ns="t", key="k", sections=[section("a"), section("b")], token_budget=10_000)
     session = Session()

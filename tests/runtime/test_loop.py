@@ -81,6 +81,20 @@ def test_a_misspelled_option_is_the_programmers_mistake() -> None:
         ScriptedAdapter(["hi"]).evaluate(Prompt(TEMPLATE), session=Session(), budgets=None)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": PromptTemplate(ns="a", key="b")}, r"is no Prompt; write Prompt\(template\)"),
+        ({"session": None}, r"session=None is no Session; pass session=Session\(\)"),
+        ({"deadline": 5}, r"deadline=5 is no Deadline; write Deadline\.after"),
+        ({"budget": 5}, "budget=5 is no Budget"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        ScriptedAdapter(["hi"]).evaluate(**{"prompt": Prompt(TEMPLATE), "session": Session(), **arguments})
+
+
 def test_structured_output_is_parsed() -> None:
     response = ScriptedAdapter([Answer("yes", 3)]).evaluate(Prompt(TYPED), session=Session())
     assert response.output == Answer("yes", 3)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.errors import BudgetExceededError
 from weakincentives.filesystem import Filesystem
+from weakincentives.limits import Budget
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -119,6 +121,30 @@ def test_a_handler_that_returns_no_result_is_the_programmers_mistake() -> None:
     with pytest.raises(PromptEvaluationError, match="'wrong' returned a int; return a ToolResult") as caught:
         run(prompt(wrong), call("wrong"))
     assert caught.value.phase == "tool"
+
+
+class Unreadable:
+    def render(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize("value", [Unreadable(), object()])
+def test_a_result_that_cannot_be_shown_is_undone_compensated_and_logged(value: Any) -> None:
+    undone: list[str] = []
+
+    def handle(params: Any, *, context: ToolContext) -> ToolResult[Any]:
+        context.session.dispatch(Noted("kept?"))
+        return ToolResult("Done.", value)
+
+    def compensate(params: Any, *, context: ToolContext) -> None:
+        undone.append(context.call_id)
+
+    session = Session()
+    odd = Tool(name="odd", description="Odd.", handler=handle, compensate=compensate)
+    with pytest.raises(PromptEvaluationError, match="result of tool 'odd' cannot be shown to the model") as caught:
+        ScriptedAdapter([call("odd", call_id="1")]).evaluate(prompt(odd), session=session)
+    assert (caught.value.prompt_name, undone, session[Noted].all()) == ("tx", ["1"], ())
+    assert [(event.success, event.rolled_back) for event in session[ToolInvoked]] == [(False, True)]
 
 
 def test_async_handlers_work_in_sync_runs_on_one_event_loop() -> None:
@@ -242,6 +268,46 @@ def test_a_compensation_that_fails_is_reported() -> None:
     ((_, message),) = results(session)
     assert "no answer" in message
     assert "Compensation of 'charge' failed: ConnectionError: bank is down" in message
+
+
+class Unclosable:
+    def close(self) -> None:
+        raise OSError("stuck")
+
+
+def test_a_call_whose_resources_do_not_close_is_undone_and_compensated_once() -> None:
+    undone: list[str] = []
+
+    def handle(params: Any, *, context: ToolContext) -> ToolResult[None]:
+        context.resources.get(Unclosable)
+        context.session.dispatch(Noted("lost"))
+        return ToolResult("Sent.")
+
+    def compensate(params: Any, *, context: ToolContext) -> None:
+        undone.append(context.call_id)
+
+    send = Tool(name="send", description="Send.", handler=handle, compensate=compensate)
+    bindings = ResourceRegistry.of(Binding(Unclosable, lambda resolver: Unclosable(), scope=Scope.TOOL_CALL))
+    session = run(prompt(send, resources=bindings), call("send", call_id="c1"))
+    assert (undone, session[Noted].all()) == (["c1"], ())
+    assert "Tool 'send' failed to close its resources: Could not close Unclosable: stuck" in results(session)[0][1]
+
+
+def test_no_call_is_still_at_work_when_another_ended_the_run() -> None:
+    @tool(read_only=True)
+    async def look(n: int) -> str:
+        """Look."""
+        await asyncio.sleep(0)
+        return str(n)
+
+    async def run_out() -> int:
+        session = Session()
+        adapter = ScriptedAdapter([[call("look", n=n) for n in range(3)]])
+        with pytest.raises(BudgetExceededError):
+            await adapter.evaluate_async(prompt(look), session=session, budget=Budget(max_tool_calls=2))
+        return len(session[ToolInvoked])
+
+    assert asyncio.run(run_out()) == 2
 
 
 def test_handlers_see_the_limits_and_the_call() -> None:

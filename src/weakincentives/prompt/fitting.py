@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from weakincentives.prompt.outline import FULL, Node
+import heapq
+from collections.abc import Iterable
+
+from weakincentives.prompt.outline import FULL, SUMMARY, Node
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.view import View, tool_text
 
@@ -15,22 +18,18 @@ def fit(view: View, budget: int, tokenizer: Tokenizer) -> View:
     spent = tokenizer.count("".join(view.pieces())) + sum(
         tokenizer.count(tool_text(tool)) for _, tool in view.offered()
     )
-    refused: set[int] = set()
-    while True:
-        candidates = [
-            (view.opening_cost(node, tokenizer)[0], node)
-            for node in view.plan.summarized
-            if node.index not in refused and view.decided_by(node) in ("declared", "selector")
-        ]
-        if not candidates:
-            return view
-        cost, node = min(candidates, key=_cheapest)
-        if spent + cost > budget:
-            refused.add(node.index)
-            continue
+    waiting: list[tuple[int, int]] = []
+
+    def weigh(nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            if view.decided_by(node) in ("declared", "selector"):
+                heapq.heappush(waiting, (view.opening_cost(node, tokenizer)[0], node.index))
+
+    weigh(view.plan.summarized)
+    while waiting and spent + waiting[0][0] <= budget:
+        cost, index = heapq.heappop(waiting)
         spent += cost
+        node = view.outline.nodes[index]
         view = view.with_shape(view.shape.with_state(node, FULL, "budget"))
-
-
-def _cheapest(candidate: tuple[int, Node]) -> tuple[int, int]:
-    return candidate[0], candidate[1].index
+        weigh(view.shown_below(node, SUMMARY))
+    return view

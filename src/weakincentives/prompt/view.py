@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from weakincentives.errors import PromptRenderError
@@ -55,7 +56,6 @@ class View:
         self._disclosure = disclosure
         self._allow_collapse = allow_collapse
         self._price_tokenizer = price_tokenizer
-        self.plan: Plan = self._plan()
 
     def find(self, key: str) -> SectionPath | None:
         """The path of an existing (enabled) section, by its dotted key."""
@@ -117,10 +117,24 @@ class View:
         closed = [up for up in (node, *self.outline.ancestors(node)) if self.shape.states[up.index] != FULL]
         overrides = {up.path: SectionVisibility.FULL for up in reversed(closed)}
         after = self.opened(overrides)
+        top = closed[-1] if closed else node
         known = {tool.name for _, tool in self.offered()}
-        tools = tuple(tool for owner, tool in after.offered() if tool.name not in known and owner is not None)
-        top = closed[-1] if closed and tools else node
-        return Opening(overrides, tools, lambda: after.content(top.path))
+        coming: dict[str, AnyTool] = {}
+        for below in after.shown_below(top, FULL):
+            for tool in below.all_tools:
+                if tool.name not in known:
+                    coming.setdefault(tool.name, tool)
+        tools = tuple(coming.values())
+        return Opening(overrides, tools, lambda: after.content(top.path if tools else path))
+
+    def shown_below(self, top: Node, state: int) -> Iterator[Node]:
+        """The section and its descendants that are shown in this state; a summary hides what is below it."""
+        index = top.index
+        while index < top.end:
+            node, now = self.outline.nodes[index], self.shape.states[index]
+            if now == state:
+                yield node
+            index = index + 1 if now == FULL else node.end
 
     def opened(self, overrides: Mapping[SectionPath, SectionVisibility]) -> View:
         """The view with these overrides on top."""
@@ -164,7 +178,9 @@ class View:
         tokens = tokenizer.count(opening.show()) + sum(tokenizer.count(tool_text(tool)) for tool in opening.tools)
         return tokens, len(opening.tools)
 
-    def _plan(self) -> Plan:
+    @cached_property
+    def plan(self) -> Plan:
+        """The text laid out; made when it is first needed, since many a view is only asked what it would bring."""
         states = self.shape.states
         return self._cached(("plan", states), lambda: Plan(self.outline, states, self._suffix))
 

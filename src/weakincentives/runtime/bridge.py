@@ -10,9 +10,9 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from weakincentives.resources import ScopedResourceContext
 
@@ -114,6 +114,15 @@ def side_by_side(functions: Sequence[Callable[[], T]]) -> list[T]:
     with ThreadPoolExecutor(min(len(functions), MAX_SIDE_BY_SIDE)) as pool:
         futures = [pool.submit(contextvars.copy_context().run, function) for function in functions]
         return [future.result() for future in futures]
+
+
+async def side_by_side_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await all, also where one fails: none may still be at work when its run is over."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast("list[T]", results)
 
 
 def _is_async(step: Callable[[], Any]) -> bool:

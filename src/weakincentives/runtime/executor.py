@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -27,7 +26,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.prompt.disclosure.collapse import CollapseSectionParams
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.runtime.bridge import AsyncBridge, Step, call_async, call_sync, side_by_side
+from weakincentives.runtime.bridge import AsyncBridge, Step, call_async, call_sync, side_by_side, side_by_side_async
 from weakincentives.runtime.events import DisclosureRequest, ToolInvoked
 from weakincentives.runtime.messages import ToolCall
 from weakincentives.runtime.run import RunScope
@@ -103,7 +102,7 @@ class ToolExecutor:
     async def execute_all_async(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """`execute_all` on an event loop; sync handlers run in threads."""
         if len(calls) > 1 and self.all_read_only(calls):
-            return list(await asyncio.gather(*(call_async(self._execution(call)) for call in calls)))
+            return await side_by_side_async([call_async(self._execution(call)) for call in calls])
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(await call_async(self._execution(call)))
@@ -134,7 +133,10 @@ class ToolExecutor:
         disclosure = self._disclosure(params)
         attempt = yield from self._attempt(tool, params, call)
         attempt.params, attempt.disclosure = params, disclosure
-        return self._finish(call, attempt, started)
+        outcome = self._finish(call, attempt, started)
+        if attempt.mistake is not None:
+            raise attempt.mistake
+        return outcome
 
     def _attempt(self, tool: Tool[Any, Any], params: Any, call: ToolCall) -> Generator[Step, Any, _Attempt]:
         """Call the handler within the resources of this one call; if it fails, compensate and undo what it did."""
@@ -151,8 +153,8 @@ class ToolExecutor:
             except Exception as error:
                 logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=error)
                 result = ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
-            attempt.result = self._checked(tool, result)
-            if not attempt.result.success and tool.compensate is not None:
+            self._take(tool, result, attempt)
+            if not attempt.result.success:
                 yield from _compensate(tool, params, context, attempt)
         except BaseException:
             self._undo(before, resources)
@@ -165,7 +167,10 @@ class ToolExecutor:
         except Exception as error:
             message = f"Tool '{tool.name}' failed to close its resources: {error}"
             logger.warning("%s", message, exc_info=error)
-            attempt.result = ToolResult(message, success=False)
+            if attempt.result.success:
+                attempt.result, attempt.message = ToolResult(message, success=False), ""
+                with self.prompt.resources.context.tool_scope() as resources:
+                    yield from _compensate(tool, params, self._context(call, resources), attempt)
             attempt.rolled_back = self._undo(before, self.prompt.resources.context)
         return attempt
 
@@ -191,14 +196,22 @@ class ToolExecutor:
             return f"Unknown tool '{name}'. Available tools: {offered or 'none'}."
         return ""
 
-    def _checked(self, tool: Tool[Any, Any], result: Any) -> ToolResult[Any]:
-        if isinstance(result, ToolResult):
-            return result
-        raise PromptEvaluationError(
-            f"The handler of tool '{tool.name}' returned a {type(result).__name__}; return a ToolResult.",
-            prompt_name=self.prompt.name,
-            phase="tool",
-        )
+    def _take(self, tool: Tool[Any, Any], result: Any, attempt: _Attempt) -> None:
+        """Keep the result and what the model reads of it; one that cannot be read is the programmer's mistake."""
+        if not isinstance(result, ToolResult):
+            self._fault(f"The handler of tool '{tool.name}' returned a {type(result).__name__}", None, attempt)
+            return
+        try:
+            attempt.result, attempt.message = result, result.render()
+        except Exception as error:
+            problem = f"The result of tool '{tool.name}' cannot be shown to the model: {type(error).__name__}: {error}"
+            self._fault(problem, error, attempt)
+
+    def _fault(self, problem: str, cause: Exception | None, attempt: _Attempt) -> None:
+        way = "return a ToolResult." if cause is None else "give its value a render() method or JSON-able fields."
+        mistake = PromptEvaluationError(f"{problem}; {way}", prompt_name=self.prompt.name, phase="tool")
+        mistake.__cause__ = cause
+        attempt.result, attempt.message, attempt.mistake = ToolResult(str(mistake), success=False), "", mistake
 
     def _disclosure(self, params: Any) -> DisclosureRequest | None:
         if isinstance(params, ReadSectionParams | CollapseSectionParams):
@@ -232,7 +245,7 @@ class ToolExecutor:
                 attempt.expansion = Expansion(value.requested_overrides, reason, (attempt.params.section_key,))
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
-        message = _rendered(result, call.name)
+        message = attempt.message or result.message
         if isinstance(value, ReadSectionResult):
             result = replace(result, value=replace(value, expanded_tools=()))
         self.session.dispatch(
@@ -276,6 +289,8 @@ def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
 @dataclass(slots=True)
 class _Attempt:
     result: ToolResult[Any]
+    message: str = ""
+    mistake: PromptEvaluationError | None = None
     params: Any = None
     expansion: Expansion | None = None
     rolled_back: bool = False
@@ -286,7 +301,8 @@ class _Attempt:
 def _compensate(
     tool: Tool[Any, Any], params: Any, context: ToolContext, attempt: _Attempt
 ) -> Generator[Step, Any, None]:
-    assert tool.compensate is not None
+    if tool.compensate is None:
+        return
     try:
         yield functools.partial(tool.compensate, params, context=context)
         attempt.compensation = "done"
@@ -294,14 +310,4 @@ def _compensate(
         attempt.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
         logger.error("%s", attempt.compensation, exc_info=error)
         attempt.result = replace(attempt.result, message=f"{attempt.result.message}\n{attempt.compensation}")
-
-
-def _rendered(result: ToolResult[Any], name: str) -> str:
-    try:
-        return result.render()
-    except Exception as error:
-        raise PromptEvaluationError(
-            f"The result of tool '{name}' cannot be shown to the model: {type(error).__name__}: {error}; "
-            "give its value a render() method or JSON-able fields.",
-            phase="tool",
-        ) from error
+        attempt.message = attempt.message and f"{attempt.message}\n{attempt.compensation}"

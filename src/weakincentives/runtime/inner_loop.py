@@ -75,6 +75,10 @@ class InnerLoop:
         visibility_overrides: Mapping[tuple[str, ...], SectionVisibility] | None = None,
         resume: bool = False,
     ) -> None:
+        if not isinstance(prompt, Prompt):
+            raise TypeError(f"{prompt!r} is no Prompt; write Prompt(template).bind(...)")
+        if not isinstance(session, Session):
+            raise TypeError(f"session={session!r} is no Session; pass session=Session()")
         self.prompt = prompt
         self.session = session
         self.scope = scope
