@@ -184,3 +184,21 @@ def test_only_the_last_runs_count_when_asked(path: Path) -> None:
     played(path, reply(50, READ_DOCS), reply(160))
     played(path, reply(50))
     assert advised(path, last=3)[1]["docs"].opened_runs == 0
+
+
+def test_what_opens_with_a_section_counts_as_its_own(path: Path) -> None:
+    child = MarkdownSection(title="Child", key="child", template="word " * 10)
+    closed = MarkdownSection(title="Shut", key="shut", template="word " * 50, summary="shut", visibility=SUMMARY)
+    parent = MarkdownSection(
+        title="Parent", key="parent", template="word " * 5, summary="p", visibility=SUMMARY, children=[child, closed]
+    )
+    with record(path):
+        for number in range(4):
+            script = [reply(50, call("read_section", section_key="parent.shut")), reply(90)] if number else [reply(50)]
+            bound = Prompt(PromptTemplate(ns="t", key="n", sections=[parent]))
+            ScriptedAdapter(script, tokenizer=Words()).evaluate(bound, session=Session())
+    sections = advised(path)[1]
+    # "## Parent" and 5 words, "### Child" and 10, "### Shut" and 50: nobody has seen what the last shows by itself.
+    assert sections["parent"].full_tokens == 7 + 12 + 52
+    assert (sections["parent.shut"].shown, sections["parent.shut"].opened_runs) == ("hidden", 3)
+    assert sections["parent.shut"].reason == "inside 'parent', which is summarized"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,21 @@ def test_a_recorder_within_a_recorder_of_the_same_file_writes_nothing_twice(path
     with hearing() as heard, record(path):
         response = run(recorder=record(path))
     assert len(read_run(path, response.run_id)) == len(heard.events)
+
+
+def test_runs_of_many_threads_are_told_apart(path: Path) -> None:
+    recorder = record(path)
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda _: run(recorder=recorder).run_id, range(8)))
+    with RunStore(path) as store:
+        assert sorted(summary.run_id for summary in store.list_runs() if summary.status == "ok") == sorted(runs)
+        assert len({tuple(recorded.kind for recorded in store.all_events(run_id)) for run_id in runs}) == 1
+
+
+async def test_an_event_loop_may_record(path: Path) -> None:
+    loop = MainLoop(recorder=record(path))
+    response = await loop.execute_async(prompt(), session=Session(), adapter=ScriptedAdapter(SCRIPT))
+    assert (only_run(path).run_id, only_run(path).status) == (response.run_id, "ok")
 
 
 def test_a_run_is_summed_up(path: Path) -> None:

@@ -25,15 +25,16 @@ def prune(
     file = Path(path)
     if not file.is_file():
         raise RunFileError(f"There is no file of runs at '{file}'.")
+    now = time.time()
     silent = "recorder_id IN (SELECT id FROM recorders WHERE beat < ?)"
     conditions: list[str] = [f"(status <> 'running' OR {silent})"]
-    values: list[Any] = [time.time() - SILENT_SECONDS]
+    values: list[Any] = [now - SILENT_SECONDS]
     if run_ids:
         conditions.append(f"run_id IN ({', '.join('?' * len(run_ids))})")
         values += list(run_ids)
     if older_than_days is not None:
         conditions.append("updated < ?")
-        values.append(time.time() - older_than_days * 86_400)
+        values.append(now - older_than_days * 86_400)
     if keep is not None:
         conditions.append("run_id NOT IN (SELECT run_id FROM runs ORDER BY started DESC, run_id LIMIT ?)")
         values.append(keep)
@@ -46,7 +47,16 @@ def prune(
         gone = tuple(row[0] for row in connection.execute(f"SELECT run_id FROM runs WHERE {where}", values))
         for table in ("runs", "events", "run_texts"):
             connection.executemany(f"DELETE FROM {table} WHERE run_id = ?", [(run_id,) for run_id in gone])
+        if older_than_days is not None:
+            # What happened in sessions before their first run has no run to go with.
+            connection.execute("DELETE FROM events WHERE run_id = '' AND time < ?", (now - older_than_days * 86_400,))
+            connection.execute(
+                "DELETE FROM run_texts WHERE run_id = '' AND NOT EXISTS (SELECT 1 FROM events WHERE run_id = '')"
+            )
         connection.execute("DELETE FROM texts WHERE hash NOT IN (SELECT hash FROM run_texts)")
+        connection.execute(
+            "DELETE FROM recorders WHERE beat < ? AND id NOT IN (SELECT recorder_id FROM runs)", (now - SILENT_SECONDS,)
+        )
         connection.execute("COMMIT")
         if gone:
             connection.execute("VACUUM")
