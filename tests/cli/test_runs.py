@@ -69,6 +69,13 @@ def test_export_writes_a_line_per_event(wink: Wink, runs: list[str]) -> None:
     assert len(written) == len([line for line in lines if line["run_id"] == runs[1]])
 
 
+def test_a_process_that_never_saw_the_program_shows_its_values(wink: Wink, runs: list[str]) -> None:
+    done = wink.process("python", "-m", "weakincentives.cli", "runs", "export", "runs.db", runs[0])
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    (added,) = [line["event"] for line in lines if line["kind"] == "ToolInvoked" and line["event"]["name"] == "add"]
+    assert (added["params"], added["result"]["value"]) == ({"a": 1, "b": 2}, 3)
+
+
 def test_prune_deletes_runs_and_the_texts_that_only_they_have(wink: Wink, runs: list[str]) -> None:
     assert wink.json("runs", "prune", "runs.db", "--keep", "1") == {"deleted": runs[:1]}
     with RunStore(wink.folder / "runs.db") as store:
