@@ -140,6 +140,14 @@ def test_usage_counts_hosted_requests(vendor: Vendor, kind: str, requests: int) 
     assert response.usage.hosted_requests == requests
 
 
+def test_anthropics_own_count_holds_where_blocks_are_left_out() -> None:
+    body = json.loads(stored("anthropic", "web_search", "no_call"))
+    body["usage"]["server_tool_use"] = {"web_search_requests": 3, "web_fetch_requests": None}
+    with ANTHROPIC.server([Raw(body=json.dumps(body).encode())]) as server:
+        response = ANTHROPIC.adapter(server).evaluate(prompt(WebSearchSection()), session=Session())
+    assert response.usage.hosted_requests == 3
+
+
 def test_litellm_says_how_often_it_searched() -> None:
     body = json.loads(stored("litellm", "web_search", "normal"))
     body["usage"]["prompt_tokens_details"] = {"web_search_requests": 2}

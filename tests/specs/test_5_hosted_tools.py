@@ -7,6 +7,7 @@ plain classes, since an empty protocol matches everything.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from weakincentives.prompt import (
     SectionVisibility,
     tool,
 )
-from weakincentives.runtime import PromptEvaluationError
+from weakincentives.runtime import HostedToolCodec, PromptEvaluationError
 from weakincentives.session import Bus, Session
 from weakincentives.tools.web_search import (
     Citation,
@@ -213,3 +214,37 @@ def test_outputs_are_found_by_the_names_of_their_tools() -> None:
     prompt = Prompt(PromptTemplate(ns="t", key="t", sections=[section]))
     adapter = ScriptedAdapter([oracle_reply("Beware.")], hosted_tool_codecs={"oracle": OracleCodec()})
     assert list(adapter.evaluate(prompt, session=Session()).hosted_outputs) == ["left", "right"]
+
+
+@dataclass(slots=True, frozen=True)
+class TideConfig(HostedToolConfig):
+    harbour: str = "Whitby"
+
+
+@dataclass(slots=True, frozen=True)
+class TideResult(HostedToolOutput):
+    heights: tuple[float, ...]
+
+
+class OpenAITideCodec(HostedToolCodec[TideConfig, TideResult]):
+    @property
+    def kind(self) -> str:
+        return "tide"
+
+    def serialize(self, tool: HostedTool[TideConfig]) -> dict[str, Any]:
+        return {"type": "tide", "harbour": tool.config.harbour}
+
+    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[TideConfig]) -> TideResult | None:
+        heights = tuple(item["height"] for item in response_items if item["type"] == "tide_call")
+        return TideResult(heights) if heights else None
+
+
+def test_a_new_kind_takes_a_config_an_output_a_factory_and_a_codec() -> None:
+    tide = HostedTool(kind="tide", name="tide", description="Tell the tide.", config=TideConfig())
+    section = MarkdownSection(title="Harbour", key="harbour", template="Sail?", hosted_tools=(tide,))
+    prompt = Prompt(PromptTemplate(ns="t", key="t", sections=[section]))
+    with OPENAI.server([Turn("Yes.", items=({"type": "tide_call", "height": 3.2},))]) as server:
+        adapter = OPENAI.adapter(server, hosted_tool_codecs={"tide": OpenAITideCodec()})
+        response = adapter.evaluate(prompt, session=Session())
+        assert server.requests[0].json["tools"] == [{"type": "tide", "harbour": "Whitby"}]
+    assert response.hosted_outputs == {"tide": TideResult((3.2,))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,6 +18,8 @@ from weakincentives.adapters.hosted.setting import HONOURED, Rule, settings, use
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
 from weakincentives.tools.code_interpreter import CodeInterpreterConfig, code_interpreter_tool
+from weakincentives.tools.file_search import Comparison, FileSearchConfig
+from weakincentives.tools.web_fetch import WebFetchConfig
 from weakincentives.tools.web_search import DomainFilter, GeoHint, WebSearchConfig, web_search_tool
 
 KINDS = {capability.kind: capability for capability in capabilities()}
@@ -182,3 +184,46 @@ def test_stored_answers_have_the_form_that_the_sdk_knows(adapter: str, kind: str
     else:
         from anthropic.types import Message as Form  # type: ignore[assignment]
     Form.model_validate(json.loads(stored(adapter, kind, case)))
+
+
+FULL: dict[str, Any] = {
+    "web_search": WebSearchConfig(
+        DomainFilter(("who.int",)), GeoHint("GB", "London", "England", "Europe/London"), allow_live_access=False
+    ),
+    "web_fetch": WebFetchConfig(DomainFilter(blocked=("who.int",)), 3, 900, citations=True, allow_cache=False),
+    "code_interpreter": CodeInterpreterConfig(file_ids=("f1",), memory_gb=4, allowed_domains=("who.int",)),
+    "file_search": FileSearchConfig(("vs_1",), 5, 0.5, Comparison("year", "gt", 2020)),
+}
+
+
+def form_of(adapter: str, kind: str) -> Any:
+    """The SDK's type of a tool's declaration."""
+    if adapter == "anthropic":
+        from anthropic import types
+
+        names = {
+            "web_search": "WebSearchTool20260318Param",
+            "web_fetch": "WebFetchTool20260318Param",
+            "code_interpreter": "CodeExecutionTool20260521Param",
+        }
+        return getattr(types, names[kind])
+    from openai.types.responses import file_search_tool_param, tool_param, web_search_tool_param
+
+    return {
+        "web_search": web_search_tool_param.WebSearchToolParam,
+        "code_interpreter": tool_param.CodeInterpreter,
+        "file_search": file_search_tool_param.FileSearchToolParam,
+    }[kind]
+
+
+@pytest.mark.parametrize(("adapter", "kind"), [(a, k) for k in KINDS for a in KINDS[k].adapters if a != "litellm"])
+def test_declarations_have_the_fields_that_the_sdk_knows(adapter: str, kind: str) -> None:
+    config = FULL[kind]
+    if adapter == "anthropic" and kind == "web_search":
+        config = replace(config, allow_live_access=True)
+    elif adapter == "anthropic" and kind == "code_interpreter":
+        config = CodeInterpreterConfig()
+    declared = codec(adapter, kind).serialize(HostedTool(kind, "tool", "A tool.", config))
+    form = form_of(adapter, kind)
+    assert set(declared) <= set(form.__annotations__)
+    assert declared["type"] in str(form.__annotations__["type"])

@@ -225,8 +225,8 @@ def _object(arguments: str) -> bytes:
 
 
 class _ServerTools(msgspec.Struct):
-    web_search_requests: int = 0
-    web_fetch_requests: int = 0
+    web_search_requests: int | None = 0
+    web_fetch_requests: int | None = 0
 
 
 class _Usage(msgspec.Struct):
@@ -315,7 +315,10 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
         return TokenUsage(hosted_requests=hosted)
     cached = usage.cache_read_input_tokens or 0
     fresh = (usage.input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-    return TokenUsage(fresh + cached, usage.output_tokens or 0, cached, 0, hosted)
+    counted = usage.server_tool_use or _ServerTools()
+    # Blocks may be left out of an answer, and not every kind is counted by the vendor.
+    requests = max(hosted, (counted.web_search_requests or 0) + (counted.web_fetch_requests or 0))
+    return TokenUsage(fresh + cached, usage.output_tokens or 0, cached, 0, requests)
 
 
 class MessageEvents:
