@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -267,6 +269,37 @@ def test_a_snapshot_between_turns_resumes_with_the_same_next_request() -> None:
         first = adapter.requests[0]
         assert tuple(first.messages) == tuple(original.requests[turn].messages)
         assert first.tools == original.requests[turn].tools
+
+
+ELSEWHERE = """
+import sys
+from dataclasses import dataclass
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, tool
+from weakincentives.session import Session, Snapshot
+
+@tool
+def add(a: int, b: int) -> int:
+    "Add."
+    return a + b
+
+section = MarkdownSection(title="T", key="t", template="Go.", tools=[add])
+prompt, session = Prompt(PromptTemplate(ns="tests", key="loop", sections=[section])), Session()
+if text := sys.stdin.read():
+    session.restore(Snapshot.from_json(text))
+    print(ScriptedAdapter(lambda request: request.messages[-1].text).resume(prompt, session=session).text)
+else:
+    script = [call("add", a=1, b=2), lambda: print(session.snapshot().to_json())]
+    ScriptedAdapter(lambda request: script.pop(0) if len(script) > 1 else script[0]()).evaluate(prompt, session=session)
+"""
+
+
+def test_a_run_with_tools_made_of_functions_goes_on_in_another_process() -> None:
+    def process(text: str) -> str:
+        done = subprocess.run([sys.executable, "-c", ELSEWHERE], input=text, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert process(process("")) == "3"
 
 
 def test_calls_left_open_by_a_budget_are_run_on_resume() -> None:

@@ -189,6 +189,15 @@ def test_a_class_inside_a_function_is_known_once_seen() -> None:
     assert through_json(Local(1)) == Local(1)
 
 
+def test_a_class_that_no_module_holds_is_found_without_being_seen() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Unseen:
+        x: int
+
+    name = f"{Unseen.__module__}:{Unseen.__qualname__}"
+    assert tagged.load({"$": name, "v": {"x": 1}}) == Unseen(1)
+
+
 def test_a_value_that_contains_itself_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)

@@ -308,6 +308,7 @@ def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mappi
         columns.append((parameter.name, annotation, _column(parameter.default, metadata)))
     made = make_dataclass(f"{tool_name}_params", columns, frozen=True)
     made.__module__ = function.__module__
+    made.__qualname__ = f"{function.__qualname__}_params"
     return made
 
 

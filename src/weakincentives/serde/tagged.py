@@ -1,7 +1,7 @@
 """JSON that keeps every type: what goes in comes out equal and of the same class.
 
 Plain JSON values stay as they are; anything else is `{"$": tag, "v": ...}`, where a tag with a colon names a class of
-the program. Classes are found among the loaded modules and those registered or seen by `dump`; nothing is imported.
+the program. Classes are found among those that the program has defined, in modules or in functions; nothing is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from decimal import Decimal
 from math import isfinite
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType, NoneType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -361,9 +361,12 @@ def _name(cls: type) -> str:
 
 def _seen(cls: type) -> str:
     name = _name(cls)
-    if _KNOWN.get(name) is not cls:
+    known = _KNOWN.get(name)
+    if known is not cls:
         _KNOWN[name] = cls
         _LOADERS.pop(name, None)
+        if known is not None:
+            _DUMPERS.pop(known, None)
     return name
 
 
@@ -377,5 +380,22 @@ def _find(name: str) -> type:
     for part in qualname.split("."):
         found = getattr(found, "__dict__", {}).get(part)
     if not isinstance(found, type):
+        found = _defined(module_name, qualname)
+    if found is None:
         raise _Trail(f"unknown type {name}; import the module that defines it, or tagged.register(it), before loading")
-    return found
+    return cast(type, found)
+
+
+def _defined(module_name: str, qualname: str) -> type | None:
+    """The newest class of this name that no module holds: made in a function, or by `make_dataclass`."""
+    newest: type | None = None
+    left: list[type] = [object]
+    visited: set[type] = set()
+    while left:
+        for cls in type.__subclasses__(left.pop()):
+            if cls not in visited:
+                visited.add(cls)
+                left.append(cls)
+                if cls.__qualname__ == qualname and cls.__module__ == module_name:
+                    newest = cls
+    return newest
