@@ -24,7 +24,16 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime import MainLoop, Message, ModelReply, ToolInvoked
 from weakincentives.session import Session
-from weakincentives.telemetry import RunFileError, RunStore, UnknownType, Unserialisable, read_run, record
+from weakincentives.telemetry import (
+    RunFileError,
+    RunStore,
+    UnknownType,
+    Unserialisable,
+    read_run,
+    record,
+    schema,
+    writer,
+)
 
 
 @dataclass
@@ -150,6 +159,30 @@ def test_a_busy_file_holds_up_the_recording_and_not_the_agent(path: Path) -> Non
         other.close()
         recorder.flush()
     assert (response.text, only_run(path).status) == ("Three.", "ok")
+
+
+def test_a_file_that_stays_busy_is_given_up_and_the_agent_goes_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(schema, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(writer, "CLOSING_SECONDS", 0.05)
+    with record(path):
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        response = run()
+    other.close()
+    assert response.text == "Three." and "events are missing in" in caplog.text
+
+
+def test_what_is_too_much_to_keep_is_dropped_and_counted(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writer, "MOST_PENDING", 5)
+    with record(path):
+        run()
+    with RunStore(path) as store:
+        ((dropped, kept),) = store.query("SELECT dropped, (SELECT count(*) FROM events) FROM recorders")
+    assert dropped > 0 and kept >= 5 and f"{dropped} events are missing" in caplog.text
 
 
 def test_a_halted_evaluation_is_recorded_as_halted(path: Path) -> None:
