@@ -17,8 +17,8 @@ ShapeT = TypeVar("ShapeT", bound=msgspec.Struct)
 class Reading:
     """One pass over the items of a run for one hosted tool.
 
-    `texts` are the pieces of the answers so far; a citation's range moves by their length. An item of the tool that
-    cannot be read becomes an error of the output, unless none of them can be read: then there is no output to give.
+    It gathers the text of the answers; a citation's range moves by the length of what was said before. An item of the
+    tool that cannot be read becomes an error of the output, unless none can be: then there is no output to give.
     """
 
     def __init__(self, tool: HostedTool[Any], adapter: str) -> None:
@@ -29,6 +29,7 @@ class Reading:
         self._length = 0
         self._calls = 0
         self._malformed: Any = None
+        self._why = ""
 
     @property
     def text(self) -> str:
@@ -42,7 +43,7 @@ class Reading:
         """An item that shows the tool in use."""
         found = self.part(item, shape)
         if found is None:
-            self._malformed = item
+            self._malformed, self._why = item, self.errors[-1].message
         else:
             self._calls += 1
         return found
@@ -63,7 +64,7 @@ class Reading:
         if self._calls == 0 and self._malformed is not None:
             raise PromptEvaluationError(
                 f"Hosted tool '{self._tool.name}': {self._adapter} answered with items that cannot be read "
-                f"({self.errors[-1].message}).",
+                f"({self._why}).",
                 phase="parse",
                 payload=self._malformed,
             )
