@@ -119,6 +119,12 @@ async def test_the_async_forms_say_the_same(ranked: LocalAdapter) -> None:
     assert response.text == streamed[-1].response.text == ranked.evaluate(shop(question), session=Session()).text
 
 
+def test_a_very_long_question_is_ranked_by_its_beginning(ranked: LocalAdapter) -> None:
+    session = Session()
+    ranked.evaluate(shop("When do you close in the evening? " + "\u4e2d" * 600), session=session)
+    assert opened(session)[0] == "hours"
+
+
 def test_usage_is_what_the_model_counts(local: LocalAdapter) -> None:
     session = Session()
     local.evaluate(shop("When do you open?"), session=session)

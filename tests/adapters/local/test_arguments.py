@@ -33,6 +33,10 @@ def test_a_code_that_is_not_there_is_not_made_up() -> None:
     assert ground(tool(Refund), "Refund 20 euros, it was damaged") is None
 
 
+def test_a_choice_that_is_not_named_is_not_guessed() -> None:
+    assert ground(tool(Refund), "Refund 20 euros for FH-20391") is None
+
+
 def test_digits_of_a_code_are_no_number() -> None:
     assert ground(tool(Refund), "Refund FH-20391, it was damaged") is None
 

@@ -22,7 +22,7 @@ class Grounding:
 
 
 def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
-    """What the question says about a tool's arguments; None if it lacks a number or a code that the tool needs."""
+    """What the question says about a tool's arguments; None if it lacks a number, a code or a choice that is needed."""
     schema = tool.schema
     definitions = schema.get("$defs", {})
     given: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
             given[name] = value
         elif optional:
             given[name] = None
-        elif _form(node) or node.get("type") in ("number", "integer"):
+        elif "enum" in node or _form(node) or node.get("type") in ("number", "integer"):
             return None
         else:
             missing.append(name)

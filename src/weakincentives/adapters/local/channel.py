@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Protocol
 
 from weakincentives.adapters.local.decoding import Hear, Stopped, Watch
+from weakincentives.adapters.local.engine import EngineError
 from weakincentives.adapters.local.outlook import Outlook, outlook
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import Span
 from weakincentives.runtime import ModelReply, ModelRequest
 
@@ -75,7 +77,14 @@ class LocalChannel:
             await asyncio.to_thread(worker.join)
 
     def _reply(self, request: ModelRequest, watch: Watch, heard: Hear) -> ModelReply:
-        return self._replier.reply(request, outlook(request, self._spans()), watch, heard)
+        try:
+            return self._replier.reply(request, outlook(request, self._spans()), watch, heard)
+        except EngineError as error:
+            raise PromptEvaluationError(
+                f"The local model failed in '{request.prompt_name}': {error}",
+                prompt_name=request.prompt_name,
+                phase="request",
+            ) from error
 
     def _start(
         self, request: ModelRequest, watch: Watch, tell: Callable[[str | ModelReply | BaseException], None]

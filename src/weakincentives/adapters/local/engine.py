@@ -94,8 +94,11 @@ class Engine:
             raise EngineError(str(failed[0].get("message", failed[0])), str(failed[0].get("type", "")), failed[0])
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A unit vector for each text."""
-        answer = self._server.handle_embeddings({"input": list(texts)})
+        """A unit vector for each text; of a text that is longer than the context, its beginning counts."""
+        # A token is at least one character, and seldom more than a few.
+        answer = self._server.handle_embeddings({"input": [text[: 4 * self.settings.context] for text in texts]})
+        if "error" in answer:
+            answer = self._server.handle_embeddings({"input": [text[: self.settings.context - 2] for text in texts]})
         if "error" in answer:
             raise EngineError(str(answer["error"].get("message")), str(answer["error"].get("type", "")))
         return [item["embedding"] for item in answer["data"]]

@@ -12,6 +12,8 @@ from weakincentives.adapters.local.vectors import Vectors
 
 # How much a shared rare word adds to the similarity of a sentence; measured in bench/local.
 WORD_WEIGHT = 0.05
+# Of very long texts only the sentences with the most shared words are compared by meaning.
+MAX_COMPARED = 400
 
 
 class Relevance(Protocol):
@@ -57,5 +59,9 @@ class VectorRelevance:
 
     def sentences(self, question: str, texts: Sequence[str]) -> list[float]:
         asked = self._vectors.once([question])[0]
-        near = [sum(map(mul, asked, vector)) for vector in self._vectors.of(texts)]
-        return [score + WORD_WEIGHT * shared for score, shared in zip(near, bm25(question, texts), strict=True)]
+        shared = bm25(question, texts)
+        near = [0.0] * len(texts)
+        closest = sorted(range(len(texts)), key=lambda index: -shared[index])[:MAX_COMPARED]
+        for index, vector in zip(closest, self._vectors.of([texts[index] for index in closest]), strict=True):
+            near[index] = sum(map(mul, asked, vector))
+        return [score + WORD_WEIGHT * words for score, words in zip(near, shared, strict=True)]
