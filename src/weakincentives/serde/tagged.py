@@ -1,7 +1,7 @@
 """JSON that keeps every type: what goes in comes out equal and of the same class.
 
 Plain JSON values stay as they are; anything else is `{"$": tag, "v": ...}`, where a tag with a colon names a class of
-the program. Classes are found among those that the program has defined, in modules or in functions; nothing is imported.
+the program. Classes are found among those that the program has, in modules or in functions; nothing is imported.
 """
 
 from __future__ import annotations
@@ -392,7 +392,8 @@ def _defined(module_name: str, qualname: str) -> type | None:
     left: list[type] = [object]
     visited: set[type] = set()
     while left:
-        for cls in type.__subclasses__(left.pop()):
+        below: list[type] = type.__subclasses__(left.pop())
+        for cls in below:
             if cls not in visited:
                 visited.add(cls)
                 left.append(cls)
