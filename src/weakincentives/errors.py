@@ -1,17 +1,17 @@
 """Every error that the library raises on purpose.
 
-    WinkError
-    ├── PromptError
-    │   ├── PromptValidationError         a prompt, section or tool is declared wrongly
-    │   ├── PromptRenderError             rendering failed: missing params, a bad selector
-    │   ├── OutputParseError              the model's answer does not fit the declared output
-    │   └── VisibilityExpansionRequired   a signal: open these sections and evaluate again (weakincentives.prompt)
-    ├── ToolValidationError               a tool's arguments or request are wrong; goes to the model
-    ├── PromptEvaluationError             a run failed; `phase` says where
-    │   ├── DeadlineExceededError
-    │   └── BudgetExceededError
-    ├── SerdeError                        data does not fit a type; `problems` lists every misfit
-    └── ResourceError, FilesystemError, SessionError ...   in their own packages
+WinkError
+├── PromptError
+│   ├── PromptValidationError         a prompt, section or tool is declared wrongly
+│   ├── PromptRenderError             rendering failed: missing params, a bad selector
+│   ├── OutputParseError              the model's answer does not fit the declared output
+│   └── VisibilityExpansionRequired   a signal: open these sections and evaluate again (weakincentives.prompt)
+├── ToolValidationError               a tool's arguments or request are wrong; goes to the model
+├── PromptEvaluationError             a run failed; `phase` says where
+│   ├── DeadlineExceededError
+│   └── BudgetExceededError
+├── SerdeError                        data does not fit a type; `problems` lists every misfit
+└── ResourceError, FilesystemError, SessionError ...   in their own packages
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ class ToolValidationError(WinkError):
 class PromptEvaluationError(WinkError):
     """A run failed; `phase` says where and `payload` holds what the provider answered."""
 
-    def __init__(
-        self, message: str, *, prompt_name: str = "", phase: EvaluationPhase, payload: object = None
-    ) -> None:
+    def __init__(self, message: str, *, prompt_name: str = "", phase: EvaluationPhase, payload: object = None) -> None:
         super().__init__(message)
         self.prompt_name = prompt_name
         self.phase: EvaluationPhase = phase

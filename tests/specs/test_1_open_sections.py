@@ -108,7 +108,7 @@ def test_the_flow_runs_on_a_real_sdk(vendor: Vendor) -> None:
     with vendor.server([asked, Turn("Refactored.")]) as server, vendor.adapter(server) as adapter:
         halted = adapter.evaluate(Prompt(prompt).bind(*PARAMS), session=session)
         assert halted.halt is not None
-        merged = { **halted.halt.requested_overrides}
+        merged = {**halted.halt.requested_overrides}
         answer = adapter.evaluate(Prompt(prompt).bind(*PARAMS), session=session, visibility_overrides=merged)
         assert "- Architecture overview" in server.requests[1].body.decode()
     assert answer.text == "Refactored."
