@@ -5,10 +5,12 @@ The model is scripted and the clock is not waited for; everything else is the li
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -117,9 +119,11 @@ def tool(name: str, description: str, params_type: type[Any], handler: Callable[
 
 
 def section(key: str, title: str, text: str, summary: str = "", **options: Any) -> MarkdownSection[None]:
+    """A section whose text is written here in short lines, and rendered as paragraphs and lists."""
     if summary:
         options |= {"summary": summary, "visibility": SUMMARY}
-    return MarkdownSection(key=key, title=title, template=dedent(text).strip(), **options)
+    unfolded = re.sub(r"(?<!\n)\n *(?!\n|- |\d\. )", " ", dedent(text).strip())
+    return MarkdownSection(key=key, title=title, template=unfolded, **options)
 
 
 def on_call_template(disclosure: Disclosure | None = None) -> PromptTemplate[Resolution]:
@@ -383,18 +387,32 @@ def investigate(
     script: Sequence[Any] = INVESTIGATION,
     alert: Alert | None = None,
     disclosure: Disclosure | None = None,
+    ago: float = 0,
     **options: Any,
 ) -> None:
-    """Record one run of the on-call agent; a script that ends in an error fails the run."""
+    """Record one run of the on-call agent, some minutes ago; a script that ends in an error fails the run."""
     prompt = Prompt(on_call_template(disclosure)).bind(alert or Alert())
-    clock = FakeClock(datetime.now(UTC))
+    clock = FakeClock(datetime.now(UTC) - timedelta(minutes=ago))
     with record(path), suppress(RuntimeError):
         MainLoop().execute(prompt, session=Session(clock=clock), adapter=Narrated(script, clock, **options))
 
 
 def record_runs(path: Path) -> None:
     """A file with a run that fails, one whose strategy restarts it, and two that add tools in their conversation."""
-    investigate(path, UNSURE, Alert("search", "facets time out for 12 % of queries"), tool_route="append")
-    investigate(path, RESTARTING, disclosure=OpenOrRead(), model="claude-sonnet-4-5")
-    investigate(path, tool_route="append", model="gpt-5-mini")
-    investigate(path, tool_route="additional_tools")
+    facets = Alert("search", "facets time out for 12 % of queries")
+    investigate(path, UNSURE, facets, tool_route="append", ago=97)
+    investigate(path, RESTARTING, disclosure=OpenOrRead(), model="claude-sonnet-4-5", ago=64)
+    investigate(path, tool_route="append", model="gpt-5-mini", ago=31)
+    investigate(path, tool_route="additional_tools", ago=4)
+    keep_session_time(path)
+
+
+def keep_session_time(path: Path) -> None:
+    """Put the record, which was made in no time, on the clock of its sessions."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "UPDATE events SET time = (SELECT max(payload ->> '$.v.timestamp') FROM events AS other "
+            "WHERE other.run_id = events.run_id AND other.seq <= events.seq)"
+        )
+        first, last = (f"(SELECT {end}(time) FROM events WHERE run_id = runs.run_id)" for end in ("min", "max"))
+        connection.execute(f"UPDATE runs SET started = {first}, updated = {last}, ended = {last}")

@@ -20,7 +20,7 @@ def test_a_turn_names_its_prompt_and_its_messages_instead_of_repeating_them(
 ) -> None:
     turn = documents.turn(run_ids[0], 4)
     assert turn["prompt"] == 1
-    assert turn["request"] == [[0, 10]]
+    assert turn["request"] == [(0, 10)]
     assert turn["messages"] == 10
     assert [call["name"] for call in turn["calls"]] == ["list_deploys"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -54,10 +54,9 @@ class TurnSection:
 class Turn:
     """What the model had when it was called for the n-th time, what it said, and what came of it.
 
-    `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong. Their
-    numbers in the run are `message_seqs`, also where the messages themselves were left out. `definitions` is each
-    tool's JSON text by its name. `complete` is False where the beginning of the conversation was not recorded.
-    `events` are all events from this call up to the next, in their recorded form.
+    `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong.
+    `definitions` is each tool's JSON text by its name. `complete` is False where the beginning of the conversation was
+    not recorded. `events` are all events from this call up to the next, in their recorded form.
     """
 
     run_id: str
@@ -68,7 +67,6 @@ class Turn:
     rendered: PromptRendered | None
     sections: tuple[TurnSection, ...]
     messages: tuple[Message, ...]
-    message_seqs: tuple[int, ...]
     spans: tuple[Span, ...]
     complete: bool
     tools: tuple[str, ...]
@@ -80,7 +78,10 @@ class Turn:
 
 
 def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
-    """Put the n-th turn of a run together from what it needs only, however long the run is."""
+    """Put the n-th turn of a run together from what it needs only, however long the run is.
+
+    Most of what it takes is for the messages; `with_messages=False` leaves them out.
+    """
     ((called_seq,),) = store.query(
         "SELECT seq FROM events WHERE run_id = ? AND kind = 'ModelCalled' AND turn = ?", (run_id, n)
     )
@@ -100,12 +101,11 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
     before = store.events_where(
         "run_id = ? AND seq > ? AND seq < ? AND kind IN ('SetVisibilityOverride', 'ClearVisibilityOverride', "
         "'ClearAllVisibilityOverrides', 'CollapseSection', 'ToolsInjected', 'ToolInvoked') "
-        "AND (kind <> 'ToolInvoked' OR payload -> '$.v.disclosure' <> 'null')",
+        "AND (kind <> 'ToolInvoked' OR instr(payload, '\"disclosure\":{') AND payload -> '$.v.disclosure' <> 'null')",
         (run_id, start, called_seq),
     )
     offered = tuple(name for name in called.tools if name not in called.revoked)
-    seqs = conversation(store, run_id, start, called_seq)
-    messages = _messages(store, run_id, seqs) if with_messages else ()
+    seqs = _conversation(store, run_id, start, called_seq) if with_messages else ()
     return Turn(
         run_id=run_id,
         n=n,
@@ -114,10 +114,9 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
         called=called,
         rendered=rendered,
         sections=sections_at(rendered, [recorded.event for recorded in before], offered),
-        messages=messages,
-        message_seqs=tuple(seqs),
+        messages=_messages(store, run_id, seqs),
         spans=rendered.spans if rendered else (),
-        complete=len(seqs) == called.messages,
+        complete=not with_messages or len(seqs) == called.messages,
         tools=called.tools,
         revoked=called.revoked,
         definitions=_definitions(rendered, [recorded.event for recorded in before]),
@@ -127,19 +126,23 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
     )
 
 
-def conversation(store: Events, run_id: str, start: int, called_seq: int) -> list[int]:
-    """The numbers of the events that are the messages of a request.
+def requests(
+    store: Events, run_id: str, start: int = 0, stop: float = float("inf")
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Each call of the model after `start` up to `stop`: its number, and its messages by the numbers of their events.
 
-    A run that was taken up from a snapshot says some of its messages again: what came before a failure or in another
-    session may have been undone, and how long the conversation was at the next call of the model tells how far.
+    Of those there are two parts: how many of the request before it keeps, and which it adds. A run that was taken up
+    from a snapshot says some of its messages again: what came before a failure or in another session may have been
+    undone, and how long the conversation was at the next call of the model tells how far.
     """
     kept: list[int] = []
     fresh: list[int] = []
-    session = ""
+    session, known = "", 0
     for seq, kind, session_id, count in store.query(
         "SELECT seq, kind, session_id, payload ->> '$.v.messages' FROM events WHERE run_id = ? "
-        "AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed') AND seq > ? AND seq <= ? ORDER BY seq",
-        (run_id, start, called_seq),
+        "AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed', 'PromptRendered') AND seq > ? AND seq <= ? "
+        "ORDER BY seq",
+        (run_id, start, stop),
     ):
         if session_id != session or kind == "EvaluationFailed":
             session = session_id
@@ -147,12 +150,24 @@ def conversation(store: Events, run_id: str, start: int, called_seq: int) -> lis
             fresh = []
         if kind == "Message":
             fresh.append(seq)
+        elif kind == "PromptRendered":
+            kept, fresh, known = [], [], 0
         elif kind == "ModelCalled":
             if len(kept) + len(fresh) > count:
                 del kept[max(0, count - len(fresh)) :]
+            known = min(known, len(kept))
             kept += fresh
             fresh = []
-    return kept
+            yield seq, known, kept[known:]
+            known = len(kept)
+
+
+def _conversation(store: Events, run_id: str, start: int, called_seq: int) -> list[int]:
+    """The numbers of the events that are the messages of a request."""
+    seqs: list[int] = []
+    for _, known, added in requests(store, run_id, start, called_seq):
+        seqs[known:] = added
+    return seqs
 
 
 def _definitions(rendered: PromptRendered | None, events: Sequence[Any]) -> dict[str, str]:

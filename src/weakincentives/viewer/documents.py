@@ -17,6 +17,7 @@ from weakincentives.runtime.ledger import Ledger
 from weakincentives.runtime.messages import Message
 from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, RunSummary, Turn, advise
 from weakincentives.telemetry.plain import plain
+from weakincentives.telemetry.turns import requests
 from weakincentives.viewer import timeline
 from weakincentives.viewer.search import search
 
@@ -24,6 +25,8 @@ SUMMARY_LENGTH = 160
 # A page of messages ends early when it has this many characters.
 PAGE_CHARACTERS = 2_000_000
 CACHED_RUNS = 8
+
+Ranges = list[tuple[int, int]]
 
 
 class Documents:
@@ -33,6 +36,7 @@ class Documents:
         self.store = store
         self._runs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._message_seqs: dict[str, list[int]] = {}
+        self._ranges: dict[str, dict[int, Ranges]] = {}
 
     def runs(self, *, search: str = "", status: str = "", offset: int = 0, limit: int = 100) -> dict[str, Any]:
         """One page of the list, newest first, and how many there are."""
@@ -58,6 +62,7 @@ class Documents:
     def turn(self, run_id: str, n: int) -> dict[str, Any]:
         """What the model had at turn n, what it replied, and what its tools did."""
         turn = self.store.turn(run_id, n, with_messages=False)
+        request = self._requests(turn.run_id, turn.events[0].seq)
         return {
             "run_id": turn.run_id,
             "n": turn.n,
@@ -66,9 +71,9 @@ class Documents:
             "prompt": self._prompt_before(turn.run_id, turn.events[0].seq),
             "called": plain(turn.called),
             "sections": plain(turn.sections),
-            "request": _ranges(self._ordinals(turn.run_id, turn.message_seqs)),
+            "request": request,
             "messages": turn.called.messages,
-            "complete": turn.complete,
+            "complete": sum(stop - start for start, stop in request) == turn.called.messages,
             "tools": _tools(turn),
             "reply": None if turn.reply is None else plain(turn.reply),
             "calls": [
@@ -171,7 +176,8 @@ class Documents:
         """What changed the tree, and after each change the call of the model that first had it."""
         marks = ", ".join("?" * len(timeline.KINDS))
         changes = self.store.events_where(
-            f"run_id = ? AND (kind IN ({marks}) OR kind = 'ToolInvoked' AND payload -> '$.v.disclosure' <> 'null')",
+            f"run_id = ? AND (kind IN ({marks}) OR kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{') "
+            "AND payload -> '$.v.disclosure' <> 'null')",
             (run_id, *timeline.KINDS),
         )
         calls: list[int] = []
@@ -244,11 +250,17 @@ class Documents:
             known = self._message_seqs[run_id] = [seq for (seq,) in rows]
         return known
 
-    def _ordinals(self, run_id: str, seqs: Sequence[int]) -> list[int]:
-        known = self._seqs_of_messages(run_id, 1)
-        if seqs and (not known or known[-1] < seqs[-1]):
-            known = self._seqs_of_messages(run_id, len(known) + 1)
-        return [bisect_left(known, seq) for seq in seqs]
+    def _requests(self, run_id: str, called: int) -> Ranges:
+        """The messages of one call of the model, by ranges over all messages of the run."""
+        known = self._ranges.setdefault(run_id, {})
+        if called not in known:
+            ranges: Ranges = []
+            for seq, kept, added in requests(self.store, run_id):
+                place = self._seqs_of_messages(run_id, 1)
+                if added and added[-1] > place[-1]:
+                    place = self._seqs_of_messages(run_id, len(place) + 1)
+                ranges = known[seq] = _extended(ranges, kept, [bisect_left(place, one) for one in added])
+        return known[called]
 
     def _numbered(self, run_id: str, seqs: Sequence[int]) -> Sequence[RecordedEvent]:
         marks = ", ".join("?" * len(seqs))
@@ -301,6 +313,7 @@ def _tools(turn: Turn) -> list[dict[str, Any]]:
             "hosted": name in hosted,
             "initial": name in first,
             "revoked": name in turn.revoked,
+            "definition": turn.definitions.get(name, ""),
         }
         for name in turn.tools
     ]
@@ -366,11 +379,17 @@ def _describe(event: Any) -> str:
     return " · ".join(map(str, parts))
 
 
-def _ranges(numbers: Sequence[int]) -> list[list[int]]:
-    found: list[list[int]] = []
-    for number in numbers:
+def _extended(ranges: Ranges, kept: int, added: Sequence[int]) -> Ranges:
+    """The first so many numbers of the ranges, then others."""
+    found: Ranges = []
+    for start, stop in ranges:
+        stop = min(stop, start + kept)
+        if start < stop:
+            found.append((start, stop))
+        kept -= stop - start
+    for number in added:
         if found and found[-1][1] == number:
-            found[-1][1] = number + 1
+            found[-1] = (found[-1][0], number + 1)
         else:
-            found.append([number, number + 1])
+            found.append((number, number + 1))
     return found
