@@ -176,8 +176,8 @@ class Documents:
         """What changed the tree, and after each change the call of the model that first had it."""
         marks = ", ".join("?" * len(timeline.KINDS))
         changes = self.store.events_where(
-            f"run_id = ? AND (kind IN ({marks}) OR kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{') "
-            "AND payload -> '$.v.disclosure' <> 'null')",
+            f"run_id = ? AND (kind IN ({marks}) "
+            "OR kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{') AND payload -> '$.v.disclosure' <> 'null')",
             (run_id, *timeline.KINDS),
         )
         calls: list[int] = []
