@@ -45,6 +45,7 @@ class ScriptedAdapter(ProviderAdapter):
         self._lines: list[Line] = [] if callable(script) else list(script)
         self._position = 0
         self._ids = itertools.count(1)
+        self._counted = (0, 0)
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -102,9 +103,17 @@ class ScriptedAdapter(ProviderAdapter):
             structured = isinstance(line, list | tuple) or is_dataclass(line)
             text = serde.encode(line).decode() if structured else str(line)
             spent = len(text)
-        asked = sum(len(message.text) for message in request.messages)
-        usage = TokenUsage(input_tokens=asked // 4, output_tokens=spent // 4)
+        usage = TokenUsage(input_tokens=self._characters(request) // 4, output_tokens=spent // 4)
         return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop)  # type: ignore[arg-type]
+
+    def _characters(self, request: ModelRequest) -> int:
+        """The length of the conversation; what was counted for the request before is not counted again."""
+        counted, characters = self._counted
+        if counted > len(request.messages):
+            counted = characters = 0
+        characters += sum(len(message.text) for message in request.messages[counted:])
+        self._counted = len(request.messages), characters
+        return characters
 
 
 class _ScriptedChannel:
