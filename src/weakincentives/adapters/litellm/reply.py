@@ -1,0 +1,245 @@
+"""What a chat completion answers, whole or streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.network.wire import encode
+from weakincentives.limits import TokenUsage
+from weakincentives.runtime.messages import ModelReply, StopReason, ToolCall
+
+SERVER_CALL = "srvtoolu_"
+"""How the ids begin of calls that Anthropic has answered itself, which LiteLLM lists among the model's own."""
+
+_STOPS: dict[str, StopReason] = {
+    "stop": "end",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "content_filter": "content_filter",
+    "refusal": "refusal",
+}
+
+
+def read(body: bytes | bytearray) -> ModelReply:
+    """The reply in a whole completion."""
+    return _reply(_decode_completion(body))
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = 0
+    reasoning_tokens: int | None = 0
+    web_search_requests: int | None = 0
+
+
+class _ServerTools(msgspec.Struct):
+    web_search_requests: int | None = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    server_tool_use: _ServerTools | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = ""
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+    id: str | None = ""
+    index: int | None = 0
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+    annotations: Any = None
+    provider_specific_fields: dict[str, Any] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: msgspec.Raw
+    finish_reason: str | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+    id: str | None = ""
+    model: str | None = ""
+    usage: _Usage | None = None
+
+
+_decode_completion = msgspec.json.Decoder(_Completion).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
+
+
+def _reply(completion: _Completion) -> ModelReply:
+    if not completion.choices:
+        raise Failure(
+            "litellm answered without any choices",
+            phase="response",
+            payload={"id": completion.id, "choices": []},
+            retryable=False,
+        )
+    choice = completion.choices[0]
+    message = _decode_message(choice.message)
+    own = [call for call in message.tool_calls or () if not (call.id or "").startswith(SERVER_CALL)]
+    calls = tuple(ToolCall(call.id or "", call.function.name or "", call.function.arguments or "") for call in own)
+    hosted = len(message.tool_calls or ()) - len(own)
+    stop = _STOPS.get(choice.finish_reason or "stop", "end")
+    text = message.content or ""
+    if message.refusal:
+        stop, text = "refusal", message.refusal
+    elif calls and stop == "end":
+        stop = "tool_calls"
+    if not text and not calls and stop == "end":
+        raise Failure(
+            "litellm answered without any content",
+            phase="response",
+            payload={"id": completion.id, "message": msgspec.json.decode(choice.message)},
+            retryable=False,
+        )
+    return ModelReply(
+        text=text,
+        tool_calls=calls,
+        usage=_usage(completion.usage, hosted),
+        stop_reason=stop,
+        items=(_echo(choice.message), *_grounding(message, hosted)),
+        response_id=completion.id or "",
+        model=completion.model or "",
+    )
+
+
+def _echo(raw: msgspec.Raw) -> str:
+    """The message as it can be sent back: fields without a value are not accepted by every provider."""
+    message = msgspec.json.decode(raw, type=dict[str, Any])
+    kept = {key: value for key, value in message.items() if value is not None and key != "annotations"}
+    return encode({"role": "assistant", "content": None, **kept}).decode()
+
+
+def _grounding(message: _Message, hosted: int) -> tuple[str, ...]:
+    """What the answer rests on, as an item of its own: only the first item is sent back."""
+    fields = message.provider_specific_fields or {}
+    found = {
+        "annotations": message.annotations,
+        "citations": fields.get("citations"),
+        "results": fields.get("web_search_results"),
+    }
+    if not hosted and not any(found.values()):
+        return ()
+    kept = {name: value for name, value in found.items() if value}
+    return (encode({"type": "grounding", **kept}).decode(),)
+
+
+def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
+    if usage is None:
+        return TokenUsage(hosted_requests=hosted)
+    read, written = usage.prompt_tokens_details, usage.completion_tokens_details
+    # LiteLLM counts searches in one place or the other, depending on the provider.
+    searched = max((part.web_search_requests or 0 for part in (usage.server_tool_use, read) if part), default=0)
+    return TokenUsage(
+        usage.prompt_tokens or 0,
+        usage.completion_tokens or 0,
+        (read.cached_tokens or 0) if read else 0,
+        (written.reasoning_tokens or 0) if written else 0,
+        max(searched, hosted),
+    )
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+    annotations: list[Any] | None = None
+    provider_specific_fields: dict[str, Any] | None = None
+
+
+class _Streamed(msgspec.Struct):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Streamed] = []
+    id: str | None = ""
+    model: str | None = ""
+    usage: _Usage | None = None
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class ChunkEvents:
+    """Puts a streamed completion together; an empty event marks its end."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._refusal: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._annotations: list[Any] = []
+        self._citations: list[Any] = []
+        self._results: list[Any] = []
+        self._finish: str | None = None
+        self._last = _Chunk()
+        self._usage: _Usage | None = None
+
+    def feed(self, event: bytes) -> Iterable[str | ModelReply]:
+        if event in (b"", b"[DONE]"):
+            return (self._reply(),)
+        chunk = _decode_chunk(event)
+        self._last = chunk
+        self._usage = chunk.usage or self._usage
+        deltas: list[str | ModelReply] = []
+        for choice in chunk.choices[:1]:
+            self._finish = choice.finish_reason or self._finish
+            delta = choice.delta or _Delta()
+            if delta.content:
+                self._text.append(delta.content)
+                deltas.append(delta.content)
+            if delta.refusal:
+                self._refusal.append(delta.refusal)
+            self._add_grounding(delta)
+            for call in delta.tool_calls or ():
+                self._add_call(call)
+        return deltas
+
+    def _add_grounding(self, delta: _Delta) -> None:
+        self._annotations += delta.annotations or ()
+        fields = delta.provider_specific_fields or {}
+        if "citation" in fields:
+            self._citations.append([fields["citation"]])
+        self._results = fields.get("web_search_results") or self._results
+
+    def _add_call(self, call: _Call) -> None:
+        kept = self._calls.setdefault(
+            call.index or 0, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+        )
+        kept["id"] = call.id or kept["id"]
+        kept["function"]["name"] = call.function.name or kept["function"]["name"]
+        kept["function"]["arguments"] += call.function.arguments or ""
+
+    def _reply(self) -> ModelReply:
+        if self._finish is None:
+            raise Failure("litellm's stream ended before the answer was complete", phase="response")
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None}
+        if self._refusal:
+            message["refusal"] = "".join(self._refusal)
+        if self._calls:
+            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+        if self._annotations:
+            message["annotations"] = self._annotations
+        fields = {"citations": self._citations, "web_search_results": self._results}
+        if any(fields.values()):
+            message["provider_specific_fields"] = {name: value for name, value in fields.items() if value}
+        choice = _Choice(msgspec.Raw(encode(message)), self._finish)
+        return _reply(_Completion([choice], self._last.id, self._last.model, self._usage))

@@ -1,0 +1,171 @@
+"""What the Responses API answers, whole or streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from weakincentives.adapters.network.response import Failure
+from weakincentives.limits import TokenUsage
+from weakincentives.runtime.messages import ModelReply, StopReason, ToolCall
+
+_RETRYABLE = frozenset({"server_error", "rate_limit_exceeded"})
+
+
+def read(body: bytes | bytearray) -> ModelReply:
+    """The reply in a whole response."""
+    return _reply(_decode_response(body))
+
+
+class ResponseEvents:
+    """Text deltas, and the reply out of the event that closes the response."""
+
+    def feed(self, event: bytes) -> Iterable[str | ModelReply]:
+        if event == b"[DONE]":
+            return ()
+        seen = _decode_event(event)
+        kind = seen.type
+        if kind == "response.output_text.delta":
+            return (seen.delta,) if isinstance(seen.delta, str) and seen.delta else ()
+        if kind in ("response.completed", "response.incomplete", "response.failed"):
+            return (_reply(_decode_response(seen.response)),)
+        if kind == "error":
+            payload = msgspec.json.decode(event)
+            raise Failure(
+                f"openai reported an error in the stream: {seen.message or seen.code or 'no explanation'}",
+                phase="response",
+                payload=payload,
+                retryable=seen.code in _RETRYABLE,
+            )
+        return ()
+
+
+class _InputDetails(msgspec.Struct):
+    cached_tokens: int | None = 0
+
+
+class _OutputDetails(msgspec.Struct):
+    reasoning_tokens: int | None = 0
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Why(msgspec.Struct):
+    reason: str | None = None
+
+
+class _Response(msgspec.Struct):
+    output: list[msgspec.Raw]
+    id: str = ""
+    model: str = ""
+    status: str | None = "completed"
+    usage: _Usage | None = None
+    incomplete_details: _Why | None = None
+    error: dict[str, Any] | None = None
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
+class _Call(msgspec.Struct):
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+class _Message(msgspec.Struct):
+    content: list[_Part] = []
+
+
+class _Event(msgspec.Struct):
+    type: str
+    delta: Any = None
+    response: msgspec.Raw = msgspec.Raw(b"null")
+    code: str | None = None
+    message: str | None = None
+
+
+_decode_response = msgspec.json.Decoder(_Response).decode
+_decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_call = msgspec.json.Decoder(_Call).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+def _reply(response: _Response) -> ModelReply:
+    if response.error or response.status in ("failed", "cancelled"):
+        error = response.error or {}
+        raise Failure(
+            f"openai could not answer: {error.get('message') or response.status}",
+            phase="response",
+            payload=error or {"status": response.status},
+            retryable=error.get("code") in _RETRYABLE,
+        )
+    texts: list[str] = []
+    refusals: list[str] = []
+    calls: list[ToolCall] = []
+    items: list[str] = []
+    hosted = 0
+    for raw in response.output:
+        items.append(bytes(raw).decode())
+        kind = _decode_kind(raw).type
+        if kind == "function_call":
+            call = _decode_call(raw)
+            calls.append(ToolCall(call.call_id, call.name, call.arguments))
+        elif kind == "message":
+            for part in _decode_message(raw).content:
+                if part.text:
+                    texts.append(part.text)
+                elif part.refusal:
+                    refusals.append(part.refusal)
+        elif kind.endswith("_call"):
+            hosted += 1
+    stop: StopReason = "tool_calls" if calls else "end"
+    if response.status == "incomplete":
+        reason = response.incomplete_details.reason if response.incomplete_details else None
+        stop = "content_filter" if reason == "content_filter" else "length"
+    elif refusals:
+        stop, texts = "refusal", refusals
+    if not items and stop == "end":
+        raise Failure(
+            "openai answered without any output",
+            phase="response",
+            payload={"id": response.id, "status": response.status, "output": []},
+            retryable=False,
+        )
+    return ModelReply(
+        text="".join(texts),
+        tool_calls=tuple(calls),
+        usage=_usage(response.usage, hosted),
+        stop_reason=stop,
+        items=tuple(items),
+        response_id=response.id,
+        model=response.model,
+    )
+
+
+def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
+    if usage is None:
+        return TokenUsage(hosted_requests=hosted)
+    read, written = usage.input_tokens_details, usage.output_tokens_details
+    return TokenUsage(
+        usage.input_tokens,
+        usage.output_tokens,
+        (read.cached_tokens or 0) if read else 0,
+        (written.reasoning_tokens or 0) if written else 0,
+        hosted,
+    )
