@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
-from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.resources import Binding, ResourceError, ResourceRegistry
 
 
 class Client:
@@ -64,3 +64,8 @@ def test_get_optional_answers_none_for_what_is_not_bound() -> None:
     bound = prompt()
     with bound.resources:
         assert bound.resources.get_optional(Client) is None
+
+
+def test_resources_that_are_neither_registry_nor_mapping_are_refused() -> None:
+    with pytest.raises(ResourceError, match="Resources are a ResourceRegistry or a mapping of class to instance"):
+        PromptTemplate(ns="a", key="b", resources=[str])

@@ -198,6 +198,16 @@ def test_opening_a_hidden_child_opens_its_ancestors() -> None:
     assert tree.render(visibility_overrides={("a", "b"): FULL}).text == "## 1. A\n\ntext\n\n### 1.1. B\n\ntext"
 
 
+def test_opening_a_child_opens_an_ancestor_that_was_closed_before() -> None:
+    child = text("b", summary="short", visibility=SUMMARY)
+    tree, session = template(text("a", summary="short", visibility=SUMMARY, children=[child])), Session()
+    session.dispatch(CollapseSection(("a",)))
+    session.dispatch(SetVisibilityOverride(("a", "b"), FULL))
+    assert tree.render(session=session).visibility == {("a",): FULL, ("a", "b"): FULL}
+    session.dispatch(CollapseSection(("a",)))
+    assert tree.render(session=session).visibility == {("a",): SUMMARY}
+
+
 def test_paths_of_other_prompts_in_the_session_do_not_matter() -> None:
     session = Session()
     session.dispatch(SetVisibilityOverride(("elsewhere",), SUMMARY))

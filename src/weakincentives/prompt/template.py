@@ -181,9 +181,7 @@ class PromptTemplate(Generic[OutputT]):
 
 
 def as_registry(resources: ResourceRegistry | Mapping[type, Any] | None) -> ResourceRegistry:
-    if resources is None:
-        return ResourceRegistry()
-    return resources if isinstance(resources, ResourceRegistry) else ResourceRegistry.build(resources)
+    return ResourceRegistry().merge(resources)
 
 
 def duplicate_params(params: Iterable[Any]) -> PromptValidationError:

@@ -72,7 +72,13 @@ class VisibilityOverrides:
 
     @reducer(on=SetVisibilityOverride)
     def handle_set(self, event: SetVisibilityOverride) -> VisibilityOverrides:
-        return self.with_override(event.path, event.visibility)
+        result = self
+        if event.visibility is SectionVisibility.FULL:
+            # Opening a path opens what is above it, also what was closed before.
+            for length in range(1, len(event.path)):
+                if result.overrides.get(event.path[:length]) is SectionVisibility.SUMMARY:
+                    result = result.without_override(event.path[:length])
+        return result.with_override(event.path, event.visibility)
 
     @reducer(on=ClearVisibilityOverride)
     def handle_clear(self, event: ClearVisibilityOverride) -> VisibilityOverrides:
