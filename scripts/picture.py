@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from html import escape
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "images" / "run.svg"
 COLUMNS = 100
 CHARACTER, LINE, MARGIN = 8.43, 19, 18
+_ERASED = re.compile(r"[^\n]*\n[^\n]*\x1b\[1A\x1b\[2K|[^\n]*\x1b\[2K|\x1b\[(?:\?25[lh]|\d*A)")
 BACKGROUND, FOREGROUND = "#16181d", "#d7dae0"
 
 
@@ -49,7 +51,7 @@ def recorded(command: list[str]) -> str:
     os.close(ours)
     if process.wait() != 0:
         raise SystemExit(f"{' '.join(command)} failed")
-    return b"".join(parts).decode().replace("\r\n", "\n")
+    return _ERASED.sub("", b"".join(parts).decode().replace("\r\n", "\n"))
 
 
 def drawn(text: str) -> str:

@@ -37,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     except (ImportError, OSError, WinkError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     screen.blank()
     for label, command in following(arguments.record if not isinstance(recorder, nullcontext) else None):
         screen.say(label, command)

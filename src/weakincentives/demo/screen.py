@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 WIDTH = 100
@@ -32,7 +33,14 @@ class Screen:
             self._print(label if index == 0 else "", line, style)
 
     def blank(self) -> None:
-        print(flush=True)
+        self._print("", "", "")
+
+    def working(self, text: str) -> AbstractContextManager[Any]:
+        """A sign of life on a terminal while nothing happens; lines said meanwhile stand above it."""
+        if self._rich is None:
+            return nullcontext()
+        status: AbstractContextManager[Any] = self._rich.status(text, spinner_style="bold blue")
+        return status
 
     def _print(self, label: str, line: str, style: str) -> None:
         if self._rich is None:

@@ -36,7 +36,8 @@ class Show:
         session, started = Session(), time.perf_counter()
         unsubscribe = session.observe(self._hear)
         try:
-            response = self._adapter.evaluate(ask(question), session=session)
+            with self._screen.working("reading"):
+                response = self._adapter.evaluate(ask(question), session=session)
         finally:
             unsubscribe()
         self._screen.blank()
