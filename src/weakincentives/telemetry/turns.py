@@ -83,7 +83,8 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
     Most of what it takes is for the messages; `with_messages=False` leaves them out.
     """
     ((called_seq,),) = store.query(
-        "SELECT seq FROM events WHERE run_id = ? AND kind = 'ModelCalled' AND turn = ?", (run_id, n)
+        "SELECT seq FROM events WHERE run_id = ? AND kind = 'ModelCalled' ORDER BY seq LIMIT 1 OFFSET ?",
+        (run_id, n - 1),
     )
     following = store.query(
         "SELECT min(seq) FROM events WHERE run_id = ? AND kind IN ('ModelCalled', 'PromptRendered') AND seq > ?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import threading
@@ -31,14 +32,15 @@ class Viewer:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, port: int | None = None) -> None:
+        _require("uvicorn", "starlette")
         self._store = RunStore(path)
         try:
             self._socket = _listen(port)
-            self.port: int = self._socket.getsockname()[1]
-            self._server = self._make_server()
         except BaseException:
             self._store.close()
             raise
+        self.port: int = self._socket.getsockname()[1]
+        self._server = self._make_server()
         self._thread: threading.Thread | None = None
 
     @property
@@ -71,17 +73,10 @@ class Viewer:
         self._store.close()
 
     def _make_server(self) -> uvicorn.Server:
-        try:
-            import uvicorn
+        import uvicorn
 
-            from weakincentives.viewer.app import viewer_app
-        except ModuleNotFoundError as error:
-            if error.name is not None and error.name.startswith("weakincentives"):
-                raise
-            self._socket.close()
-            raise ViewerError(
-                f"The viewer needs the package '{error.name}'; pip install 'weakincentives[viewer]'"
-            ) from error
+        from weakincentives.viewer.app import viewer_app
+
         app = viewer_app(Documents(self._store), port=self.port, stopping=lambda: self._server.should_exit)
         config = uvicorn.Config(
             app,
@@ -95,6 +90,12 @@ class Viewer:
             timeout_graceful_shutdown=2,
         )
         return uvicorn.Server(config)
+
+
+def _require(*packages: str) -> None:
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise ViewerError(f"The viewer needs the package '{package}'; pip install 'weakincentives[viewer]'")
 
 
 def _listen(port: int | None) -> socket.socket:

@@ -51,7 +51,7 @@ export function moment(seconds) {
 
 export const plural = (n, word, many = `${word}s`) => `${count(n)} ${n === 1 ? word : many}`;
 
-export const percent = (part, all) => (all ? `${Math.round((100 * part) / all)} %` : "–");
+export const percent = (part, all) => (all ? `${Math.round((100 * part) / all)}%` : "–");
 
 export const signed = (n) => (n > 0 ? `+${count(n)}` : n < 0 ? `−${count(-n)}` : "0");
 

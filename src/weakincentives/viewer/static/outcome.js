@@ -37,10 +37,10 @@ function Call({ call, selected, onSelect }) {
       <${Icon} name=${call.disclosure ? "open" : "tool"} />
       <code>${visible(call.name)}</code>
       ${call.section_key && html`<button class="section-link" onClick=${() => onSelect(call.section_key)}>${visible(call.section_key)}</button>`}
+      <span class="quiet">${duration(call.duration)}</span>
       <span class="spacer"></span>
       ${call.rolled_back && html`<span class="pill warn" title="What the call did to the session and its resources was undone"><${Icon} name="undo" />rolled back</span>`}
       <span class=${classes("pill", failed ? "bad" : "good")}>${failed ? "failed" : "ok"}</span>
-      <span class="quiet">${duration(call.duration)}</span>
     </header>
     <h4>Arguments</h4>
     <${Json} text=${call.arguments || JSON.stringify(call.params)} />

@@ -52,7 +52,7 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
           fresh=${turn.n > 1 && index >= fresh} onSelect=${onSelect} />`,
       )}
       <h3 class="divider"><span>Tools</span><small>${turn.tools.length ? "" : "none"}</small></h3>
-      <div class="chips">${turn.tools.map((tool) => html`<${Offered} tool=${tool} selected=${selected} onSelect=${onSelect} />`)}</div>
+      <div class="offers">${turn.tools.map((tool) => html`<${Offered} key=${tool.name} tool=${tool} selected=${selected} onSelect=${onSelect} />`)}</div>
     </div>
   </section>`;
 }
@@ -85,13 +85,19 @@ function Message({ message, sections, selected, fresh, onSelect }) {
   </article>`;
 }
 
+// A tool as the model has it; its definition unfolds.
 function Offered({ tool, selected, onSelect }) {
   const origin = tool.builtin ? "built in" : tool.section || "unknown section";
-  return html`<button class=${classes("chip", tool.revoked && "off", tool.section && tool.section === selected && "selected")} disabled=${!tool.section}
-    title=${`${origin}${tool.initial ? "" : ", appeared during the conversation"}${tool.revoked ? ", withdrawn" : ""}`} onClick=${() => onSelect(tool.section)}>
-    <${Icon} name="tool" /><code>${visible(tool.name)}</code><small>${visible(origin)}</small>
-    ${!tool.initial && html`<span class="new">added</span>`}${tool.revoked && html`<span class="pill">withdrawn</span>`}
-  </button>`;
+  const hint = `${origin}${tool.initial ? "" : ", appeared during the conversation"}${tool.revoked ? ", withdrawn" : ""}`;
+  return html`<details class=${classes("offered", tool.revoked && "off", tool.section && tool.section === selected && "selected")}>
+    <summary title=${hint}>
+      <${Icon} name="caret" /><code>${visible(tool.name)}</code>
+      ${tool.section ? html`<button class="section-link" onClick=${(event) => (event.preventDefault(), onSelect(tool.section))}>${visible(tool.section)}</button>` : html`<small class="quiet">${origin}</small>`}
+      <span class="spacer"></span>
+      ${tool.hosted && html`<span class="pill">hosted</span>`}${!tool.initial && html`<span class="new">added</span>`}${tool.revoked && html`<span class="pill warn">withdrawn</span>`}
+    </summary>
+    ${tool.definition ? html`<${Json} text=${tool.definition} />` : html`<p class="quiet pad">Its definition was not recorded.</p>`}
+  </details>`;
 }
 
 const flat = (ranges) => ranges.flatMap(([from, to]) => Array.from({ length: to - from }, (_, at) => from + at));
