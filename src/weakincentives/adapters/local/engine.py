@@ -56,6 +56,8 @@ class Engine:
         params.warmup = False
         params.use_jinja = True
         params.verbosity = -1
+        # Conversations that were pushed out of the model are kept in this much memory; the default is 8 GB.
+        params.cache_ram_mib = 256
         params.ui = False
         params.n_threads_http = 1
         params.api_keys = [self._key]
