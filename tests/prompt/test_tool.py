@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import pytest
 
 from weakincentives.prompt import HostedTool, PromptValidationError, Tool, ToolContext, ToolResult, tool
+from weakincentives.runtime import PromptResponse
 
 
 @dataclass
@@ -154,3 +155,10 @@ def test_a_mutable_default_is_made_anew_for_each_call() -> None:
     assert collect.params_type is not None
     for _ in range(2):
         assert collect.handler(collect.params_type(), context=None) == ToolResult(value=["one more"])
+
+
+def test_generic_values_can_be_made_with_their_type_spelled_out() -> None:
+    assert ToolResult[str]("Done.", "x") == ToolResult("Done.", "x")
+    hosted = HostedTool[Weather](kind="weather", name="weather", description="Weather.", config=Weather(1))
+    assert hosted.config == Weather(1)
+    assert PromptResponse[Weather](prompt_name="p", text="").output is None

@@ -24,7 +24,8 @@ class HostedToolOutput:
 ConfigT = TypeVar("ConfigT")
 
 
-@dataclass(frozen=True, slots=True)
+# No slots: `HostedTool[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
+@dataclass(frozen=True)
 class HostedTool(Generic[ConfigT]):
     """A capability that the provider runs; `kind` picks the adapter's codec, `config` is what the codec encodes."""
 

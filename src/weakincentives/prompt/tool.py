@@ -22,7 +22,8 @@ TOOL_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 MAX_DESCRIPTION = 1024
 
 
-@dataclass(frozen=True, slots=True)
+# No slots: `ToolResult[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
+@dataclass(frozen=True)
 class ToolResult(Generic[ResultT]):
     """What a handler returns: a message for the model, a typed value, and whether it worked.
 

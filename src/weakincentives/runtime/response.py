@@ -11,7 +11,8 @@ from weakincentives.limits import TokenUsage
 from weakincentives.prompt.disclosure import OpenSectionsResult
 
 
-@dataclass(frozen=True, slots=True)
+# No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
+@dataclass(frozen=True)
 class PromptResponse(Generic[OutputT]):
     """The answer: its text, the typed output if one was declared, and what it took.
 
