@@ -71,7 +71,7 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        assert [(q.call_id, q.text) for q in loop.store.questions("desk/r")] == [("c1", "Refund 5?")]
+        assert [(q.call_id, q.text) for q in loop.store.questions.open("desk/r")] == [("c1", "Refund 5?")]
         assert loop.drain(0.0)
     with desk(database_url) as elsewhere:
         elsewhere.approve("r", "c1", by="Ann")
@@ -80,6 +80,20 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1)."
         assert [step.name for step in loop.store.steps("desk/r")] == ["begin", "model", "refund", "refund", "model"]
         assert loop.status("r").attempts == 1
+
+
+def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path) -> None:
+    def insistent(request: Any) -> Any:
+        answered = [message.text for message in request.messages if message.role == "tool"]
+        return call("refund", call_id="c1", amount=5) if len(answered) < 2 else " ".join(answered)
+
+    with DurableMainLoop("desk", prepared(), ScriptedAdapter(insistent), str(tmp_path / "d.db")) as loop:
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        until(lambda: [question.step for question in loop.store.questions.open("desk/r")] == [6], "the second question")
+        loop.approve("r", "c1", approved=False, note="Not twice.")
+        assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1). Not twice."
 
 
 def test_a_refusal_is_what_the_tool_makes_of_it(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def show_list(store: Store, arguments: argparse.Namespace) -> int:
 
 def show_one(store: Store, arguments: argparse.Namespace) -> int:
     work, steps = store.find(arguments.id), store.steps(arguments.id)
-    questions = store.questions(arguments.id) if work.status == "waiting" else ()
+    questions = store.questions.open(arguments.id) if work.status == "waiting" else ()
     failure = store.failure(arguments.id)
     if arguments.json:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
@@ -117,7 +117,9 @@ def cancel(store: Store, arguments: argparse.Namespace) -> int:
 def approve(store: Store, arguments: argparse.Namespace) -> int:
     from weakincentives.durable.work import Approval
 
-    store.decide(arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by))
+    store.questions.answer(
+        arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by)
+    )
     _answer(store.find(arguments.id), arguments)
     return 0
 

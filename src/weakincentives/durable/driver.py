@@ -37,6 +37,8 @@ from weakincentives.runtime.drivers import Steps
 from weakincentives.serde import tagged
 from weakincentives.session import Session
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
@@ -75,7 +77,6 @@ class Asked:
     at: datetime
 
 
-_log = logging.getLogger(__name__)
 OutcomeT = TypeVar("OutcomeT", Begun, Replied, Ran | Asked)
 
 
@@ -108,6 +109,8 @@ class Recipe:
 
 
 class _Execution:
+    """One run of a body, from its first step to its last or to where it is left."""
+
     def __init__(self, recipe: Recipe, engine: Engine) -> None:
         self._recipe = recipe
         self._engine = engine
@@ -184,14 +187,17 @@ class _Execution:
         return replied.reply
 
     def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[ToolExecutionOutcome]:
-        first = f"{self._engine.work_id}:{self._engine.next_step}"
-        inner.executor.idempotency_key = lambda call: f"{first}:{call.id}"
+        work_id, first = self._engine.work_id, self._engine.next_step
+        inner.executor.idempotency_key = lambda call: f"{work_id}:{first}:{call.id}"
         names = " ".join(dict.fromkeys(call.name for call in effect.calls))
+        answers = answers_of(inner.session)
         while True:
             ran = self._run_tools_once(names, effect, inner)
             if isinstance(ran, Ran):
+                # A later call may have the same id; it has to ask for itself.
+                answers.clear()
                 return list(ran.outcomes)
-            answers_of(inner.session)[ran.question.call_id] = self._engine.ask(ran.question)
+            answers[ran.question.call_id] = self._engine.ask(replace(ran.question, step=first))
 
     def _run_tools_once(self, names: str, effect: RunTools, inner: InnerLoop) -> Ran | Asked:
         live = False

@@ -16,7 +16,8 @@ from weakincentives.durable.database import SCHEMA
 from weakincentives.durable.errors import DurableError, Released
 from weakincentives.durable.lease import FleetLease, Lease, SoleLease
 from weakincentives.durable.limits import QueueLimits
-from weakincentives.durable.store import APPLICATION, DIRECT, Store
+from weakincentives.durable.store import Store
+from weakincentives.durable.tables import APPLICATION, DIRECT
 from weakincentives.durable.work import Approval, Question
 
 T = TypeVar("T")
@@ -115,18 +116,18 @@ class Engine:
         context = assert_current_dbos_context()
         self._lease.check(context.executor_id)
         if self._draining.is_set():
-            self.store.hand_back(context.workflow_id, cast(str, context.owner_xid))
+            self.store.ownership.hand_back(context.workflow_id, cast(str, context.owner_xid))
             raise Released("handed back")
 
     def progressed(self) -> None:
         """The current work was taken up again and has recorded a step since, so it is no poison."""
         context = assert_current_dbos_context()
-        self.store.forgive(context.workflow_id, cast(str, context.owner_xid))
+        self.store.ownership.forgive(context.workflow_id, cast(str, context.owner_xid))
 
     def ask(self, question: Question) -> Approval:
         """A person's answer; without one the current work leaves this process until it comes."""
         context = assert_current_dbos_context()
-        answer = self.store.ask(context.workflow_id, cast(str, context.owner_xid), question)
+        answer = self.store.questions.ask(context.workflow_id, cast(str, context.owner_xid), question)
         if answer is None:
             raise Released(f"waits for an answer to {question.call_id}")
         return answer

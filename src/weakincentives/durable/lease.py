@@ -19,7 +19,8 @@ import sqlalchemy as sa
 
 from weakincentives.durable.database import FileLock
 from weakincentives.durable.errors import Released
-from weakincentives.durable.store import Store, workers
+from weakincentives.durable.store import Store
+from weakincentives.durable.tables import workers
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class SoleLease:
 
     def join(self) -> str:
         self._lock.acquire()
-        self._store.take_over()
+        self._store.ownership.take_over()
         return new_identity()
 
     def check(self, identity: str) -> None:
@@ -91,7 +92,7 @@ class FleetLease:
         try:
             with self._store.engine.begin() as connection:
                 connection.execute(sa.delete(workers).where(workers.c.executor_id == self._identity))
-        except sa.exc.DBAPIError:
+        except sa.exc.SQLAlchemyError:
             _log.warning("Could not give up the lease of %s; it runs out by itself.", self._identity)
         self._drop_connection()
 
@@ -104,8 +105,10 @@ class FleetLease:
                     self._rejoined(self._identity)
                     _log.warning("Worker %s was fenced off and joined again as %s.", lost, self._identity)
                 self._sweep()
-            except sa.exc.DBAPIError as error:
-                _log.warning("Worker %s cannot reach the database: %s", self._identity, error.orig)
+            except Exception as error:
+                # Whatever it is, a worker that stopped renewing would run nothing any more.
+                reason = str(getattr(error, "orig", error)).partition("\n")[0]
+                _log.warning("Worker %s could not renew its lease: %s", self._identity, reason)
                 self._drop_connection()
 
     def _enter(self) -> None:
@@ -132,19 +135,17 @@ class FleetLease:
         return bool(renewed)
 
     def _sweep(self) -> None:
+        """Bury the dead: those whose lease ran out or whose lock is free."""
+        connection = self._connection or self._locked_connection(self._identity)
         lock_is_free = sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(workers.c.executor_id, 0))
-        with self._store.engine.begin() as connection:
-            dead = (
-                connection.execute(
-                    sa.delete(workers)
-                    .where(workers.c.executor_id != self._identity)
-                    .where(sa.or_(workers.c.lease_until_ms < _now(), lock_is_free))
-                    .returning(workers.c.executor_id)
-                )
-                .scalars()
-                .all()
-            )
-        taken = self._store.take_over()
+        buried = (
+            sa.delete(workers)
+            .where(workers.c.executor_id != self._identity)
+            .where(sa.or_(workers.c.lease_until_ms < _now(), lock_is_free))
+            .returning(workers.c.executor_id)
+        )
+        dead = connection.execute(buried).scalars().all()
+        taken = self._store.ownership.take_over(connection)
         if dead or taken:
             _log.warning("Took over %d pieces of work from %s.", taken, ", ".join(dead) or "workers long gone")
 

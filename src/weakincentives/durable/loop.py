@@ -133,7 +133,7 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
 
     def approve(self, key: str, call_id: str, *, approved: bool = True, note: str = "", by: str = "") -> None:
         """Answer the question of a tool call, from any process, even days later; the work then goes on."""
-        self.store.decide(self.work_id(key), call_id, Approval(approved=approved, note=note, by=by))
+        self.store.questions.answer(self.work_id(key), call_id, Approval(approved=approved, note=note, by=by))
 
     def start(self, *, queues: tuple[str, ...] = (), limits: QueueLimits = QueueLimits()) -> str:
         """Be a worker from now on, in threads of this process; returns the name that others see.
@@ -188,7 +188,7 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
                 store = self.store
                 from weakincentives.durable.driver import Recipe
                 from weakincentives.durable.engine import Engine
-                from weakincentives.durable.store import DIRECT
+                from weakincentives.durable.tables import DIRECT
 
                 recipe = Recipe(
                     self.prepare,

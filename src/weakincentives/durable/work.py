@@ -63,11 +63,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that a person has to answer before a tool goes on."""
+    """Something that a person has to answer before the tool call of this step goes on."""
 
     call_id: str
     text: str
     expires_ms: int | None = None
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
