@@ -222,6 +222,11 @@ def test_spans_say_where_each_part_came_from() -> None:
     assert parts[2].startswith("## 2. C\n\ns\n\n---\n")
 
 
+def test_a_prompt_in_which_nothing_is_shown_is_empty() -> None:
+    for tree in (template(), template(text("a", enabled=lambda: False))):
+        assert (tree.render().text, tree.render().spans) == ("", ())
+
+
 def test_rendered_prompts_describe_their_output_and_tools() -> None:
     @dataclass
     class Params:

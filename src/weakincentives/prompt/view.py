@@ -166,7 +166,7 @@ class View:
                 starts.append(position + (2 if starts else 0))
                 _, following = next(marks)
             position += len(piece)
-        ends = [start - 2 for start in starts[1:]] + [position]
+        ends = [*(start - 2 for start in starts[1:]), position][: len(starts)]
         return tuple(
             Span(node.path, start, end, VISIBILITIES[self.shape.states[node.index]], self.decided_by(node))
             for (node, _), start, end in zip(self.plan.marks, starts, ends, strict=True)
