@@ -42,7 +42,7 @@ class Outlook:
 def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
     """Read a request; without `spans` the whole prompt is the question and nothing can be told apart."""
     text = next((message.text for message in request.messages if message.role == "system"), "")
-    question, read, results, choices = text, [], [], []
+    question, read, results, choices, opened, calls = text, [], [], [], [], []
     for span in spans:
         part = text[span.start : span.end]
         if span.visibility is SectionVisibility.SUMMARY:
@@ -51,7 +51,7 @@ def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
             question = _body(part) or question
         else:
             read.append(part)
-    opened, calls = [], []
+            opened.append(".".join(span.path))
     for message in request.messages:
         for call in message.tool_calls:
             calls.append((call.name, call.arguments))
@@ -59,7 +59,7 @@ def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
         if message.role == "tool" and message.name not in OPENING_TOOLS:
             results.append(message.text)
         elif message.role == "tool" and message.success:
-            read.append(message.text)
+            read.append(message.text.partition("\n\n")[2])
             choices += _nested(message)
     offered = tuple(tool for tool in request.tools if tool.name not in request.revoked)
     left = {choice.key: choice for choice in choices if choice.key not in opened}
