@@ -6,27 +6,22 @@ rendered it, and its conversation by ranges over all messages of the run.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import Any
 
 from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
 from weakincentives.runtime.events import PromptRendered, ToolInvoked
-from weakincentives.runtime.ledger import Ledger
 from weakincentives.runtime.messages import Message
-from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, RunSummary, Turn, advise
+from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, Turn, advise
 from weakincentives.telemetry.plain import plain
-from weakincentives.telemetry.turns import requests
-from weakincentives.viewer import timeline
+from weakincentives.viewer.conversations import Conversations
+from weakincentives.viewer.overview import overview, summary
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 160
 # A page of messages ends early when it has this many characters.
 PAGE_CHARACTERS = 2_000_000
 CACHED_RUNS = 8
-
-Ranges = list[tuple[int, int]]
 
 
 class Documents:
@@ -35,8 +30,7 @@ class Documents:
     def __init__(self, store: RunStore) -> None:
         self.store = store
         self._runs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self._message_seqs: dict[str, list[int]] = {}
-        self._ranges: dict[str, dict[int, Ranges]] = {}
+        self._conversations = Conversations(store)
 
     def runs(self, *, search: str = "", status: str = "", offset: int = 0, limit: int = 100) -> dict[str, Any]:
         """One page of the list, newest first, and how many there are."""
@@ -45,7 +39,7 @@ class Documents:
             "file": self.store.path.name,
             "total": self.store.count_runs(search, status=status),
             "offset": offset,
-            "runs": [_summary(run) for run in found],
+            "runs": [summary(run) for run in found],
         }
 
     def run(self, run_id: str) -> dict[str, Any]:
@@ -54,7 +48,7 @@ class Documents:
         version = (run.events, run.status, run.updated)
         kept = self._runs.get(run.run_id)
         if kept is None or kept[0] != version:
-            kept = self._runs[run.run_id] = (version, self._run(run))
+            kept = self._runs[run.run_id] = (version, overview(self.store, run))
             while len(self._runs) > CACHED_RUNS:
                 del self._runs[next(iter(self._runs))]
         return kept[1]
@@ -62,7 +56,7 @@ class Documents:
     def turn(self, run_id: str, n: int) -> dict[str, Any]:
         """What the model had at turn n, what it replied, and what its tools did."""
         turn = self.store.turn(run_id, n, with_messages=False)
-        request = self._requests(turn.run_id, turn.events[0].seq)
+        request = self._conversations.request(turn.run_id, turn.events[0].seq)
         return {
             "run_id": turn.run_id,
             "n": turn.n,
@@ -107,7 +101,7 @@ class Documents:
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
         """Some of all messages of a run, in their order; fewer than asked for where they are long."""
-        seqs = self._seqs_of_messages(run_id, stop)[start:stop]
+        seqs = self._conversations.seqs(run_id, stop)[start:stop]
         found: list[dict[str, Any]] = []
         characters = 0
         for at in range(0, len(seqs), 50):
@@ -147,7 +141,7 @@ class Documents:
         """Places that say these words."""
         hits = search(self.store, words, run_id)
         names = {hit["run_id"] for hit in hits}
-        return {"hits": hits, "runs": {name: _summary(self.store.run(name)) for name in names}}
+        return {"hits": hits, "runs": {name: summary(self.store.run(name)) for name in names}}
 
     def report(self) -> dict[str, Any]:
         """The advice that the last runs give."""
@@ -158,109 +152,11 @@ class Documents:
             "prompts": [{**plain(prompt), "saved": prompt.saved} for prompt in advice.prompts],
         }
 
-    def _run(self, run: RunSummary) -> dict[str, Any]:
-        events = self._disclosure(run.run_id)
-        book = self.store.ledger(run.run_id)
-        steps = timeline.steps(events)
-        self._add_words(run.run_id, steps)
-        return {
-            "run": _summary(run),
-            "turns": self._turns(run.run_id, book),
-            "steps": steps,
-            "lanes": timeline.lanes(events),
-            "ledger": _ledger(book),
-            "answer": self._answer(run.run_id),
-        }
-
-    def _disclosure(self, run_id: str) -> list[RecordedEvent]:
-        """What changed the tree, and after each change the call of the model that first had it."""
-        marks = ", ".join("?" * len(timeline.KINDS))
-        changes = self.store.events_where(
-            f"run_id = ? AND (kind IN ({marks}) "
-            "OR kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{') AND payload -> '$.v.disclosure' <> 'null')",
-            (run_id, *timeline.KINDS),
-        )
-        calls: list[int] = []
-        for change in changes:
-            if not calls or calls[-1] < change.seq:
-                ((seq,),) = self.store.query(
-                    "SELECT min(seq) FROM events WHERE run_id = ? AND kind = 'ModelCalled' AND seq > ?",
-                    (run_id, change.seq),
-                )
-                if seq is None:
-                    break
-                calls.append(seq)
-        called = (one for at in range(0, len(calls), 500) for one in self._numbered(run_id, calls[at : at + 500]))
-        return sorted([*changes, *called], key=attrgetter("seq"))
-
-    def _add_words(self, run_id: str, steps: list[dict[str, Any]]) -> None:
-        """What the model said when it opened something, where it gave no reason."""
-        for step in steps:
-            if not step["reason"] and step["action"] in RESERVED_NAMES:
-                found = self.store.events_where(
-                    "run_id = ? AND seq = (SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'Message' "
-                    "AND seq < ? AND payload ->> '$.v.role' = 'assistant')",
-                    (run_id, run_id, step["seq"]),
-                )
-                step["said"] = found[0].event.text if found else ""
-
-    def _turns(self, run_id: str, book: Ledger) -> dict[str, list[Any]]:
-        """Numbers per turn, column by column."""
-        rows = self.store.query(
-            "SELECT turn, time, input_tokens, cached_tokens, output_tokens, latency, stop_reason FROM tokens "
-            "WHERE run_id = ? ORDER BY seq",
-            (run_id,),
-        )
-        names = ("n", "time", "input", "cached", "output", "latency", "stop")
-        columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
-        columns["attempt"] = [row.attempt for row in book.rows]
-        columns["full"] = [row.full_prompt_tokens for row in book.rows]
-        columns["lost"] = [row.cache_lost_tokens for row in book.rows]
-        counts = {
-            turn: values
-            for turn, *values in self.store.query(
-                "SELECT turn, count(*), sum(payload ->> '$.v.result.v.success' = 0), "
-                "sum(payload ->> '$.v.rolled_back'), sum(payload -> '$.v.disclosure' <> 'null') "
-                "FROM events WHERE run_id = ? AND kind = 'ToolInvoked' GROUP BY turn",
-                (run_id,),
-            )
-        }
-        for index, name in enumerate(("calls", "failed", "rolled_back", "opened")):
-            columns[name] = [counts.get(n, (0, 0, 0, 0))[index] or 0 for n in columns["n"]]
-        return columns
-
-    def _answer(self, run_id: str) -> dict[str, Any] | None:
-        kinds = ("PromptExecuted", "EvaluationFailed")
-        found = list(self.store.all_events(run_id, kinds=kinds))[-1:]
-        return {"kind": found[0].kind, **plain(found[0].event)} if found else None
-
     def _prompt_before(self, run_id: str, seq: int) -> int | None:
         found = self.store.query(
             "SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'PromptRendered' AND seq < ?", (run_id, seq)
         )
         return found[0][0] if found else None
-
-    def _seqs_of_messages(self, run_id: str, needed: int) -> list[int]:
-        """The numbers of all messages, at least the first so many; what was said before never changes."""
-        known = self._message_seqs.setdefault(run_id, [])
-        if len(known) < needed:
-            rows = self.store.query(
-                "SELECT seq FROM events WHERE run_id = ? AND kind = 'Message' ORDER BY seq", (run_id,)
-            )
-            known = self._message_seqs[run_id] = [seq for (seq,) in rows]
-        return known
-
-    def _requests(self, run_id: str, called: int) -> Ranges:
-        """The messages of one call of the model, by ranges over all messages of the run."""
-        known = self._ranges.setdefault(run_id, {})
-        if called not in known:
-            ranges: Ranges = []
-            for seq, kept, added in requests(self.store, run_id):
-                place = self._seqs_of_messages(run_id, 1)
-                if added and added[-1] > place[-1]:
-                    place = self._seqs_of_messages(run_id, len(place) + 1)
-                ranges = known[seq] = _extended(ranges, kept, [bisect_left(place, one) for one in added])
-        return known[called]
 
     def _numbered(self, run_id: str, seqs: Sequence[int]) -> Sequence[RecordedEvent]:
         marks = ", ".join("?" * len(seqs))
@@ -273,10 +169,6 @@ class Documents:
             if message["prompt"] is not None:
                 message["text"] = ""
         return message
-
-
-def _summary(run: RunSummary) -> dict[str, Any]:
-    return {**plain(run), "duration": run.duration}
 
 
 def _pieces(event: PromptRendered) -> list[dict[str, Any]]:
@@ -333,19 +225,6 @@ def _call(recorded: RecordedEvent, events: Iterable[RecordedEvent]) -> dict[str,
     return {"seq": recorded.seq, "read": read, **plain(call)}
 
 
-def _ledger(book: Ledger) -> dict[str, Any]:
-    return {
-        "sent": book.sent_tokens,
-        "full": book.full_prompt_tokens,
-        "cached": book.cached_tokens,
-        "saved": book.saved,
-        "lost": book.cache_lost_tokens,
-        "lost_by_route": book.cache_lost_by_route,
-        "restarts": book.restarts,
-        "sections": [{**plain(section), "saved": section.saved} for section in book.sections],
-    }
-
-
 def _line(recorded: RecordedEvent) -> dict[str, Any]:
     return {
         "seq": recorded.seq,
@@ -377,19 +256,3 @@ def _describe(event: Any) -> str:
     if not parts:
         parts = [f"{name}: {value}"[:SUMMARY_LENGTH] for name, value in event.items() if value not in ("", [], None)]
     return " · ".join(map(str, parts))
-
-
-def _extended(ranges: Ranges, kept: int, added: Sequence[int]) -> Ranges:
-    """The first so many numbers of the ranges, then others."""
-    found: Ranges = []
-    for start, stop in ranges:
-        stop = min(stop, start + kept)
-        if start < stop:
-            found.append((start, stop))
-        kept -= stop - start
-    for number in added:
-        if found and found[-1][1] == number:
-            found[-1] = (found[-1][0], number + 1)
-        else:
-            found.append((number, number + 1))
-    return found

@@ -1,10 +1,10 @@
 // Two turns side by side, of one run or of two: the tree, the tools, the prompt, the conversation and the reply.
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { api, changes, messagesOf } from "wink/api.js";
 import { diff, lines } from "wink/diff.js";
 import { classes, count, moment, plural, signed } from "wink/format.js";
-import { go, link, route, toTurn } from "wink/state.js";
+import { entitle, go, link, route, toTurn } from "wink/state.js";
 import { Text, visible } from "wink/text.js";
 import { stateOf } from "wink/tree.js";
 import { Disc, Empty, Icon, Loading, Problem, html, useDocument } from "wink/view.js";
@@ -18,6 +18,7 @@ export function Compare() {
   const list = useDocument(() => api.runs({ limit: 200 }), [changes.value]);
   const both = useDocument(async () => (a && b ? Promise.all([side(a), side(b)]) : null), [a, b]);
   const runs = list.document?.runs ?? [];
+  useEffect(() => entitle("Compare"), []);
   const set = (changes) => go(link("compare", [], { a, b, ...changes }), { replace: true });
   return html`<section class="page scroll">
     <div class="page-head compare-head">

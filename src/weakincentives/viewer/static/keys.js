@@ -1,7 +1,7 @@
 // Keyboard: one listener, the shortcuts of the page that is open, and the list of them.
 
 import { useEffect, useRef } from "preact/hooks";
-import { cycleTheme, go, helping, link, route } from "wink/state.js";
+import { cycleTheme, go, helping, route, setParams } from "wink/state.js";
 import { html } from "wink/view.js";
 
 const SHORTCUTS = [
@@ -67,7 +67,7 @@ const everywhere = {
   u: () => go("#/"),
   Escape: () => {
     if (helping.value) helping.value = false;
-    else if (route.value.page === "run" && route.value.params.find) go(link("run", [route.value.run]));
+    else if (route.value.params.find) setParams({ find: "" });
   },
 };
 

@@ -3,7 +3,7 @@
 import { classes, count, duration, plural } from "wink/format.js";
 import { link } from "wink/state.js";
 import { Json, Text, isJson, visible } from "wink/text.js";
-import { Icon, html } from "wink/view.js";
+import { Icon, Some, html } from "wink/view.js";
 
 export function Outcome({ whole, turn, selected, onSelect }) {
   const { reply, calls, ended, called } = turn;
@@ -18,7 +18,7 @@ export function Outcome({ whole, turn, selected, onSelect }) {
       ${reply?.text && html`<div class="reply">${isJson(reply.text) ? html`<${Json} text=${reply.text} />` : html`<${Text} value=${reply.text} />`}</div>`}
       ${!reply && html`<p class="quiet pad">The reply was not recorded.</p>`}
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
-      ${calls.map((call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`)}
+      <${Some} key=${turn.n} of=${calls} first=${40} each=${(call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`} />
       ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} /></article>`)}
       ${ended.map((event) => html`<${Ended} event=${event} said=${reply?.text} />`)}
     </div>

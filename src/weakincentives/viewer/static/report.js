@@ -1,12 +1,15 @@
 // Advice over all recorded runs: which sections to show in full, and what that would have saved.
 
+import { useEffect } from "preact/hooks";
 import { api, changes } from "wink/api.js";
 import { classes, count, percent, plural } from "wink/format.js";
+import { entitle } from "wink/state.js";
 import { visible } from "wink/text.js";
 import { Disc, Empty, Pill, Shown, html, useDocument } from "wink/view.js";
 
 export function Report() {
   const loaded = useDocument(() => api.report(), [changes.value]);
+  useEffect(() => entitle("Report"), []);
   return html`<section class="page scroll">
     <div class="page-head"><h1>Report</h1><span class="quiet">${loaded.document?.runs ? `from the last ${plural(loaded.document.runs, "answered run")} in ${loaded.document.file}` : ""}</span></div>
     <${Shown} of=${loaded}>${(report) =>

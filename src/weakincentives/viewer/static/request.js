@@ -82,6 +82,7 @@ function Message({ message, sections, selected, fresh, onSelect }) {
     </header>
     ${message.text && html`<div class="words">${isJson(message.text) ? html`<${Json} text=${message.text} />` : html`<${Text} value=${message.text} first=${1500} />`}</div>`}
     ${message.tool_calls.map((call) => html`<div class="called"><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="quiet"><${Text} value=${call.arguments} first=${300} plain /></span></div>`)}
+    ${message.items.length > 0 && html`<details class="items"><summary>${plural(message.items.length, "item")} as the provider sent ${message.items.length === 1 ? "it" : "them"}</summary>${message.items.map((item) => html`<${Json} text=${item} />`)}</details>`}
   </article>`;
 }
 

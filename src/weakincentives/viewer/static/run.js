@@ -7,7 +7,7 @@ import { Events } from "wink/events.js";
 import { useShortcuts } from "wink/keys.js";
 import { Ledger } from "wink/ledger.js";
 import { Scrubber } from "wink/scrubber.js";
-import { go, link, route, toTurn } from "wink/state.js";
+import { entitle, go, link, route, toTurn } from "wink/state.js";
 import { visible } from "wink/text.js";
 import { Timeline } from "wink/timeline.js";
 import { Turn } from "wink/turn.js";
@@ -49,6 +49,7 @@ function Whole({ whole }) {
   useEffect(() => {
     if (tab === "turn" && last && n !== at) go(toTurn(run.run_id, at, params), { replace: true });
   }, [tab, at, last, n]);
+  useEffect(() => entitle(tab === "turn" ? `Turn ${at}` : TABS.find(([name]) => name === tab)?.[1], visible(run.prompt_name)), [tab, at]);
   const step = (by) => () => (tab === "turn" ? (setFollow(false), show(at + by)) : false);
   const tabs = Object.fromEntries(TABS.map(([name], index) => [String(index + 1), () => go(tabLink(run.run_id, name, at))]));
   useShortcuts({

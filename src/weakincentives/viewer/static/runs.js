@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { api, changes } from "wink/api.js";
 import { count, duration, moment, money, percent, short } from "wink/format.js";
 import { useShortcuts } from "wink/keys.js";
-import { go, link, route, setParams } from "wink/state.js";
+import { entitle, go, link, route, setParams } from "wink/state.js";
 import { visible } from "wink/text.js";
 import { Empty, Shown, Status, html, useDocument } from "wink/view.js";
 import { Rows } from "wink/rows.js";
@@ -18,6 +18,7 @@ export function Runs() {
   const [words, setWords] = useState(q);
   const [selected, select] = useState(-1);
   const first = useDocument(() => api.runs({ q, status, limit: PAGE }), [q, status, changes.value]);
+  useEffect(() => entitle(), []);
   useEffect(() => setWords(q), [q]);
   useEffect(() => {
     const timer = setTimeout(() => words !== q && setParams({ q: words }), 200);

@@ -3,13 +3,14 @@
 import { useEffect } from "preact/hooks";
 import { api, exported } from "wink/api.js";
 import { moment, plural } from "wink/format.js";
-import { link, route, setParams, toTurn } from "wink/state.js";
+import { entitle, link, route, setParams, toTurn } from "wink/state.js";
 import { visible } from "wink/text.js";
 import { Empty, Shown, Status, html, useDocument } from "wink/view.js";
 
 export function Search() {
   const { q = "", run = "" } = route.value.params;
   const found = useDocument(() => api.search(q, run), [q, run]);
+  useEffect(() => entitle(`“${visible(q)}”`), [q]);
   useEffect(() => document.querySelector(".find input")?.blur(), [q]);
   return html`<section class="page scroll">
     <div class="page-head"><h1>“${visible(q)}”</h1>

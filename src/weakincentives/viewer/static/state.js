@@ -6,6 +6,11 @@ const address = signal(location.hash);
 addEventListener("hashchange", () => (address.value = location.hash));
 
 export const route = computed(() => parse(address.value));
+// What the browser's tab is called.
+export function entitle(...parts) {
+  document.title = [...parts.filter(Boolean), "wink"].join(" · ");
+}
+
 export const helping = signal(false);
 export const theme = signal(read("wink-theme") || "system");
 
@@ -43,10 +48,12 @@ export function setParams(changes, options = { replace: true }) {
   go(link(page, parts, { ...params, ...changes }), options);
 }
 
+// The other of light and dark; back at what the system says, the choice is the system's again.
 export function cycleTheme() {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const shown = theme.value === "system" ? (dark ? "dark" : "light") : theme.value;
-  theme.value = shown === "dark" ? "light" : "dark";
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const shown = theme.value === "system" ? system : theme.value;
+  const other = shown === "dark" ? "light" : "dark";
+  theme.value = other === system ? "system" : other;
   try {
     localStorage.setItem("wink-theme", theme.value);
   } catch {

@@ -1,9 +1,9 @@
 // How the prompt opened: every section over all turns, and each step with its reason and route.
 
-import { count, plural } from "wink/format.js";
+import { plural } from "wink/format.js";
 import { toTurn } from "wink/state.js";
 import { Text, visible } from "wink/text.js";
-import { Empty, Icon, html, useWidth } from "wink/view.js";
+import { Empty, Icon, Some, html, useWidth } from "wink/view.js";
 
 const ROW = 24;
 const NAMES = { read_section: "Read", open_sections: "Opened", collapse_section: "Closed", collapsed: "Closed", injected: "Tools added", withdrawn: "Tools withdrawn", restart: "Restarted" };
@@ -28,8 +28,7 @@ export function Timeline({ whole }) {
       <h2>Steps</h2>
       ${steps.length === 0
         ? html`<p class="quiet">Nothing was opened or closed in this run.</p>`
-        : html`<ol class="steps-list">${steps.slice(0, 500).map((step) => html`<${Step} step=${step} id=${run.run_id} last=${turns.n.length} />`)}</ol>`}
-      ${steps.length > 500 && html`<p class="quiet">${count(steps.length - 500)} more steps are among the events.</p>`}
+        : html`<ol class="steps-list">${html`<${Some} of=${steps} first=${200} each=${(step) => html`<${Step} step=${step} id=${run.run_id} last=${turns.n.length} />`} />`}</ol>`}
     </section>
   </div>`;
 }

@@ -23,6 +23,13 @@ export function useDocument(load, inputs) {
   return state;
 }
 
+// The first so many children, and a button for more.
+export function Some({ of, first, each }) {
+  const [shown, setShown] = useState(first);
+  const rest = of.length - shown;
+  return html`${of.slice(0, shown).map(each)}${rest > 0 && html`<button class="more wide" onClick=${() => setShown(shown + first)}>Show ${Math.min(rest, first)} of ${rest} more</button>`}`;
+}
+
 export function useWidth() {
   const place = useRef(null);
   const [width, set] = useState(0);
@@ -66,7 +73,6 @@ const ICONS = {
   check: "M3 8.5 6.5 12 13 4.5",
   cross: "M4 4l8 8M12 4l-8 8",
   caret: "M6 4l4 4-4 4",
-  copy: "M5.5 5.5h7v8h-7Z M3.5 10.5v-8h7",
 };
 
 export function Icon({ name, label }) {

@@ -1,0 +1,58 @@
+"""The messages of every request of a run, as ranges over all messages of the run."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from weakincentives.telemetry import RunStore
+from weakincentives.telemetry.turns import requests
+
+Ranges = list[tuple[int, int]]
+
+
+class Conversations:
+    """Reads them from a store, and keeps what can no longer change."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._message_seqs: dict[str, list[int]] = {}
+        self._ranges: dict[str, dict[int, Ranges]] = {}
+
+    def request(self, run_id: str, called: int) -> Ranges:
+        """The messages of the call of the model that is the event numbered `called`."""
+        known = self._ranges.setdefault(run_id, {})
+        if called not in known:
+            ranges: Ranges = []
+            for seq, kept, added in requests(self._store, run_id):
+                place = self.seqs(run_id, 1)
+                if added and added[-1] > place[-1]:
+                    place = self.seqs(run_id, len(place) + 1)
+                ranges = known[seq] = _extended(ranges, kept, [bisect_left(place, one) for one in added])
+        return known[called]
+
+    def seqs(self, run_id: str, needed: int) -> list[int]:
+        """The numbers of all messages, at least the first so many; what was said before never changes."""
+        known = self._message_seqs.setdefault(run_id, [])
+        if len(known) < needed:
+            rows = self._store.query(
+                "SELECT seq FROM events WHERE run_id = ? AND kind = 'Message' ORDER BY seq", (run_id,)
+            )
+            known = self._message_seqs[run_id] = [seq for (seq,) in rows]
+        return known
+
+
+def _extended(ranges: Ranges, kept: int, added: Sequence[int]) -> Ranges:
+    """The first so many numbers of the ranges, then others."""
+    found: Ranges = []
+    for start, stop in ranges:
+        stop = min(stop, start + kept)
+        if start < stop:
+            found.append((start, stop))
+        kept -= stop - start
+    for number in added:
+        if found and found[-1][1] == number:
+            found[-1] = (found[-1][0], number + 1)
+        else:
+            found.append((number, number + 1))
+    return found
