@@ -161,7 +161,7 @@ def test_a_failure_is_raised_as_it_was_and_can_be_retried_from_its_step(tmp_path
         with pytest.raises(PromptEvaluationError, match="overloaded") as caught:
             loop.execute(Question("?"), key="a")
         assert caught.value.phase == "request"
-        loop.store.retry("test/a")
+        loop.retry("a")
         assert loop.result("a").text == "HI, at last."
         assert [step.name for step in loop.store.steps("test/a")] == ["begin", "model", "shout", "model"]
 
@@ -291,7 +291,7 @@ def test_a_prompt_that_changed_between_runs_is_noticed(tmp_path: Path) -> None:
     with DurableMainLoop("test", prepare, ScriptedAdapter(failing), str(tmp_path / "d.db")) as loop:
         with pytest.raises(PromptEvaluationError, match="overloaded"):
             loop.execute(Question("?"), key="a")
-        loop.store.retry("test/a")
+        loop.retry("a")
         with pytest.raises(DurableError, match=r"prepare\(\), a section or a tool has changed"):
             loop.result("a")
 

@@ -103,7 +103,7 @@ def twice(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(PromptEvaluationError):
             loop.execute(Task("t"), key="a")
         ran = len(heard)
-        loop.store.retry("replay/a")
+        loop.retry("a")
         assert loop.result("a").text == "done"
     assert len(sessions) == len(filesystems) == 2
     assert heard[ran:] == ["ModelCalled", "Message", "PromptExecuted"]

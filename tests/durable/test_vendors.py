@@ -26,7 +26,7 @@ def test_the_request_after_a_replay_is_the_one_that_failed(vendor: Vendor, tmp_p
         with DurableMainLoop("vendor", prepare, vendor.adapter(server), str(tmp_path / "durable.db")) as loop:
             with pytest.raises(PromptEvaluationError, match="not now"):
                 loop.execute(Question("Say hi, loudly."), key="a")
-            loop.store.retry("vendor/a")
+            loop.retry("a")
             assert loop.result("a").text == "HI it is."
         assert len(server.requests) == 4
         assert server.requests[3].body == server.requests[2].body

@@ -131,6 +131,10 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
         """Stop the work at its next step; what it did stays recorded, and it can be retried."""
         self.store.cancel(self.work_id(key))
 
+    def retry(self, key: str) -> None:
+        """Start failed work again with its last step, and cancelled or given up work where it stood."""
+        self.store.retry(self.work_id(key))
+
     def approve(self, key: str, call_id: str, *, approved: bool = True, note: str = "", by: str = "") -> None:
         """Answer the question of a tool call, from any process, even days later; the work then goes on."""
         self.store.questions.answer(self.work_id(key), call_id, Approval(approved=approved, note=note, by=by))
