@@ -21,10 +21,10 @@ def rows() -> Iterator[Row]:
     plain = best(plain_loop)
     with TemporaryDirectory() as folder:
         sqlite = durable(str(Path(folder) / "durable.db"))
-    yield Row("durable step over a plain one, SQLite", sqlite - plain, "ms", goal=5.0)
+    yield Row("durable step over a plain one, SQLite", sqlite - plain, "ms", goal=5.0, note="wall time")
     postgres = on_postgres()
     if postgres is not None:
-        yield Row("durable step over a plain one, Postgres on this machine", postgres - plain, "ms")
+        yield Row("durable step over a plain one, Postgres on this machine", postgres - plain, "ms", note="wall time")
     yield Row("plain step", plain, "ms", note="a model call or a tool call with nothing behind it")
 
 
