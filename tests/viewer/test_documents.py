@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from weakincentives.telemetry import RunNotFoundError, RunStore
+from scripts.viewer_runs import RESOLUTION, Alert, on_call_template
+from weakincentives import MainLoop, Prompt, Session
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt import OpenAndHalt, OpenOrRead, OpenToFiles
+from weakincentives.prompt.disclosure import Disclosure
+from weakincentives.telemetry import RunNotFoundError, RunStore, record
 from weakincentives.viewer.documents import Documents
 
 
@@ -54,6 +60,35 @@ def test_steps_tell_what_was_asked_why_and_by_which_route(documents: Documents, 
     assert injected[0]["said"].startswith("The alert names no cause")
     restarted = documents.run(run_ids[2])["steps"][0]
     assert (restarted["route"], restarted["reason"]) == ("restart", "Find the first error after 09:12.")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "routes"),
+    [(OpenToFiles(), ["file", "restart"]), (OpenAndHalt(), ["restart", "restart"]), (OpenOrRead(), ["restart"] * 2)],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_strategy_has_its_routes(strategy: Disclosure, routes: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    prompt = Prompt(on_call_template(strategy)).bind(Alert(), resources={Filesystem: InMemoryFilesystem()})
+    script = [call("open_sections", section_keys=[key], reason="why not") for key in ("escalation", "logs")]
+    with record(path):
+        MainLoop().execute(prompt, session=Session(), adapter=ScriptedAdapter([*script, RESOLUTION]))
+    with RunStore(path) as store:
+        run = Documents(store).run(store.list_runs()[0].run_id)
+    assert [step["route"] for step in run["steps"]] == routes
+    assert {step["reason"] for step in run["steps"]} == {"why not"}
+
+
+def test_a_halt_is_told_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    opening = call("open_sections", section_keys=["logs"], reason="")
+    with record(path):
+        prompt = Prompt(on_call_template(OpenAndHalt())).bind(Alert())
+        ScriptedAdapter([opening]).evaluate(prompt, session=Session())
+    with RunStore(path) as store:
+        run = Documents(store).run(store.list_runs()[0].run_id)
+    assert [(step["action"], step["route"]) for step in run["steps"]] == [("open_sections", "halt")]
+    assert run["run"]["status"] == "halted"
 
 
 def test_lanes_show_when_each_section_opened(documents: Documents, run_ids: tuple[str, ...]) -> None:

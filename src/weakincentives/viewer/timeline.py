@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from weakincentives.prompt import OpenSectionsResult
 from weakincentives.prompt.visibility import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
@@ -13,6 +14,7 @@ from weakincentives.prompt.visibility import (
 )
 from weakincentives.runtime.events import (
     ModelCalled,
+    PromptExecuted,
     PromptRendered,
     RunRestarted,
     ToolInvoked,
@@ -22,12 +24,13 @@ from weakincentives.runtime.events import (
 from weakincentives.telemetry import RecordedEvent
 from weakincentives.telemetry.turns import sections_at
 
-# Changes of the tree, besides the tool calls that ask for some.
+# Besides the tool calls that ask for sections.
 KINDS = (
     "PromptRendered",
     "ToolsInjected",
     "ToolsWithdrawn",
     "RunRestarted",
+    "PromptExecuted",
     "SetVisibilityOverride",
     "ClearVisibilityOverride",
     "ClearAllVisibilityOverrides",
@@ -44,11 +47,11 @@ def steps(events: Iterable[RecordedEvent]) -> list[dict[str, Any]]:
             case ToolInvoked() if event.disclosure is not None:
                 asked = event.disclosure
                 found.append(
-                    _step(recorded, event.name, asked.requested_sections, asked.reason, "tool result", event.success)
+                    _step(recorded, event.name, asked.requested_sections, asked.reason, _route(event), event.success)
                 )
             case ToolsInjected():
                 step = _request_for(found, event.section_key, recorded.turn) or _step(
-                    recorded, "injected", (event.section_key,)
+                    recorded, "injected", filter(None, (event.section_key,))
                 )
                 step["route"], step["tools"] = event.route, [*step["tools"], *event.tool_names]
                 if step not in found:
@@ -64,6 +67,8 @@ def steps(events: Iterable[RecordedEvent]) -> list[dict[str, Any]]:
                     step["route"] = "restart"
                 if not asked_for:
                     found.append(_step(recorded, "restart", event.section_keys, event.reason, "restart"))
+            case PromptExecuted() if event.halted and found and found[-1]["turn"] == recorded.turn:
+                found[-1]["route"] = "halt"
             case CollapseSection() if event.reason:
                 found.append(_step(recorded, "collapsed", (".".join(event.path),), event.reason))
     return found
@@ -120,6 +125,14 @@ def _step(
         "success": success,
         "tools": [],
     }
+
+
+def _route(event: ToolInvoked) -> str:
+    """How what was asked for came to the model, as far as the call itself can tell."""
+    if event.name == "collapse_section":
+        return ""
+    written = isinstance(event.result.value, OpenSectionsResult) and event.result.value.written_files
+    return "file" if written else "tool result"
 
 
 def _request_for(found: list[dict[str, Any]], key: str, turn: int) -> dict[str, Any] | None:

@@ -9,6 +9,8 @@ const ROW = 24;
 const NAMES = { read_section: "Read", open_sections: "Opened", collapse_section: "Closed", collapsed: "Closed", injected: "Tools added", withdrawn: "Tools withdrawn", restart: "Restarted" };
 const ROUTES = {
   "tool result": "text came back as the tool's result",
+  file: "text was written to a file of the workspace",
+  halt: "the evaluation ended here, and its caller opens it",
   restart: "the run started again with it open",
   additional_tools: "tools added in the conversation; the cache holds",
   tool_addition: "tools added in the conversation; the cache holds",
