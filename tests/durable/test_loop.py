@@ -339,6 +339,15 @@ def test_nothing_is_stored_as_a_pickle(tmp_path: Path) -> None:
             assert set(database.execute(f"SELECT serialization FROM {table}")) == {("wink_tagged_json",)}
 
 
+def test_a_prompt_in_the_place_of_prepare_is_refused(tmp_path: Path) -> None:
+    prompt = prompt_with()(Question("?"))
+    with pytest.raises(DurableError, match="got a Prompt and a ScriptedAdapter"):
+        DurableMainLoop("a", prompt, ScriptedAdapter())  # type: ignore[arg-type]
+    forgetful = DurableMainLoop("a", lambda _: prompt.template, ScriptedAdapter(), str(tmp_path / "d.db"))  # type: ignore[arg-type, return-value]
+    with forgetful, pytest.raises(DurableError, match=r"prepare\(\) returned a PromptTemplate"):
+        forgetful.execute(Question("?"), key="a")
+
+
 def test_a_bad_name_and_a_bad_database_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DurableError, match="without '/'"):
         DurableMainLoop("a/b", prompt_with(), ScriptedAdapter())

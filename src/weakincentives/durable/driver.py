@@ -128,6 +128,8 @@ class _Execution:
         if recipe.deadline_seconds is not None:
             deadline = Deadline(begun.at + timedelta(seconds=recipe.deadline_seconds)).on(self._clock)
         prompt = recipe.prepare(request)
+        if not isinstance(prompt, Prompt):
+            raise DurableError(f"prepare() returned a {type(prompt).__name__}; return Prompt(template).bind(...).")
         _register_types(prompt)
         session = self._session = recipe.new_session(request)
         session.session_id, session.clock, session.silent = work_id, self._clock, not self._live

@@ -65,6 +65,11 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
     ) -> None:
         if not name or "/" in name or name.startswith("_dbos_"):
             raise DurableError(f"A durable loop cannot be called {name!r}; use a short name without '/'.")
+        if not callable(prepare) or not isinstance(adapter, ProviderAdapter):
+            raise DurableError(
+                f"Durable loop {name!r} needs a function that makes a prompt of a request, and an adapter; "
+                f"got a {type(prepare).__name__} and a {type(adapter).__name__}."
+            )
         self.name = name
         self.prepare = prepare
         self.adapter = adapter
