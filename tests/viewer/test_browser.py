@@ -128,6 +128,25 @@ def test_two_turns_of_a_run_are_compared(viewer: Viewer, run_ids: Sequence[str],
     expect(page.get_by_label("Conversation").locator(".line.new").first).to_contain_text("Pool exhausted")
 
 
+def test_a_diff_contains_both_sides_whatever_they_are(viewer: Viewer, open_page: Open) -> None:
+    page = open_page(viewer.url)
+    wrong = page.evaluate(
+        """async () => {
+            const { diff } = await import("wink/diff.js");
+            const some = () => Array.from({ length: Math.random() * 30 }, () => "abcd"[Math.floor(Math.random() * 4)]);
+            const pick = (runs, kind) =>
+                runs.filter((run) => ["same", kind].includes(run.kind)).flatMap((run) => run.items);
+            for (let round = 0; round < 500; round += 1) {
+                const [a, b] = [some(), some()];
+                const runs = diff(a, b);
+                if (`${pick(runs, "gone")}` !== `${a}` || `${pick(runs, "new")}` !== `${b}`) return [a, b, runs];
+            }
+            return diff([..."abc"], [..."abd"]).map((run) => run.kind + run.items.join(""));
+        }"""
+    )
+    assert wrong == ["sameab", "gonec", "newd"]
+
+
 def test_turns_of_two_runs_are_compared(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
     page = open_page(f"{viewer.url}#/compare")
     expect(page.locator(".empty")).to_contain_text("Choose two turns")
