@@ -190,6 +190,26 @@ def test_grep_can_be_narrowed_by_a_glob(fs):
     assert [match.path for match in fs.grep("x", path="src/b.py", glob="*.py")] == ["src/b.py"]
 
 
+@pytest.mark.parametrize("pattern", ["(a+)+$", r"^(\s*\w+)*$", "((a)+)*", "(a{2,})*", "(a{1,2})+", "(?:a*?)+"])
+def test_an_expression_that_may_never_end_is_refused(fs, pattern):
+    fs.write("f", "a" * 40 + "!")
+    with pytest.raises(BadPatternError, match="may take forever; drop the outer"):
+        fs.grep(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(a|b)+!", "a+b*", "(a++)+!", "[(a+)+]", r"(a+)?\(?", "(aa){2,}", "(a+){2}!"])
+def test_other_repetitions_are_searched_for(fs, pattern):
+    fs.write("f", "a" * 40 + "!")
+    assert len(fs.grep(pattern)) == 1
+
+
+def test_a_glob_with_many_stars_is_quick(fs):
+    fs.write("/".join(["a" * 100] * 8), "")
+    assert fs.glob("*a" * 30 + "b") == ()
+    assert fs.glob("**/a*/" * 8 + "b") == ()
+    assert len(fs.glob("*a" * 30 + "/**/*a*a*/**")) == 1
+
+
 def test_a_bad_pattern_is_explained(fs):
     with pytest.raises(BadPatternError, match=r"'\(' is not a regular expression: missing \)"):
         fs.grep("(")

@@ -35,10 +35,39 @@ def compile_filter(pattern: str) -> Callable[[Parts], bool]:
 
 
 def compile_regex(pattern: str) -> re.Pattern[str]:
+    """An expression that repeats a repetition is refused: it may never end, and nothing can stop it."""
     try:
-        return re.compile(pattern)
+        expression = re.compile(pattern)
     except (re.error, RecursionError, OverflowError, Warning) as error:
         raise BadPatternError(f"{pattern!r} is not a regular expression: {error}", path=pattern) from None
+    if _repeats_a_repetition(pattern):
+        raise BadPatternError(
+            f"{pattern!r} repeats a group that holds a repetition, which may take forever; "
+            "drop the outer '*' or '+', or make the inner one possessive ('*+', '++')",
+            path=pattern,
+        )
+    return expression
+
+
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\(|\)|(?:[*+]|\{\d*,\d*\})[?+]?|.", re.DOTALL)
+
+
+def _repeats_a_repetition(pattern: str) -> bool:
+    """Whether `*`, `+` or `{n,}` stands after a group in which one of them stands that could give back."""
+    groups, closed = [False], False
+    for piece in _PIECE.findall(pattern):
+        if piece == "(":
+            groups.append(False)
+        elif piece == ")" and len(groups) > 1:
+            closed = groups.pop()
+            groups[-1] |= closed
+            continue
+        elif piece[0] in "*+" or (piece[0] == "{" and len(piece) > 1):
+            if closed and (piece[0] != "{" or ",}" in piece):
+                return True
+            groups[-1] |= not piece.endswith("+") or len(piece) == 1
+        closed = False
+    return False
 
 
 def _expand(pattern: str, whole: str) -> list[str]:
@@ -80,36 +109,45 @@ def _options(inside: str) -> list[str]:
 
 
 def _translate(pattern: str) -> str:
-    parts = [part for part in pattern.split("/") if part not in ("", ".")]
-    out = []
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
+    """What lies between two `**` is looked for once, from the left: to go back would find nothing else, only be slow."""
+    segments: list[list[str]] = [[]]
+    for part in pattern.split("/"):
         if part == "**":
-            out.append(".*" if last else "(?:[^/]+/)*")
-        else:
-            out.append(_translate_name(part) + ("" if last else "/"))
-    return "".join(out)
+            segments.append([])
+        elif part not in ("", "."):
+            segments[-1].append(_translate_name(part))
+    first, *rest = ["/".join([*segment, ""]) for segment in segments]
+    if not rest:
+        return first[:-1]
+    *middle, last = rest
+    found = "".join(f"(?>(?:[^/]+/)*?{segment})" for segment in middle if segment)
+    return first + found + (f"(?:[^/]+/)*{last[:-1]}" if last else ".*")
 
 
 def _translate_name(name: str) -> str:
-    out, index = [], 0
+    """The same for what lies between two `*`."""
+    pieces, index = [""], 0
     while index < len(name):
         character = name[index]
         index += 1
         if character == "*":
-            out.append("[^/]*")
+            pieces.append("")
             while name[index : index + 1] == "*":
                 index += 1
         elif character == "?":
-            out.append("[^/]")
+            pieces[-1] += "[^/]"
         elif character == "[" and (end := name.find("]", index + 1 + (name[index : index + 1] == "!"))) > 0:
             chosen = name[index:end].replace("\\", r"\\").replace("[", r"\[").replace("&&", r"&\&")
             chosen = chosen.replace("~~", r"~\~").replace("||", r"|\|").replace("--", r"-\-")
-            out.append(f"(?!/)[^{chosen[1:]}]" if chosen.startswith("!") else f"(?!/)[{_caret(chosen)}]")
+            pieces[-1] += f"(?!/)[^{chosen[1:]}]" if chosen.startswith("!") else f"(?!/)[{_caret(chosen)}]"
             index = end + 1
         else:
-            out.append(re.escape(character))
-    return "".join(out)
+            pieces[-1] += re.escape(character)
+    first, *rest = pieces
+    if not rest:
+        return first
+    *middle, last = rest
+    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle) + f"[^/]*{last}"
 
 
 def _caret(chosen: str) -> str:
