@@ -145,7 +145,7 @@ def test_an_edit_keeps_windows_line_ends(fs):
         ("read", {"path": "/src/main.py"}, "relative to the root, such as 'src/main.py'"),
         ("read", {"path": "../main.py"}, "contains '..'"),
         ("read", {"path": "src"}, "'src' is a directory; list it instead"),
-        ("read", {"path": "blob"}, "'blob' is not UTF-8 text"),
+        ("read", {"path": "blob"}, "'blob' is not UTF-8 text; these tools read and write text only"),
         ("read", {"path": "src/main.py", "limit": 0}, "limit is 1 or more"),
         ("ls", {"path": "src/main.py"}, "is a file, not a directory"),
         ("write", {"path": "src/main.py", "content": ""}, "use edit to change it, or mode 'overwrite' to replace it"),

@@ -109,7 +109,7 @@ def _options(inside: str) -> list[str]:
 
 
 def _translate(pattern: str) -> str:
-    """What lies between two `**` is looked for once, from the left: to go back would find nothing else, only be slow."""
+    """What lies between two `**` is looked for once, from the left: going back finds nothing else and may be slow."""
     segments: list[list[str]] = [[]]
     for part in pattern.split("/"):
         if part == "**":

@@ -20,7 +20,7 @@ from weakincentives.contrib.tools.vfs.params import (
 )
 from weakincentives.contrib.tools.vfs.results import FileText, Listing, Matches, Paths
 from weakincentives.errors import ToolValidationError
-from weakincentives.filesystem import Filesystem, FilesystemError, NotFoundError
+from weakincentives.filesystem import Filesystem, FilesystemError, NotFoundError, NotTextError
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 
 
@@ -170,6 +170,8 @@ def _tool(
             return call(fs, params)
         except NotFoundError as error:
             return ToolResult(f"{error}{_suggestion(fs, params.path)}", success=False)
+        except NotTextError:
+            return ToolResult(f"{params.path!r} is not UTF-8 text; these tools read and write text only", success=False)
         except (FilesystemError, ToolValidationError) as error:
             return ToolResult(str(error), success=False)
 
