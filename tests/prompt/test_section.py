@@ -11,6 +11,8 @@ from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import (
     HostedTool,
     MarkdownSection,
+    OpenAndHalt,
+    Prompt,
     PromptRenderError,
     PromptTemplate,
     PromptValidationError,
@@ -156,11 +158,38 @@ async def _selected_later() -> bool:
         ({"title": 1}, "has no title"),
         ({"template": None}, "'t' needs text, got None"),
         ({"summary": 3}, "'t', summary needs text, got 3"),
+        ({"tools": "refund"}, r"tools= takes a list, got 'refund'; write tools=\[\.\.\.\]"),
+        ({"children": Section}, "children= takes a list"),
+        ({"tools": [_selected_later]}, "the function _selected_later in tools= is not a Tool; decorate it with @tool"),
+        ({"hosted_tools": [42]}, "42 in hosted_tools= is not a HostedTool"),
     ],
 )
 def test_a_wrong_argument_is_caught_at_construction(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(PromptValidationError, match=message):
         MarkdownSection(**{"title": "T", "key": "t", "template": "x", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sections": MarkdownSection(title="T", key="t", template="x")}, "Prompt 'b': sections= takes a list"),
+        ({"sections": ["hello"]}, "'hello' in sections= is not a Section; write MarkdownSection"),
+        ({"disclosure": OpenAndHalt}, r"OpenAndHalt is a class; write disclosure=OpenAndHalt\(\)"),
+        (
+            {"disclosure": "halt"},
+            r"'halt' is no strategy, it has no tools\(\); pass ReadSections\(\)",
+        ),
+    ],
+)
+def test_a_wrong_argument_of_a_template_is_caught_at_construction(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(PromptValidationError, match=message):
+        PromptTemplate(ns="a", key="b", **arguments)
+
+
+def test_a_class_in_place_of_params_is_told_from_an_instance() -> None:
+    template = PromptTemplate(ns="a", key="b", sections=[])
+    with pytest.raises(PromptValidationError, match=r"got the class Tone; write Tone\(\.\.\.\)"):
+        Prompt(template).bind(Tone)
 
 
 class Clock(Section[Tone]):

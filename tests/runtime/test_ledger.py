@@ -52,6 +52,14 @@ def prompt() -> Prompt[None]:
     return Prompt(PromptTemplate(ns="tests", key="ledger", sections=sections))
 
 
+def test_the_scripted_models_own_count_has_tools_in_it() -> None:
+    session = Session()
+    script = [call("read_section", section_key="web"), call("search"), "done"]
+    ScriptedAdapter(script).evaluate(prompt(), session=session)
+    full = [row.full_prompt_tokens for row in ledger(session).rows]
+    assert full[0] is None and all(tokens is not None and tokens > 100 for tokens in full[1:])
+
+
 def reply(tokens: int, *calls: ToolCall, cached: int = 0, text: str = "") -> ModelReply:
     numbered = tuple(ToolCall(f"{tokens}-{at}", c.name, c.arguments) for at, c in enumerate(calls))
     usage = TokenUsage(input_tokens=tokens, cached_tokens=cached)

@@ -25,6 +25,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime import (
     BudgetExceededError,
+    Channel,
     Completed,
     DeadlineExceededError,
     EvaluationFailed,
@@ -32,9 +33,11 @@ from weakincentives.runtime import (
     Message,
     ModelCalled,
     ModelReply,
+    ModelRequest,
     PromptEvaluationError,
     PromptExecuted,
     PromptRendered,
+    ProviderAdapter,
     RunRestarted,
     TextDelta,
     ToolEnded,
@@ -95,6 +98,21 @@ def test_a_misspelled_option_is_the_programmers_mistake() -> None:
 def test_an_argument_of_the_wrong_type_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         ScriptedAdapter(["hi"]).evaluate(**{"prompt": Prompt(TEMPLATE), "session": Session(), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": TEMPLATE}, r"is no Prompt; write Prompt\(template\)"),
+        ({"adapter": "openai:gpt-5.6"}, "adapter='openai:gpt-5.6' is no adapter; pass one, such as"),
+    ],
+)
+def test_the_main_loop_names_an_argument_of_the_wrong_type(arguments: dict[str, Any], message: str) -> None:
+    given = {"prompt": Prompt(TEMPLATE), "session": Session(), "adapter": ScriptedAdapter(["hi"]), **arguments}
+    with pytest.raises(TypeError, match=message):
+        MainLoop().execute(**given)
+    with pytest.raises(TypeError, match=message):
+        asyncio.run(MainLoop().execute_async(**given))
 
 
 def test_structured_output_is_parsed() -> None:
@@ -325,6 +343,46 @@ def test_the_script_must_be_used_up() -> None:
         two.evaluate(Prompt(TEMPLATE), session=Session())
     with pytest.raises(AssertionError, match="used up"):
         ScriptedAdapter([]).evaluate(Prompt(TEMPLATE), session=Session())
+
+
+def test_a_script_is_no_text() -> None:
+    with pytest.raises(TypeError, match=r"A script is a list of replies, got the text 'hi'; write ScriptedAdapter\(\["):
+        ScriptedAdapter("hi")
+
+
+def test_a_user_may_answer_and_the_conversation_goes_on() -> None:
+    session, adapter = Session(), ScriptedAdapter(["3. More?", call("add", a=3, b=4), "7"])
+    adapter.evaluate(Prompt(TEMPLATE), session=session)
+    session.dispatch(Message("user", "And four more?"))
+    assert adapter.resume(Prompt(TEMPLATE), session=session).text == "7"
+    roles = [message.role for message in adapter.requests[1].messages]
+    assert roles == ["system", "assistant", "user"]
+
+
+class Echo(ProviderAdapter):
+    name = "echo"
+
+    def channel(self) -> Channel:
+        return EchoChannel()
+
+
+class EchoChannel(Channel):
+    def call(self, request: ModelRequest) -> ModelReply:
+        return ModelReply(request.messages[0].text)
+
+
+def test_a_channel_needs_no_more_than_a_call() -> None:
+    adapter, text = Echo("echo-1"), "## 1. T\n\nGo."
+    assert adapter.evaluate(Prompt(TEMPLATE), session=Session()).text == text
+    assert asyncio.run(adapter.evaluate_async(Prompt(TEMPLATE), session=Session())).text == text
+    delta, completed = adapter.stream(Prompt(TEMPLATE), session=Session())
+    assert isinstance(completed, Completed)
+    assert (delta, completed.response.text) == (TextDelta(text), text)
+
+    async def streamed() -> list[Any]:
+        return [event async for event in adapter.stream_async(Prompt(TEMPLATE), session=Session())]
+
+    assert asyncio.run(streamed())[0] == delta
 
 
 def test_many_sessions_run_side_by_side() -> None:

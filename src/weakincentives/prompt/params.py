@@ -48,7 +48,10 @@ def check_params(params: Iterable[Any]) -> None:
     """Params are instances of dataclasses."""
     for value in params:
         if isinstance(value, type) or not is_dataclass(value):
-            raise PromptValidationError(f"Params must be dataclass instances, got {value!r}.")
+            given = (
+                f"the class {value.__name__}; write {value.__name__}(...)" if isinstance(value, type) else repr(value)
+            )
+            raise PromptValidationError(f"Params must be dataclass instances, got {given}.")
 
 
 def _required(field: Any) -> bool:

@@ -56,15 +56,15 @@ class Section(ABC, Generic[ParamsT]):
             raise PromptValidationError(f"Section '{key}' has no title; pass title=...")
         self.title = title.strip()
         self.key = key
-        self.children: tuple[Section[Any], ...] = tuple(children)
+        self.children: tuple[Section[Any], ...] = several(f"Section '{key}'", "children", children)
         self.enabled = enabled
         self.default_params = default_params
         self.accepts_overrides = accepts_overrides
         self.visibility = visibility
         self.summary = summary
         self.summary_suffix = summary_suffix
-        self._tools = tuple(tools)
-        self._hosted_tools = tuple(hosted_tools)
+        self._tools: tuple[Tool[Any, Any], ...] = several(f"Section '{key}'", "tools", tools)
+        self._hosted_tools: tuple[HostedTool[Any], ...] = several(f"Section '{key}'", "hosted_tools", hosted_tools)
         self._select_enabled: Selector | None = None
         self._select_visibility: Selector | None = None
         self._validate()
@@ -190,11 +190,13 @@ class Section(ABC, Generic[ParamsT]):
                 raise PromptValidationError(f"Section '{self.key}': child {child!r} is not a Section.")
         for tool in self._tools:
             if not isinstance(tool, Tool):
-                hint = "; pass it in hosted_tools=" if isinstance(tool, HostedTool) else ""
-                raise PromptValidationError(f"Section '{self.key}': {tool!r} in tools= is not a Tool{hint}.")
+                raise PromptValidationError(f"Section '{self.key}': {_no_tool(tool)}.")
         for hosted in self._hosted_tools:
             if not isinstance(hosted, HostedTool):
-                raise PromptValidationError(f"Section '{self.key}': {hosted!r} in hosted_tools= is not a HostedTool.")
+                hint = "; pass it in tools=" if isinstance(hosted, Tool) else ""
+                raise PromptValidationError(
+                    f"Section '{self.key}': {hosted!r} in hosted_tools= is not a HostedTool{hint}."
+                )
         if self.default_params is not None and (
             self._params_type is None or not isinstance(self.default_params, self._params_type)
         ):
@@ -221,6 +223,21 @@ class Section(ABC, Generic[ParamsT]):
 def heading(title: str, depth: int, number: str) -> str:
     """`## 1. Title`, one `#` more for each level below the root."""
     return f"{'#' * (depth + 2)} {number + '. ' if number else ''}{title}"
+
+
+def several(whose: str, what: str, given: Any) -> tuple[Any, ...]:
+    """The items of a list argument; one item without its brackets is told from a list of them."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise PromptValidationError(f"{whose}: {what}= takes a list, got {given!r}; write {what}=[...].")
+    return tuple(given)
+
+
+def _no_tool(given: Any) -> str:
+    if isinstance(given, HostedTool):
+        return f"{given!r} in tools= is not a Tool; pass it in hosted_tools="
+    if inspect.isroutine(given):
+        return f"the function {given.__name__} in tools= is not a Tool; decorate it with @tool"
+    return f"{given!r} in tools= is not a Tool"
 
 
 def missing_summary(key: str, error: type[Exception] = PromptRenderError) -> Exception:

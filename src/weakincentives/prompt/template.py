@@ -18,7 +18,7 @@ from weakincentives.prompt.output import StructuredOutputConfig, structured_outp
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.params import Params, check_params
 from weakincentives.prompt.rendered import RenderedPrompt
-from weakincentives.prompt.section import Section
+from weakincentives.prompt.section import Section, several
 from weakincentives.prompt.shape import Overrides, Shape, declared_shape, session_shape
 from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
@@ -61,9 +61,15 @@ class PromptTemplate(Generic[OutputT]):
         self.ns = ns.strip()
         self.key = key.strip()
         self.name = name or self.key
-        self.sections: tuple[Section[Any], ...] = tuple(sections)
+        self.sections: tuple[Section[Any], ...] = several(f"Prompt '{key}'", "sections", sections)
+        for section in self.sections:
+            if not isinstance(section, Section):
+                raise PromptValidationError(
+                    f"Prompt '{key}': {section!r} in sections= is not a Section; write MarkdownSection(key=, title=, "
+                    "template=)."
+                )
         self.resources = as_registry(resources)
-        self.disclosure: Disclosure = ReadSections() if disclosure is None else disclosure
+        self.disclosure: Disclosure = ReadSections() if disclosure is None else _checked_disclosure(key, disclosure)
         self.allow_collapse = allow_collapse
         self.token_budget = token_budget
         self.show_prices = show_prices
@@ -182,6 +188,19 @@ class PromptTemplate(Generic[OutputT]):
 
 def as_registry(resources: ResourceRegistry | Mapping[type, Any] | None) -> ResourceRegistry:
     return ResourceRegistry().merge(resources)
+
+
+def _checked_disclosure(key: str, given: Disclosure) -> Disclosure:
+    if isinstance(given, type):
+        name = given.__name__
+        raise PromptValidationError(f"Prompt '{key}': disclosure={name} is a class; write disclosure={name}().")
+    for method in ("tools", "suffix"):
+        if not callable(getattr(given, method, None)):
+            raise PromptValidationError(
+                f"Prompt '{key}': disclosure={given!r} is no strategy, it has no {method}(); pass ReadSections(), "
+                "OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own."
+            )
+    return given
 
 
 def duplicate_params(params: Iterable[Any]) -> PromptValidationError:

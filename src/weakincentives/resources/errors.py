@@ -25,7 +25,10 @@ class UnboundResourceError(ResourceError):
     def __init__(self, protocol: type, chain: tuple[type, ...]) -> None:
         name = type_name(protocol)
         way = f" (needed by {chain_text((*chain, protocol))})" if chain else ""
-        super().__init__(f"No resource is bound to {name}{way}; add Binding({name}, ...) to the registry")
+        super().__init__(
+            f"No resource is bound to {name}{way}; add Binding({name}, ...) to the registry, "
+            f"or pass it to prompt.bind(resources={{{name}: ...}})"
+        )
         self.protocol = protocol
         self.chain = chain
 

@@ -62,6 +62,12 @@ class InnerLoopConfig:
     tokenizer: str = ""
 
 
+def check_prompt(prompt: object) -> None:
+    """A template, or the text itself, in a prompt's place is a slip that the message mends."""
+    if not isinstance(prompt, Prompt):
+        raise TypeError(f"{prompt!r} is no Prompt; write Prompt(template).bind(...)")
+
+
 class InnerLoop:
     """One evaluation of one prompt on one session."""
 
@@ -75,8 +81,7 @@ class InnerLoop:
         visibility_overrides: Mapping[tuple[str, ...], SectionVisibility] | None = None,
         resume: bool = False,
     ) -> None:
-        if not isinstance(prompt, Prompt):
-            raise TypeError(f"{prompt!r} is no Prompt; write Prompt(template).bind(...)")
+        check_prompt(prompt)
         if not isinstance(session, Session):
             raise TypeError(f"session={session!r} is no Session; pass session=Session()")
         self.prompt = prompt

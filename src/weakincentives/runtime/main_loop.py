@@ -11,6 +11,7 @@ from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.events import EvaluationFailed, RunRestarted
+from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.response import PromptResponse
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
@@ -43,6 +44,7 @@ class MainLoop:
         """Evaluate until there is an answer."""
         attempts = self.attempts(prompt, session)
         scope = next(attempts)
+        _check(prompt, adapter)
         with self.recorder or nullcontext(), prompt.resources:
             while True:
                 try:
@@ -59,6 +61,7 @@ class MainLoop:
         """`execute` on an event loop."""
         attempts = self.attempts(prompt, session)
         scope = next(attempts)
+        _check(prompt, adapter)
         with self.recorder or nullcontext():
             async with prompt.resources:
                 while True:
@@ -110,3 +113,9 @@ class MainLoop:
         for path, visibility in overrides.items():
             session.dispatch(SetVisibilityOverride(path, visibility))
         session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides, session.clock.now().timestamp()))
+
+
+def _check(prompt: object, adapter: object) -> None:
+    check_prompt(prompt)
+    if not isinstance(adapter, ProviderAdapter):
+        raise TypeError(f"adapter={adapter!r} is no adapter; pass one, such as OpenAIAdapter(model)")

@@ -38,6 +38,8 @@ class ScriptedAdapter(ProviderAdapter):
         **options: Any,
     ) -> None:
         super().__init__(model, **options)
+        if isinstance(script, str):
+            raise TypeError(f"A script is a list of replies, got the text {script!r}; write ScriptedAdapter([...]).")
         self.requests: list[ModelRequest] = []
         self._supports_dynamic_tools = supports_dynamic_tools
         self._tool_route = tool_route
@@ -107,13 +109,14 @@ class ScriptedAdapter(ProviderAdapter):
         return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop)  # type: ignore[arg-type]
 
     def _characters(self, request: ModelRequest) -> int:
-        """The length of the conversation; what was counted for the request before is not counted again."""
+        """The length of tools and conversation; messages counted for the request before are not counted again."""
         counted, characters = self._counted
         if counted > len(request.messages):
             counted = characters = 0
-        characters += sum(len(message.text) for message in request.messages[counted:])
+        for message in request.messages[counted:]:
+            characters += len(message.text) + sum(len(asked.arguments) for asked in message.tool_calls)
         self._counted = len(request.messages), characters
-        return characters
+        return characters + sum(len(tool.wire_text) for tool in request.tools if tool.name not in request.revoked)
 
 
 class _ScriptedChannel:
