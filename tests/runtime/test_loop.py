@@ -18,6 +18,7 @@ from weakincentives.prompt import (
     MarkdownSection,
     OutputParseError,
     Prompt,
+    PromptRenderError,
     PromptTemplate,
     SectionVisibility,
     ToolContext,
@@ -157,6 +158,13 @@ def test_an_error_of_the_provider_reaches_the_caller_and_the_log() -> None:
         ScriptedAdapter([call("add", a=1, b=2), error]).evaluate(Prompt(TEMPLATE), session=session)
     assert session[EvaluationFailed].all()[0].message == "down"
     assert session[Message].all()[-1].text == "3"
+
+
+def test_a_prompt_that_cannot_be_rendered_failed_at_rendering() -> None:
+    session = Session()
+    with pytest.raises(PromptRenderError):
+        ScriptedAdapter().evaluate(Prompt(TEMPLATE), session=session, visibility_overrides={("x",): "full"})
+    assert [event.phase for event in session[EvaluationFailed]] == ["render"]
 
 
 def test_events_tell_what_happened_and_a_bus_hears_them_too() -> None:

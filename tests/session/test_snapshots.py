@@ -184,3 +184,8 @@ def test_a_slice_that_cannot_be_written_is_named():
 def test_text_that_is_no_snapshot_is_refused(text):
     with pytest.raises(SessionError, match="snapshot"):
         Snapshot.from_json(text)
+
+
+def test_restoring_text_names_the_way_to_read_it():
+    with pytest.raises(SessionError, match="str is no Snapshot; read one from text with Snapshot.from_json"):
+        Session().restore(Session().snapshot().to_json())

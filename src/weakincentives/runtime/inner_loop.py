@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weakincentives.errors import OutputParseError, PromptEvaluationError
+from weakincentives.errors import OutputParseError, PromptError, PromptEvaluationError
 from weakincentives.prompt import (
     CollapseSection,
     HostedTool,
@@ -113,7 +113,7 @@ class InnerLoop:
                     prompt_name=self.prompt.name,
                     error=type(error).__name__,
                     message=str(error),
-                    phase=getattr(error, "phase", "parse" if isinstance(error, OutputParseError) else ""),
+                    phase=phase_of(error),
                     timestamp=self._now(),
                 )
             )
@@ -440,6 +440,13 @@ class InnerLoop:
 
     def _say(self, message: Message) -> None:
         self.session.dispatch(message)
+
+
+def phase_of(error: Exception) -> str:
+    """Where a run failed, for errors that say so and for those of a prompt."""
+    if isinstance(error, PromptError):
+        return "parse" if isinstance(error, OutputParseError) else "render"
+    return getattr(error, "phase", "")
 
 
 def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.session.errors import SessionBusyError
+from weakincentives.session.errors import SessionBusyError, SessionError
 from weakincentives.session.observers import notify, watchers
 from weakincentives.session.slices import Slice
 from weakincentives.session.snapshot import Snapshot
@@ -89,6 +89,8 @@ class Session:
 
         Logs keep what they hold, unless `preserve_logs=False`; a log that is still empty takes the snapshot's.
         """
+        if not isinstance(snapshot, Snapshot):
+            raise SessionError(f"{type(snapshot).__name__} is no Snapshot; read one from text with Snapshot.from_json")
         self._store.reset(snapshot.marks, preserve_logs=preserve_logs)
 
     def clone(self, *, session_id: str | None = None, observers: bool = False) -> Session:
