@@ -81,6 +81,19 @@ def test_a_section_and_its_text_point_at_each_other(newest: Page) -> None:
     expect(page.locator(".node.selected .details")).to_contain_text("escalation")
 
 
+def test_the_request_has_all_its_parts(newest: Page) -> None:
+    page = newest
+    page.get_by_label("Next turn").click()
+    request = page.get_by_label("Request", exact=True)
+    request.get_by_role("button", name="tools", exact=True).click()
+    expect(request.locator('[data-part="tools"]')).to_be_in_viewport()
+    request.locator(".offered", has_text="search_logs").locator("summary").click()
+    expect(request.locator(".offered[open]")).to_contain_text('"pattern"')
+    request.get_by_role("button", name="conversation").click()
+    expect(request.locator(".message").first).to_contain_text("The alert names no cause")
+    expect(request.locator(".message.tool")).to_contain_text("Logs are kept for 14 days")
+
+
 def test_the_tree_folds_and_unfolds(newest: Page) -> None:
     page = newest
     page.get_by_role("button", name="Fold", exact=True).click()

@@ -31,9 +31,11 @@ def modules() -> dict[str, str]:
 def served_page() -> tuple[str, str]:
     """The page of the server, and the Content-Security-Policy that belongs to it."""
     imports = import_map({name: f"/static/{file}" for name, file in modules().items()})
+    # All at once, instead of each when another has asked for it.
+    preloads = "".join(f'<link rel="modulepreload" href="/static/{file}">' for file in modules().values())
     head = (
         f'<link rel="icon" href="/static/{ICON}"><link rel="stylesheet" href="/static/{STYLE}">'
-        f'<script type="importmap">{imports}</script>'
+        f'<script type="importmap">{imports}</script>{preloads}'
         f'<script type="module" src="/static/{modules()[MAIN]}"></script>'
     )
     policy = (

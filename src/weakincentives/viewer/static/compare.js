@@ -7,7 +7,7 @@ import { classes, count, moment, plural, signed } from "wink/format.js";
 import { entitle, go, link, route, toTurn } from "wink/state.js";
 import { Text, visible } from "wink/text.js";
 import { stateOf } from "wink/tree.js";
-import { Disc, Empty, Icon, Loading, Problem, html, useDocument } from "wink/view.js";
+import { Disc, Empty, Icon, Loading, NumberField, Problem, html, useDocument } from "wink/view.js";
 
 const AROUND = 3;
 const MOST_MESSAGES = 400;
@@ -50,7 +50,7 @@ function Pick({ name, value, runs, onChange }) {
       ${id && !known && html`<option value=${id}>${id}</option>`}
       ${runs.map((run) => html`<option value=${run.run_id}>${visible(run.prompt_name || run.run_id)} · ${visible(run.model)} · ${moment(run.started)} · ${run.run_id.slice(0, 6)}</option>`)}
     </select>
-    <label>turn <input type="number" min="1" max=${known?.turns} value=${n || ""} disabled=${!id} aria-label=${`Turn ${name}`} onChange=${(event) => onChange(`${id}:${Number(event.target.value) || 1}`)} />${known ? html` <span class="quiet">of ${count(known.turns)}</span>` : ""}</label>
+    <label>turn <${NumberField} value=${n} max=${known?.turns} disabled=${!id} label=${`Turn ${name}`} onPick=${(turn) => onChange(`${id}:${turn}`)} />${known ? html` <span class="quiet">of ${count(known.turns)}</span>` : ""}</label>
   </span>`;
 }
 

@@ -1,7 +1,7 @@
 // The frame around every page, and which page it is.
 
 import { render } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { api, connected, exported, listen } from "wink/api.js";
 import { Compare } from "wink/compare.js";
 import { Help, useKeys } from "wink/keys.js";
@@ -14,6 +14,12 @@ import { Icon, Loading, html, useDocument } from "wink/view.js";
 
 function App() {
   const { page, params } = route.value;
+  const field = useRef(null);
+  const words = page === "search" ? params.q ?? "" : "";
+  // Set only when another search begins, so that nothing that happens meanwhile wipes what is being typed.
+  useEffect(() => {
+    field.current.value = words;
+  }, [words]);
   useEffect(() => {
     document.documentElement.dataset.theme = theme.value;
   }, [theme.value]);
@@ -30,7 +36,7 @@ function App() {
       <form class="find" role="search" onSubmit=${submit}>
         <${Icon} name="search" />
         <input name="q" type="search" placeholder="Search everything" aria-label="Search everything"
-          autocomplete="off" spellcheck="false" value=${page === "search" ? params.q ?? "" : ""} />
+          autocomplete="off" spellcheck="false" ref=${field} />
         <kbd>/</kbd>
       </form>
       <button class="plain" onClick=${cycleTheme} title="Light or dark (t)" aria-label="Light or dark"><${Icon} name="sun" /></button>

@@ -27,15 +27,20 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
       body.current?.querySelector(`[data-section="${CSS.escape(selected)}"]`)?.scrollIntoView({ block: "nearest" });
     }
   }, [reveal, prompt.document]);
+  const jump = (part) => () => body.current?.querySelector(`[data-part="${part}"]`)?.scrollIntoView();
   const states = Object.fromEntries(turn.sections.map((section) => [section.key, section]));
   return html`<section class="request panel" aria-label="Request">
     <div class="panel-head">
       <h2>Request</h2>
-      <span class="quiet">${count(turn.called.usage.input_tokens)} tokens sent, ${count(turn.called.usage.cached_tokens)} cached · ${plural(turn.messages, "message")} · ${plural(turn.tools.filter((tool) => !tool.revoked).length, "tool")}</span>
+      <span class="quiet">${count(turn.called.usage.input_tokens)} tokens sent, ${count(turn.called.usage.cached_tokens)} cached</span>
+      <span class="spacer"></span>
+      <nav class="jumps" aria-label="Parts of the request">
+        ${["prompt", "conversation", "tools"].map((part) => html`<button class="plain" onClick=${jump(part)}>${part}</button>`)}
+      </nav>
     </div>
     <div class="panel-body" ref=${body}>
       ${!turn.complete && html`<div class="banner warn"><${Icon} name="alert" /><span>The beginning of this conversation was not recorded.</span></div>`}
-      <h3 class="divider"><span>Prompt</span>${prompt.document && html`<small>rendered before turn ${prompt.document.turn + 1}${prompt.document.attempt > 1 ? `, attempt ${prompt.document.attempt}` : ""}</small>`}</h3>
+      <h3 class="divider" data-part="prompt"><span>Prompt</span>${prompt.document && html`<small>rendered before turn ${prompt.document.turn + 1}${prompt.document.attempt > 1 ? `, attempt ${prompt.document.attempt}` : ""}</small>`}</h3>
       ${prompt.error && html`<${Problem} text=${prompt.error} />`}
       ${prompt.loading && !prompt.document && html`<${Loading} />`}
       ${prompt.document?.pieces.map((piece, index) =>
@@ -43,7 +48,7 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
           ? html`<${Piece} key=${index} piece=${piece} section=${states[piece.section]} selected=${piece.section === selected} onSelect=${onSelect} />`
           : piece.text.trim() && html`<div class="piece loose" key=${index}><${Text} value=${piece.text} /></div>`,
       )}
-      <h3 class="divider"><span>Conversation</span><small>${conversation.length ? plural(conversation.length, "message") : "nothing yet: this is the first turn"}</small></h3>
+      <h3 class="divider" data-part="conversation"><span>Conversation</span><small>${conversation.length ? plural(conversation.length, "message") : "nothing yet: this is the first turn"}</small></h3>
       ${skipped > 0 && html`<button class="more wide" onClick=${() => setEarlier(earlier + EARLIER)}>Show ${plural(Math.min(EARLIER, skipped), "earlier message")} of ${count(skipped)}</button>`}
       ${messages.error && html`<${Problem} text=${messages.error} />`}
       ${messages.loading && !messages.document && html`<${Loading} />`}
@@ -51,7 +56,7 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
         html`<${Message} key=${message.seq} message=${message} sections=${sectionsRead(message, messages.document)} selected=${selected}
           fresh=${turn.n > 1 && index >= fresh} onSelect=${onSelect} />`,
       )}
-      <h3 class="divider"><span>Tools</span><small>${turn.tools.length ? "" : "none"}</small></h3>
+      <h3 class="divider" data-part="tools"><span>Tools</span><small>${plural(turn.tools.filter((tool) => !tool.revoked).length, "tool")} can be called</small></h3>
       <div class="offers">${turn.tools.map((tool) => html`<${Offered} key=${tool.name} tool=${tool} selected=${selected} onSelect=${onSelect} />`)}</div>
     </div>
   </section>`;

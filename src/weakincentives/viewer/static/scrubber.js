@@ -1,7 +1,7 @@
 // All turns of a run in one strip: how much each sent, what was cached, and where something happened.
 
 import { count, plural } from "wink/format.js";
-import { Icon, html, useWidth } from "wink/view.js";
+import { Icon, NumberField, html, useWidth } from "wink/view.js";
 
 const HEIGHT = 46;
 const FOOT = 14;
@@ -13,8 +13,7 @@ export function Scrubber({ turns, at, running, follow, onFollow, onMove }) {
   return html`<div class="scrubber">
     <div class="steps">
       <button onClick=${() => onMove(at - 1)} disabled=${at <= 1} aria-label="Previous turn" title="Previous turn (k, ←)"><${Icon} name="back" /></button>
-      <label>Turn <input type="number" min="1" max=${total} value=${at} aria-label="Turn"
-        onChange=${(event) => onMove(Number(event.target.value) || 1)} /> of ${count(total)}</label>
+      <label>Turn <${NumberField} value=${at} max=${total} label="Turn" onPick=${onMove} /> of ${count(total)}</label>
       <button onClick=${() => onMove(at + 1)} disabled=${at >= total} aria-label="Next turn" title="Next turn (j, →)"><${Icon} name="next" /></button>
       ${running && html`<button class=${`follow ${follow ? "on" : ""}`} aria-pressed=${follow} onClick=${() => onFollow(!follow)} title="Follow (f)">Follow</button>`}
     </div>
@@ -46,7 +45,7 @@ function Strip({ turns, at, width, onMove }) {
       return html`<g class=${`turn ${here ? "here" : ""}`} key=${bin.first}>
         <title>${describe(bin)}</title>
         ${here && html`<rect class="shade" x=${x} y="0" width=${wide} height=${HEIGHT + FOOT} rx="3" />`}
-        <rect class="hit" x=${x} y="0" width=${wide} height=${HEIGHT + FOOT} />
+        <rect class="reach" x=${x} y="0" width=${wide} height=${HEIGHT + FOOT} />
         <rect class="sent" x=${x + gap / 2} y=${HEIGHT - tall(bin.input)} width=${Math.max(1, wide - gap)} height=${tall(bin.input)} rx="1.5" />
         <rect class="cached" x=${x + gap / 2} y=${HEIGHT - tall(bin.cached)} width=${Math.max(1, wide - gap)} height=${tall(bin.cached)} rx="1.5" />
         ${bin.restart && index > 0 && html`<line class="restart" x1=${x} x2=${x} y1="0" y2=${HEIGHT} />`}

@@ -42,6 +42,21 @@ export function useWidth() {
   return [place, width];
 }
 
+// A number to type; while someone types, a value that changes meanwhile does not get in the way.
+export function NumberField({ value, max, label, disabled, onPick }) {
+  const field = useRef(null);
+  const typing = useRef(false);
+  useEffect(() => {
+    if (!typing.current) field.current.value = value || "";
+  });
+  const done = () => {
+    typing.current = false;
+    onPick(Math.max(1, Math.min(max || Infinity, Number(field.current.value) || 1)));
+  };
+  return html`<input type="number" min="1" max=${max} aria-label=${label} disabled=${disabled} ref=${field}
+    onInput=${() => (typing.current = true)} onChange=${done} />`;
+}
+
 export function Loading({ label = "Loading" }) {
   return html`<div class="state" role="status"><span class="spinner"></span>${label}…</div>`;
 }
