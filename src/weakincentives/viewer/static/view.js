@@ -54,7 +54,7 @@ export function NumberField({ value, max, label, disabled, onPick }) {
     onPick(Math.max(1, Math.min(max || Infinity, Number(field.current.value) || 1)));
   };
   return html`<input type="number" min="1" max=${max} aria-label=${label} disabled=${disabled} ref=${field}
-    onInput=${() => (typing.current = true)} onChange=${done} />`;
+    onInput=${() => (typing.current = true)} onChange=${done} onBlur=${() => (typing.current = false)} />`;
 }
 
 export function Loading({ label = "Loading" }) {
