@@ -3,7 +3,8 @@
 WinkError
 ├── PromptError
 │   ├── PromptValidationError         a prompt, section or tool is declared wrongly
-│   ├── PromptRenderError             rendering failed: missing params, a bad selector
+│   ├── PromptRenderError             rendering failed: a bad selector, a section that raised
+│   │   └── UnboundParamsError        params that a section needs were not bound
 │   ├── OutputParseError              the model's answer does not fit the declared output
 │   └── VisibilityExpansionRequired   a signal: open these sections and evaluate again (weakincentives.prompt)
 ├── ToolValidationError               a tool's arguments or request are wrong; goes to the model
@@ -38,6 +39,15 @@ class PromptValidationError(PromptError):
 
 class PromptRenderError(PromptError):
     """A declared prompt cannot be rendered with what was bound."""
+
+
+class UnboundParamsError(PromptRenderError):
+    """Nobody bound params that a section needs; `missing` names the fields that have no default."""
+
+    def __init__(self, message: str, *, params_type: str, missing: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.params_type = params_type
+        self.missing = missing
 
 
 class OutputParseError(PromptError):

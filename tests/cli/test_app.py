@@ -31,6 +31,12 @@ def test_a_wrong_option_is_wrong_usage(wink: Wink) -> None:
     assert (done.returncode, "unrecognized arguments: --nope" in done.stderr) == (2, True)
 
 
+def test_a_command_without_its_verb_is_answered_with_the_verbs(wink: Wink) -> None:
+    done = wink("runs")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "required: {list|show|export|prune}" in done.stderr
+
+
 def test_help_of_a_command_is_data(wink: Wink) -> None:
     done = wink("render", "--help")
     assert (done.returncode, done.stderr) == (0, "")

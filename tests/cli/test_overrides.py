@@ -12,6 +12,8 @@ def test_an_edited_section_is_rendered_under_its_tag(wink: Wink) -> None:
     override(wink)
     guest = ("--params", "Guest.name=Ada")
     assert "Say hello to Ada." in wink("render", "desk:template", *guest, "--tag", "latest").stdout
+    missed = wink("render", "desk:template", *guest, "--tag", "lattest")
+    assert missed.stderr == "no override of hotel/desk has the tag 'lattest'; stored tags: latest\n"
     assert "Greet Ada" in wink("render", "desk:template", *guest).stdout
 
 

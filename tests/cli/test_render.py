@@ -55,10 +55,16 @@ def test_a_value_of_the_wrong_type_names_the_field(wink: Wink) -> None:
     assert "--params for Guest: $.nights:" in done.stderr
 
 
-def test_params_that_are_missing_fail_the_render(wink: Wink) -> None:
+def test_params_that_are_missing_are_named_as_they_are_typed(wink: Wink) -> None:
     done = wink("render", "desk:template")
-    assert done.returncode == 1
-    assert done.stderr.startswith("wink: PromptRenderError: No Guest was bound")
+    assert (done.returncode, done.stderr) == (2, "wink: the prompt needs a Guest; pass --params Guest.name=...\n")
+
+
+def test_what_a_module_prints_is_no_part_of_the_answer(wink: Wink) -> None:
+    with (wink.folder / "desk.py").open("a", encoding="utf-8") as file:
+        file.write("print('hello')\n")
+    done = wink("render", "desk:template", *GUEST)
+    assert (done.stdout.startswith("## 1. Welcome"), done.stderr) == (True, "hello\n")
 
 
 def test_an_unknown_section_to_open_is_answered_with_the_keys(wink: Wink) -> None:

@@ -74,6 +74,7 @@ def test_the_adapter_is_a_setting(wink: Wink) -> None:
 def test_an_unknown_adapter_is_answered_with_those_that_exist(wink: Wink) -> None:
     done = wink("run", "desk:template", *GUEST, "-a", "opanai")
     assert (done.returncode, "no adapter 'opanai'; there are local, openai, " in done.stderr) == (2, True)
+    assert "no adapter 'opanai'; there are " in wink("run", "desk:template", *GUEST, "-a", "opanai:gpt-5.6").stderr
     assert "needs a model, as in openai:MODEL" in wink("run", "desk:template", *GUEST, "-a", "openai").stderr
 
 
@@ -117,3 +118,9 @@ def test_record_keeps_the_run_for_the_viewer(wink: Wink) -> None:
     wink("run", "desk:template", *GUEST, "-q", "--record", "runs.db", "-a", script(wink, "Hello."))
     with RunStore(wink.folder / "runs.db") as store:
         assert [run.prompt_name for run in store.list_runs()] == ["desk"]
+
+
+def test_a_reply_that_no_script_can_have_says_what_can(wink: Wink) -> None:
+    done = wink("run", "desk:template", *GUEST, "-a", script(wink, {"tool": "book"}))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert '{"call": NAME, "arguments": {...}}' in done.stderr and 'got {"tool": "book"}' in done.stderr

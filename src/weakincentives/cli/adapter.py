@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.cli.settings import default
-from weakincentives.cli.target import resolve
+from weakincentives.cli.target import exists, resolve
 from weakincentives.cli.usage import UsageError
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.runtime import ModelRequest, ProviderAdapter, ToolCall
@@ -54,9 +54,10 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
 
 def _named(target: str) -> ProviderAdapter:
     """An adapter of the user's own, or a function that makes one."""
-    if ":" not in target:
+    name, colon, _ = target.partition(":")
+    if not colon or not exists(name):
         kinds = ", ".join([*KINDS, "scripted:FILE"])
-        raise UsageError(f"no adapter {target!r}; there are {kinds}, or module:variable for one of your own")
+        raise UsageError(f"no adapter {name!r}; there are {kinds}, or module:variable for one of your own")
     found = resolve(target)
     if callable(found):
         found = found()
@@ -92,4 +93,9 @@ def _reply(line: Any) -> Any:
         return json.dumps(line["output"])
     if isinstance(line, list):
         return [_reply(call) for call in line]
-    return line
+    if isinstance(line, str):
+        return line
+    raise UsageError(
+        f'a reply of a script is text, {{"call": NAME, "arguments": {{...}}}}, a list of calls or {{"output": ...}}; '
+        f"got {json.dumps(line)}"
+    )

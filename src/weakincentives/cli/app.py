@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from weakincentives import __version__
 from weakincentives.cli.commands import PURPOSES, load, parser
 from weakincentives.cli.usage import UsageError
-from weakincentives.errors import WinkError
+from weakincentives.errors import UnboundParamsError, WinkError
 
 EPILOG = "wink COMMAND --help says more; agents and prompts are named as module:variable."
 
@@ -53,6 +53,9 @@ def run(name: str, words: Sequence[str]) -> int:
         return stopped.code if isinstance(stopped.code, int) else 2
     except UsageError as error:
         return complain(str(error), 2)
+    except UnboundParamsError as error:
+        fields = " ".join(f"{error.params_type}.{field}=..." for field in error.missing)
+        return complain(f"the prompt needs a {error.params_type}; pass --params {fields}".rstrip(), 2)
     except BrokenPipeError:
         raise
     except (WinkError, OSError, ImportError) as error:

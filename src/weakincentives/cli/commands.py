@@ -46,6 +46,9 @@ def parser(name: str) -> argparse.ArgumentParser:
         prog=f"wink {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     command.configure(made)
+    for action in made._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            action.metavar = "{" + "|".join(action.choices) + "}"
     return made
 
 

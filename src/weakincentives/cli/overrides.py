@@ -31,7 +31,7 @@ from weakincentives.prompt.overrides import (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", required=True)
     listing = verbs.add_parser("list", help="every stored override")
     show = verbs.add_parser("show", help="the texts of a prompt, and what is overridden")
     compare = verbs.add_parser("diff", help="the prompt's own words beside the override's")

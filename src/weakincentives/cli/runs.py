@@ -25,7 +25,7 @@ STATUSES = ("running", "ok", "failed", "halted", "interrupted")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", required=True)
     listing = verbs.add_parser("list", help="the newest runs, one per line")
     show = verbs.add_parser("show", help="one run: its turns, what was opened, called and spent")
     export = verbs.add_parser("export", help="every event as a line of JSON")

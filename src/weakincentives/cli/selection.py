@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from weakincentives.cli.output import progress
 from weakincentives.cli.params import read_params
 from weakincentives.cli.store import add_store_option, open_store
 from weakincentives.cli.target import resolve
@@ -40,6 +41,9 @@ def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
     found = named_prompt(arguments.target)
     if isinstance(found, PromptTemplate):
         store = open_store(arguments) if arguments.tag else None
+        if store is not None and store.resolve(found.descriptor, arguments.tag) is None:
+            tags = ", ".join(stored.tag for stored in store.list(ns=found.ns, key=found.key)) or "none"
+            progress(f"no override of {found.ns}/{found.key} has the tag {arguments.tag!r}; stored tags: {tags}")
         found = Prompt(found, overrides_store=store, overrides_tag=arguments.tag or LATEST)
     elif arguments.tag:
         raise UsageError(f"--tag needs a PromptTemplate; {arguments.target!r} is a Prompt, which brings its own store")

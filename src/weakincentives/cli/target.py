@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -11,15 +12,17 @@ from weakincentives.cli.usage import UsageError
 
 
 def resolve(target: str) -> object:
-    """Import the module, from the working directory or the environment, and return its variable (dots allowed)."""
+    """Import the module, from the working directory or the environment, and return its variable (dots allowed).
+
+    What a module prints while it is imported goes to stderr: stdout is for the command's answer.
+    """
     module_name, colon, variable = target.partition(":")
     if not (module_name and colon and variable):
         raise UsageError(f"{target!r} is not module:variable, as in 'my_agent:prompt'")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    if not _exists(module_name):
+    if not exists(module_name):
         raise UsageError(f"no module {module_name!r} here ({os.getcwd()}) or among the installed packages")
-    value: object = import_module(module_name)
+    with redirect_stdout(sys.stderr):
+        value: object = import_module(module_name)
     for name in variable.split("."):
         if not hasattr(value, name):
             public = ", ".join(sorted(known for known in vars(value) if not known.startswith("_")))
@@ -28,7 +31,10 @@ def resolve(target: str) -> object:
     return value
 
 
-def _exists(module_name: str) -> bool:
+def exists(module_name: str) -> bool:
+    """Whether there is such a module, in the working directory or in the environment."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         return find_spec(module_name) is not None
     except ModuleNotFoundError:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", required=True)
     listing = verbs.add_parser("list", help="the newest runs, one per line")
     listing.add_argument("--status", help="only: queued, running, waiting, done, failed, cancelled or dead")
     listing.add_argument("--loop", help="only the runs of this loop")

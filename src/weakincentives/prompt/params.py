@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from weakincentives.errors import PromptRenderError, PromptValidationError
+from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.outline import Outline, ParamsSource
 
 
@@ -33,14 +33,15 @@ class Params:
         try:
             return source.params_type()
         except Exception as error:
-            missing = [f.name for f in fields(source.params_type) if f.init and _required(f)]
+            missing = tuple(f.name for f in fields(source.params_type) if f.init and _required(f))
+            name = source.params_type.__name__
             why = (
                 f"it has required fields ({', '.join(missing)})"
                 if missing
                 else f"it cannot be made by itself ({error})"
             )
-            raise PromptRenderError(
-                f"No {source.params_type.__name__} was bound and {why}; pass one to bind()."
+            raise UnboundParamsError(
+                f"No {name} was bound and {why}; pass one to bind().", params_type=name, missing=missing
             ) from error
 
 

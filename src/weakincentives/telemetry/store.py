@@ -160,7 +160,8 @@ class RunStore:
         """Everything about the n-th call of the model, counted from 1 over all restarts of the run."""
         run = self.run(run_id)
         if not 1 <= n <= run.turns:
-            raise RunNotFoundError(f"Run '{run.run_id}' has turns 1 to {run.turns}, so there is no turn {n}.")
+            has = f"turns 1 to {run.turns}" if run.turns else "no turns"
+            raise RunNotFoundError(f"Run '{run.run_id}' has {has}, so there is no turn {n}.")
         return build_turn(self, run.run_id, n, with_messages=with_messages)
 
     def ledger(self, run_id: str, *, tokenizer: Tokenizer | None = None) -> Ledger:
