@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from dataclasses import dataclass, field
 
 import pytest
@@ -225,6 +227,17 @@ def test_spans_say_where_each_part_came_from() -> None:
 def test_a_prompt_in_which_nothing_is_shown_is_empty() -> None:
     for tree in (template(), template(text("a", enabled=lambda: False))):
         assert (tree.render().text, tree.render().spans) == ("", ())
+
+
+def test_a_template_keeps_nothing_of_what_was_bound() -> None:
+    section = MarkdownSection[Mood](title="A", key="a", template="${mood}", summary="${mood}", visibility=SUMMARY)
+    tree, mood = template(section, show_prices=True), Mood("secret")
+    tree.render(mood)
+    tree.render(mood, visibility_overrides={("a",): FULL})
+    kept = weakref.ref(mood)
+    del mood
+    gc.collect()
+    assert kept() is None
 
 
 def test_rendered_prompts_describe_their_output_and_tools() -> None:

@@ -24,7 +24,6 @@ class Plan:
     def __init__(self, outline: Outline, states: bytes, suffix: Suffix, *, root: Node | None = None) -> None:
         self._outline = outline
         self._states = states
-        self._suffix = suffix
         self._value_index: dict[tuple[int, str], int] = {}
         self._pieces: list[str] = []
         self._slots: list[tuple[int, int]] = []
@@ -32,7 +31,7 @@ class Plan:
         self.marks: list[tuple[Node, int]] = []
         self.summarized: list[Node] = []
         self.prices: list[tuple[int, Node]] = []
-        self._lay_out(root)
+        self._lay_out(root, suffix)
         self.values = tuple(self._value_index)
 
     @property
@@ -65,7 +64,7 @@ class Plan:
                 pieces[piece] = price(node)
         return pieces
 
-    def _lay_out(self, root: Node | None) -> None:
+    def _lay_out(self, root: Node | None, suffix: Suffix) -> None:
         nodes, states = self._outline.nodes, self._states
         index, end, top = (0, len(nodes), 0) if root is None else (root.index, root.end, root.depth)
         counters: list[int] = []
@@ -81,10 +80,10 @@ class Plan:
             counters[depth] += 1
             number = ".".join(map(str, counters)) if root is None else ""
             self.marks.append((node, len(self._pieces)))
-            self._add_section(node, depth, number, first=len(self.marks) == 1)
+            self._add_section(node, depth, number, suffix, first=len(self.marks) == 1)
             index = node.end if states[index] == SUMMARY else index + 1
 
-    def _add_section(self, node: Node, depth: int, number: str, *, first: bool) -> None:
+    def _add_section(self, node: Node, depth: int, number: str, suffix: Suffix, *, first: bool) -> None:
         section, summarized = node.section, self._states[node.index] == SUMMARY
         separator = "" if first else "\n\n"
         if summarized:
@@ -105,7 +104,7 @@ class Plan:
             else:
                 self._pieces.append(head)
         if summarized:
-            self._pieces.append(self._suffix(node))
+            self._pieces.append(suffix(node))
             self.prices.append((len(self._pieces), node))
             self._pieces.append("")
 
