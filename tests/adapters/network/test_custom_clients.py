@@ -263,3 +263,15 @@ def test_a_missing_key_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(PromptEvaluationError, match=r"OPENAI_API_KEY.*client=OpenAI") as caught:
         OpenAIAdapter("m").channel()
     assert caught.value.phase == "request"
+
+
+def test_a_missing_key_that_the_client_notices_late_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with (
+        anthropic.Anthropic(base_url="http://127.0.0.1:9") as made,
+        AnthropicAdapter("m", client=made) as adapter,
+        pytest.raises(PromptEvaluationError, match="has no key; set ANTHROPIC_API_KEY or pass client=") as caught,
+    ):
+        adapter.channel().call(ask([SYSTEM]))
+    assert caught.value.phase == "request"

@@ -95,6 +95,12 @@ class SdkLine:
             return Failure(f"the connection broke: {error}")
         if type(error).__module__.startswith(self._sdk.__name__):
             return Failure(f"the {self._sdk.__name__} client refused the request: {error}", retryable=False)
+        if isinstance(error, TypeError) and "authentication method" in str(error):
+            # Anthropic's client is made without a key, and says so only when it is to send.
+            name = self._sdk.__name__
+            return Failure(
+                f"the {name} client has no key; set {name.upper()}_API_KEY or pass client= with one", retryable=False
+            )
         return error
 
 
