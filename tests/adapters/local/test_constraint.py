@@ -60,6 +60,6 @@ def test_everything_else_is_not(reply: Any) -> None:
 def test_the_text_of_an_answer_is_told_while_its_json_is_written() -> None:
     heard: list[str] = []
     answer = AnswerText(heard.append)
-    for piece in ('{"ans', 'wer":"', "a \\", "n b \\ud83d", '\\ude00"', "}"):
+    for piece in ('{"ans', 'wer": "', "a \\", "n b \\ud83d", '\\ude00"', "}"):
         answer.feed(piece)
     assert heard == ["a ", "\n b ", "\U0001f600"]

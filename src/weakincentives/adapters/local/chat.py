@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, Choice, Outlook
 from weakincentives.prompt import Tool
 from weakincentives.runtime import Message, ModelRequest
 
 _RULES = (
-    'Reply with JSON only: {"tool": name, "arguments": {...}} to call a tool, or {"answer": ...} to answer. '
-    "Open the section that fits before you answer; answer only from what you have read."
+    "You work with tools. What you do not know from this conversation you look up before you answer: summarized "
+    'sections are opened by their key. Reply with JSON only: {"tool": name, "arguments": {...}} to call a tool, or '
+    '{"answer": ...} to answer.'
 )
+_MAX_REPEATED = 600
+_MAX_SUMMARY = 80
 _PLAIN = "You are a helpful assistant. Answer briefly."
 
 
@@ -31,11 +36,32 @@ def chat(request: ModelRequest) -> list[dict[str, str]]:
     return messages
 
 
+def with_hint(messages: list[dict[str, str]], outlook: Outlook) -> list[dict[str, str]]:
+    """The messages with the next step at their end, where small models heed it most: what is asked, what is closed."""
+    asked = outlook.question if len(outlook.question) <= _MAX_REPEATED else "Do what is asked above."
+    if outlook.choices and not outlook.opened:
+        closed = ", ".join(f"{choice.key} ({_short(choice)})" for choice in outlook.choices)
+        hint = f"{asked}\n\nSections: {closed}. Which one do you read to answer this?"
+    else:
+        fresh = [
+            tool for tool in outlook.tools if tool.name not in (*OPENING_TOOLS, *(name for name, _ in outlook.calls))
+        ]
+        tools = ", ".join(f"{tool.name} ({tool.description})" for tool in fresh)
+        look = f"Tools: {tools}. Call one if it finds what is asked; else answer" if tools else "Answer this"
+        hint = f"{asked}\n\n{look} from what you have read."
+    last = messages[-1]
+    return [*messages[:-1], {**last, "content": f"{last['content']}\n\n{hint}"}]
+
+
+def _short(choice: Choice) -> str:
+    return textwrap.shorten(f"{choice.title}: {choice.summary}", _MAX_SUMMARY, placeholder="")
+
+
 def _said(message: Message, known: dict[str, Tool[Any, Any]]) -> tuple[str, str]:
     if message.role == "assistant":
         if not message.tool_calls:
             return "assistant", message.text
-        calls = (f'{{"tool":{json.dumps(call.name)},"arguments":{call.arguments}}}' for call in message.tool_calls)
+        calls = (f'{{"tool": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in message.tool_calls)
         return "assistant", "\n".join(calls)
     if message.role == "tool":
         return "user", f"{message.name} {'returned' if message.success else 'failed'}:\n{message.text}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from weakincentives.adapters.local.chat import chat
+from weakincentives.adapters.local.chat import chat, with_hint
 from weakincentives.adapters.local.constraint import reply_schema
 from weakincentives.adapters.local.decoding import Hear, Watch, write
 from weakincentives.adapters.local.engine import Engine
 from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 
-_LEAD = '{"answer":"'
+_LEAD = '{"answer": "'
 
 
 class Composer:
@@ -32,6 +32,8 @@ class Composer:
         if not tools and request.output is None and not request.tools:
             written = write(self._engine, messages, watch, heard=heard, max_tokens=self._max_tokens)
             return _reply(written.text.strip(), (), written.usage, written.whole)
+        if tools:
+            messages = with_hint(messages, outlook)
         answer = AnswerText(heard) if request.output is None else None
         written = write(
             self._engine,

@@ -12,6 +12,8 @@ MAX_TEXT = 300
 MAX_ANSWER = 1500
 MAX_ITEMS = 6
 MAX_NUMBER = 1_000_000_000
+# As in the JSON that models have read; other spacing leads small ones astray.
+_SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 
 
 def reply_schema(
@@ -40,10 +42,10 @@ def arguments_schema(tool: Tool[Any, Any], keys: Sequence[str]) -> dict[str, Any
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with every text, list and number bounded, so that decoding ends; no white space between tokens."""
+    """The schema with every text, list and number bounded, so that decoding ends; white space is fixed."""
     bounded = _bounded(schema)
     assert isinstance(bounded, dict)
-    return {**bounded, "x-guidance": {"whitespace_flexible": False}}
+    return {**bounded, "x-guidance": _SPACING}
 
 
 def _bounded(node: Any) -> Any:
