@@ -242,7 +242,9 @@ class ToolExecutor:
                     self.session.dispatch(SetVisibilityOverride(path, visibility))
             else:
                 reason = "The adapter cannot add tools to a conversation."
-                attempt.expansion = Expansion(value.requested_overrides, reason, (attempt.params.section_key,))
+                asked = attempt.disclosure and attempt.disclosure.requested_sections
+                keys = asked or tuple(".".join(path) for path in value.requested_overrides)
+                attempt.expansion = Expansion(value.requested_overrides, reason, keys)
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
         message = attempt.message or result.message

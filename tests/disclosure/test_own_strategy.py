@@ -1,0 +1,53 @@
+"""A strategy of the user's own: other words, another tool, the same opening."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.disclosure.desk import desk, tool_names
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.prompt import Prompt, ReadSectionResult, Tool, ToolContext, ToolResult
+from weakincentives.runtime import MainLoop, RunRestarted
+from weakincentives.session import Session
+
+
+@dataclass(frozen=True)
+class Query:
+    words: str
+
+
+def look_up(params: Query, *, context: ToolContext) -> ToolResult[ReadSectionResult]:
+    view = context.prompt.view(context.session)
+    for key in view.closed_keys():
+        path = view.find(key)
+        if path is not None and params.words in view.content(path):
+            opening = view.opening(path)
+            return ToolResult(f"Found in {key}:", ReadSectionResult(opening.show(), opening.tools, opening.overrides))
+    return ToolResult("No section has these words.", success=False)
+
+
+LOOK_UP = Tool[Query, ReadSectionResult](name="look_up", description="Find a section by its words.", handler=look_up)
+
+
+class LookUp:
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        return (LOOK_UP,) if with_tools or content_only else ()
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        return "[In short; `look_up` finds the rest by its words.]"
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_strategy_of_ones_own_opens_sections_with_their_tools(dynamic: bool) -> None:
+    template, session = desk(disclosure=LookUp()), Session()
+    rendered = template.render()
+    assert "[In short; `look_up` finds the rest by its words.]" in rendered.text
+    assert "look_up" in tool_names(rendered.tools) and "read_section" not in tool_names(rendered.tools)
+    adapter = ScriptedAdapter([call("look_up", words="All of orders"), "done"], supports_dynamic_tools=dynamic)
+    MainLoop().execute(Prompt(template), session=session, adapter=adapter)
+    assert "lookup" in tool_names(adapter.requests[1].tools)
+    assert [event.section_keys for event in session[RunRestarted].all()] == ([] if dynamic else [("orders",)])
