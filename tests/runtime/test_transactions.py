@@ -189,6 +189,23 @@ def test_sync_and_async_handlers_work_in_async_runs() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_runs_out_of_items_fails_and_does_not_hang(is_async: bool) -> None:
+    @tool
+    def first() -> str:
+        """First of nothing."""
+        return next(iter(()))
+
+    adapter, session = ScriptedAdapter([call("first"), "done"]), Session()
+    if is_async:
+        asyncio.run(asyncio.wait_for(adapter.evaluate_async(prompt(first), session=session), 5))
+    else:
+        adapter.evaluate(prompt(first), session=session)
+    ((success, message),) = results(session)
+    assert not success
+    assert "StopIteration" in message
+
+
+@pytest.mark.parametrize("is_async", [False, True])
 def test_read_only_calls_of_one_turn_run_side_by_side(is_async: bool) -> None:
     together = threading.Barrier(2, timeout=5)
 

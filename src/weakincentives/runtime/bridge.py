@@ -92,7 +92,7 @@ async def call_async(steps: Generator[Step, Any, T]) -> T:
         if isinstance(step, ScopedResourceContext):
             return await step.aclose()
         # A coroutine function only makes its coroutine when it is called, so it needs no thread.
-        value = step() if _is_async(step) else await asyncio.to_thread(step)
+        value = step() if _is_async(step) else await asyncio.to_thread(_without_stop_iteration, step)
         return await value if inspect.isawaitable(value) else value
 
     value: Any = None
@@ -123,6 +123,14 @@ async def side_by_side_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]
         if isinstance(result, BaseException):
             raise result
     return cast("list[T]", results)
+
+
+def _without_stop_iteration(step: Callable[[], T]) -> T:
+    """A future cannot carry StopIteration: whoever awaits it would wait forever."""
+    try:
+        return step()
+    except StopIteration as error:
+        raise RuntimeError("raised StopIteration") from error
 
 
 def _is_async(step: Callable[[], Any]) -> bool:
