@@ -71,6 +71,11 @@ def test_the_model_reads_the_message_then_the_value(result: ToolResult[Any], tex
     assert result.render() == text
 
 
+def test_a_message_is_text() -> None:
+    with pytest.raises(TypeError, match=r"ToolResult message=\{\} is no text; pass other things as value="):
+        ToolResult({})  # type: ignore[arg-type]
+
+
 def test_a_typed_function_becomes_a_tool() -> None:
     @tool(read_only=True)
     def add(a: int, b: Annotated[int, "The second."] = 2) -> int:

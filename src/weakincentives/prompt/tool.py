@@ -34,6 +34,10 @@ class ToolResult(Generic[ResultT]):
     value: ResultT | None = None
     success: bool = True
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.message, str):
+            raise TypeError(f"ToolResult message={self.message!r} is no text; pass other things as value=")
+
     def render(self) -> str:
         """The text that the model reads: the message, then the value."""
         if self.value is None:
