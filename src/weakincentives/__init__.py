@@ -23,7 +23,12 @@ if TYPE_CHECKING:
         WinkError as WinkError,
     )
     from weakincentives.filesystem import HostFilesystem as HostFilesystem, InMemoryFilesystem as InMemoryFilesystem
-    from weakincentives.limits import Budget as Budget, Deadline as Deadline, TokenUsage as TokenUsage
+    from weakincentives.limits import (
+        Budget as Budget,
+        Deadline as Deadline,
+        Prices as Prices,
+        TokenUsage as TokenUsage,
+    )
     from weakincentives.prompt import (
         HostedTool as HostedTool,
         MarkdownSection as MarkdownSection,
@@ -88,6 +93,7 @@ _HOMES = {
     "OpenOrRead": "prompt",
     "OpenToFiles": "prompt",
     "OutputParseError": "prompt",
+    "Prices": "limits",
     "Prompt": "prompt",
     "PromptEvaluationError": "errors",
     "PromptExecuted": "runtime",
