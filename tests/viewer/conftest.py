@@ -53,8 +53,9 @@ def viewer(runs: Path) -> Iterator[Viewer]:
         yield serving
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Playwright's event loop runs in this thread for as long as it is open, and async tests need one of their own."""
     playwright = pytest.importorskip("playwright.sync_api", reason=NEEDED)
     chromium = shutil.which("chromium")
     if chromium is None:

@@ -94,6 +94,16 @@ def test_the_request_has_all_its_parts(newest: Page) -> None:
     expect(request.locator(".message.tool")).to_contain_text("Logs are kept for 14 days")
 
 
+def test_a_request_that_failed_can_be_looked_at(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
+    page = open_page(f"{viewer.url}#/run/{run_ids[3]}/turn/3")
+    expect(page.locator(".message.tool").last).to_contain_text("lines of search match")
+    expect(page.locator(".outcome")).to_contain_text("This request got no reply.")
+    expect(page.locator(".outcome .ended")).to_contain_text("overloaded")
+    page.keyboard.press("k")
+    at_turn(page, 2)
+    expect(page.locator(".outcome .ended")).to_have_count(0)
+
+
 def test_the_tree_folds_and_unfolds(newest: Page) -> None:
     page = newest
     page.get_by_role("button", name="Fold", exact=True).click()

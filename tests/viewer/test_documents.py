@@ -49,6 +49,21 @@ def test_the_pieces_of_a_prompt_are_its_whole_text_with_sections(
     assert [piece["section"] for piece in pieces if "section" in piece][:3] == ["role", "alert", "logs"]
 
 
+def test_a_request_that_failed_is_a_turn_without_a_reply(documents: Documents, run_ids: tuple[str, ...]) -> None:
+    whole = documents.run(run_ids[3])
+    assert (whole["turns"]["n"], whole["pending"]) == ([1, 2], True)
+    answered, failed = documents.turn(run_ids[3], 2), documents.turn(run_ids[3], 3)
+    assert (answered["ended"], failed["reply"], failed["pending"]) == ([], None, True)
+    assert failed["request"] == [(0, 6)]
+    assert [tool["name"] for tool in failed["tools"]] == ["read_section", "search_logs"]
+    assert [event["message"] for event in failed["ended"]] == ["The provider answered 529 three times: overloaded"]
+    assert {section["key"]: section["visibility"] for section in failed["sections"]}["logs"] == "full"
+
+
+def test_a_run_that_ended_has_nothing_pending(documents: Documents, run_ids: tuple[str, ...]) -> None:
+    assert [documents.run(run_id)["pending"] for run_id in run_ids] == [False, False, False, True]
+
+
 def test_steps_tell_what_was_asked_why_and_by_which_route(documents: Documents, run_ids: tuple[str, ...]) -> None:
     injected = documents.run(run_ids[0])["steps"]
     assert [(step["turn"], step["sections"], step["route"], step["tools"]) for step in injected] == [

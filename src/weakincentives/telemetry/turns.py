@@ -120,7 +120,7 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
         complete=not with_messages or len(seqs) == called.messages,
         tools=called.tools,
         revoked=called.revoked,
-        definitions=_definitions(rendered, [recorded.event for recorded in before]),
+        definitions=definitions_at(rendered, [recorded.event for recorded in before]),
         reply=next((r.event for r in here if isinstance(r.event, Message) and r.event.role == "assistant"), None),
         tool_calls=tuple(recorded.event for recorded in here if isinstance(recorded.event, ToolInvoked)),
         events=tuple(here),
@@ -171,7 +171,7 @@ def _conversation(store: Events, run_id: str, start: int, called_seq: int) -> li
     return seqs
 
 
-def _definitions(rendered: PromptRendered | None, events: Sequence[Any]) -> dict[str, str]:
+def definitions_at(rendered: PromptRendered | None, events: Sequence[Any]) -> dict[str, str]:
     """Every tool offered so far as JSON text, by name."""
     known: dict[str, str] = {}
     if rendered is not None:

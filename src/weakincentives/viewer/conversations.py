@@ -25,11 +25,18 @@ class Conversations:
         if called not in known:
             ranges: Ranges = []
             for seq, kept, added in requests(self._store, run_id):
-                place = self.seqs(run_id, 1)
-                if added and added[-1] > place[-1]:
-                    place = self.seqs(run_id, len(place) + 1)
-                ranges = known[seq] = _extended(ranges, kept, [bisect_left(place, one) for one in added])
+                ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
         return known[called]
+
+    def ranges(self, run_id: str, seqs: Sequence[int]) -> Ranges:
+        """Messages by the numbers of their events."""
+        return _extended([], 0, self._ordinals(run_id, seqs))
+
+    def _ordinals(self, run_id: str, seqs: Sequence[int]) -> list[int]:
+        known = self.seqs(run_id, 1)
+        if seqs and seqs[-1] > known[-1]:
+            known = self.seqs(run_id, len(known) + 1)
+        return [bisect_left(known, seq) for seq in seqs]
 
     def seqs(self, run_id: str, needed: int) -> list[int]:
         """The numbers of all messages, at least the first so many; what was said before never changes."""

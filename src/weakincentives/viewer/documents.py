@@ -14,8 +14,9 @@ from weakincentives.runtime.events import PromptRendered, ToolInvoked
 from weakincentives.runtime.messages import Message
 from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, Turn, advise
 from weakincentives.telemetry.plain import plain
-from weakincentives.viewer.conversations import Conversations
+from weakincentives.viewer.conversations import Conversations, Ranges
 from weakincentives.viewer.overview import overview, summary
+from weakincentives.viewer.pending import pending_turn
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 160
@@ -54,15 +55,30 @@ class Documents:
         return kept[1]
 
     def turn(self, run_id: str, n: int) -> dict[str, Any]:
-        """What the model had at turn n, what it replied, and what its tools did."""
+        """What the model had at turn n, what it replied, and what its tools did.
+
+        One turn more than were answered may be pending: a request that has no reply, or not yet.
+        """
+        run = self.store.run(run_id)
+        pending = pending_turn(self.store, run) if n >= run.turns else None
+        if pending is not None and n == run.turns + 1:
+            turn, seqs = pending
+            return self._turn(turn, seqs[0], self._conversations.ranges(run.run_id, seqs)) | {"pending": True}
         turn = self.store.turn(run_id, n, with_messages=False)
-        request = self._conversations.request(turn.run_id, turn.events[0].seq)
+        called = turn.events[0].seq
+        document = self._turn(turn, called, self._conversations.request(turn.run_id, called))
+        if pending is not None:
+            # The request after this one is what failed.
+            document["ended"] = [event for event in document["ended"] if event["kind"] != "EvaluationFailed"]
+        return document
+
+    def _turn(self, turn: Turn, seq: int, request: Ranges) -> dict[str, Any]:
         return {
             "run_id": turn.run_id,
             "n": turn.n,
             "attempt": turn.attempt,
             "time": turn.time,
-            "prompt": self._prompt_before(turn.run_id, turn.events[0].seq),
+            "prompt": self._prompt_before(turn.run_id, seq),
             "called": plain(turn.called),
             "sections": plain(turn.sections),
             "request": request,

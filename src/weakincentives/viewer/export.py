@@ -28,7 +28,7 @@ def run_data(documents: Documents, run_id: str) -> dict[str, Any]:
     return {
         "file": documents.store.path.name,
         "run": whole,
-        "turns": {n: documents.turn(run_id, n) for n in whole["turns"]["n"]},
+        "turns": {n: documents.turn(run_id, n) for n in range(1, len(whole["turns"]["n"]) + whole["pending"] + 1)},
         "prompts": {seq: documents.prompt(run_id, seq) for (seq,) in prompts},
         "messages": _all(lambda start: documents.messages(run_id, start, start + 500)["messages"]),
         "events": [

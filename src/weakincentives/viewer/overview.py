@@ -10,6 +10,7 @@ from weakincentives.runtime.ledger import Ledger
 from weakincentives.telemetry import RecordedEvent, RunStore, RunSummary
 from weakincentives.telemetry.plain import plain
 from weakincentives.viewer import timeline
+from weakincentives.viewer.pending import pending_turn
 
 
 def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "lanes": timeline.lanes(events),
         "ledger": _ledger(book),
         "answer": _answer(store, run.run_id),
+        "pending": pending_turn(store, run) is not None,
     }
 
 
@@ -35,12 +37,7 @@ def summary(run: RunSummary) -> dict[str, Any]:
 
 def _disclosure(store: RunStore, run_id: str) -> list[RecordedEvent]:
     """What changed the tree, and after each change the call of the model that first had it."""
-    marks = ", ".join("?" * len(timeline.KINDS))
-    changes = store.events_where(
-        f"run_id = ? AND (kind IN ({marks}) "
-        "OR kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{') AND payload -> '$.v.disclosure' <> 'null')",
-        (run_id, *timeline.KINDS),
-    )
+    changes = timeline.changes(store, run_id)
     calls: list[int] = []
     for change in changes:
         if not calls or calls[-1] < change.seq:

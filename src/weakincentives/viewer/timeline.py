@@ -21,7 +21,7 @@ from weakincentives.runtime.events import (
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.telemetry import RecordedEvent
+from weakincentives.telemetry import RecordedEvent, RunStore
 from weakincentives.telemetry.turns import sections_at
 
 # Besides the tool calls that ask for sections.
@@ -36,6 +36,16 @@ KINDS = (
     "ClearAllVisibilityOverrides",
     "CollapseSection",
 )
+
+
+def changes(store: RunStore, run_id: str, after: int = 0) -> tuple[RecordedEvent, ...]:
+    """Everything in a run that opened or closed something, or asked for it."""
+    marks = ", ".join("?" * len(KINDS))
+    return store.events_where(
+        f"run_id = ? AND seq > ? AND (kind IN ({marks}) "
+        "OR kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{') AND payload -> '$.v.disclosure' <> 'null')",
+        (run_id, after, *KINDS),
+    )
 
 
 def steps(events: Iterable[RecordedEvent]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 import { classes, count, duration, plural } from "wink/format.js";
 import { link } from "wink/state.js";
 import { Json, Text, isJson, visible } from "wink/text.js";
-import { Icon, Some, html } from "wink/view.js";
+import { Icon, Loading, Some, html } from "wink/view.js";
 
 export function Outcome({ whole, turn, selected, onSelect }) {
   const { reply, calls, ended, called } = turn;
@@ -11,12 +11,14 @@ export function Outcome({ whole, turn, selected, onSelect }) {
   return html`<section class="outcome panel" aria-label="Reply and tools">
     <div class="panel-head">
       <h2>Reply</h2>
-      <span class="quiet">${duration(called.latency)} · ${count(usage.output_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} reasoning` : ""} · ${STOPS[called.stop_reason] ?? called.stop_reason}${called.retries ? ` · ${plural(called.retries, "retry", "retries")}` : ""}</span>
+      <span class="quiet">${turn.pending ? (whole.run.status === "running" ? "not yet" : "none") : html`${duration(called.latency)} · ${count(usage.output_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} reasoning` : ""} · ${STOPS[called.stop_reason] ?? called.stop_reason}${called.retries ? ` · ${plural(called.retries, "retry", "retries")}` : ""}`}</span>
     </div>
     <div class="panel-body">
       ${turn.n > 1 && html`<a class="compare-link" href=${link("compare", [], { a: `${turn.run_id}:${turn.n - 1}`, b: `${turn.run_id}:${turn.n}` })}>Compare with turn ${turn.n - 1} <kbd>d</kbd></a>`}
       ${reply?.text && html`<div class="reply">${isJson(reply.text) ? html`<${Json} text=${reply.text} />` : html`<${Text} value=${reply.text} />`}</div>`}
-      ${!reply && html`<p class="quiet pad">The reply was not recorded.</p>`}
+      ${turn.pending && whole.run.status === "running" && html`<${Loading} label="The model has this request" />`}
+      ${turn.pending && whole.run.status !== "running" && html`<p class="quiet pad">This request got no reply.</p>`}
+      ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
       <${Some} key=${turn.n} of=${calls} first=${40} each=${(call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`} />
       ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} /></article>`)}

@@ -32,7 +32,7 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
   return html`<section class="request panel" aria-label="Request">
     <div class="panel-head">
       <h2>Request</h2>
-      <span class="quiet">${count(turn.called.usage.input_tokens)} tokens sent, ${count(turn.called.usage.cached_tokens)} cached</span>
+      <span class="quiet">${turn.pending ? "its tokens were not counted" : `${count(turn.called.usage.input_tokens)} tokens sent, ${count(turn.called.usage.cached_tokens)} cached`}</span>
       <span class="spacer"></span>
       <nav class="jumps" aria-label="Parts of the request">
         ${["prompt", "conversation", "tools"].map((part) => html`<button class="plain" onClick=${jump(part)}>${part}</button>`)}

@@ -37,13 +37,14 @@ export function Run() {
 function Whole({ whole }) {
   const { tab, n, params } = route.value;
   const { run, turns } = whole;
-  const last = turns.n.length;
+  const answered = turns.n.length;
+  const last = answered + (whole.pending ? 1 : 0);
   const running = run.status === "running";
   const [follow, setFollow] = useState(running && !n);
-  const at = follow || !n ? (follow ? last : 1) : Math.min(n, last);
+  // Following shows what was answered last; the request that waits for its reply is one turn further.
+  const at = follow ? answered || last : Math.min(n || 1, last);
   const show = (to) => {
     const target = Math.max(1, Math.min(last, to));
-    setFollow(running && target === last && follow);
     go(toTurn(run.run_id, target, params.section ? { section: params.section } : {}), { replace: tab === "turn" });
   };
   useEffect(() => {
@@ -68,9 +69,9 @@ function Whole({ whole }) {
     ${tab === "turn" &&
     (last === 0
       ? html`<${NoTurns} run=${run} answer=${whole.answer} />`
-      : html`<${Scrubber} turns=${turns} at=${at} running=${running} follow=${follow} onFollow=${setFollow}
+      : html`<${Scrubber} turns=${turns} pending=${whole.pending} at=${at} running=${running} follow=${follow} onFollow=${setFollow}
             onMove=${(to) => (setFollow(false), show(to))} />
-          <${Turn} whole=${whole} n=${at} last=${running && at === last ? run.events : 0} />`)}
+          <${Turn} whole=${whole} n=${at} last=${(running && at === answered) || at > answered ? run.events : 0} />`)}
     ${tab === "disclosure" && html`<${Timeline} whole=${whole} />`}
     ${tab === "ledger" && html`<${Ledger} whole=${whole} />`}
     ${tab === "events" && html`<${Events} run=${run} />`}

@@ -7,9 +7,9 @@ const HEIGHT = 46;
 const FOOT = 14;
 const NARROWEST = 4;
 
-export function Scrubber({ turns, at, running, follow, onFollow, onMove }) {
+export function Scrubber({ turns, pending, at, running, follow, onFollow, onMove }) {
   const [place, width] = useWidth();
-  const total = turns.n.length;
+  const total = turns.n.length + (pending ? 1 : 0);
   return html`<div class="scrubber">
     <div class="steps">
       <button onClick=${() => onMove(at - 1)} disabled=${at <= 1} aria-label="Previous turn" title="Previous turn (k, ←)"><${Icon} name="back" /></button>
@@ -17,13 +17,14 @@ export function Scrubber({ turns, at, running, follow, onFollow, onMove }) {
       <button onClick=${() => onMove(at + 1)} disabled=${at >= total} aria-label="Next turn" title="Next turn (j, →)"><${Icon} name="next" /></button>
       ${running && html`<button class=${`follow ${follow ? "on" : ""}`} aria-pressed=${follow} onClick=${() => onFollow(!follow)} title="Follow (f)">Follow</button>`}
     </div>
-    <div class="strip" ref=${place}>${width > 0 && html`<${Strip} turns=${turns} at=${at} width=${width} onMove=${onMove} />`}</div>
+    <div class="strip" ref=${place}>${width > 0 && html`<${Strip} turns=${turns} pending=${pending} at=${at} width=${width} onMove=${onMove} />`}</div>
   </div>`;
 }
 
-function Strip({ turns, at, width, onMove }) {
+function Strip({ turns, pending, at, width, onMove }) {
   const total = turns.n.length;
   const bins = binned(turns, Math.min(total, Math.max(1, Math.floor(width / NARROWEST))));
+  if (pending) bins.push({ first: total + 1, last: total + 1, input: 0, cached: 0, opened: 0, failed: 0, calls: 0, pending });
   const wide = Math.min(120, width / bins.length);
   const most = Math.max(1, ...bins.map((bin) => bin.input));
   const tall = (tokens) => (HEIGHT - 10) * (tokens / most);
@@ -34,7 +35,7 @@ function Strip({ turns, at, width, onMove }) {
   };
   const drag = (event) => event.buttons === 1 && turnAt(event) !== at && onMove(turnAt(event));
   return html`<svg class="turns" width=${width} height=${HEIGHT + FOOT} role="slider" aria-label="Turns" aria-valuemin="1"
-      aria-valuemax=${total} aria-valuenow=${at} onPointerDown=${(event) => {
+      aria-valuemax=${total + (pending ? 1 : 0)} aria-valuenow=${at} onPointerDown=${(event) => {
         event.currentTarget.setPointerCapture(event.pointerId);
         onMove(turnAt(event));
       }} onPointerMove=${drag}>
@@ -48,6 +49,7 @@ function Strip({ turns, at, width, onMove }) {
         <rect class="reach" x=${x} y="0" width=${wide} height=${HEIGHT + FOOT} />
         <rect class="sent" x=${x + gap / 2} y=${HEIGHT - tall(bin.input)} width=${Math.max(1, wide - gap)} height=${tall(bin.input)} rx="1.5" />
         <rect class="cached" x=${x + gap / 2} y=${HEIGHT - tall(bin.cached)} width=${Math.max(1, wide - gap)} height=${tall(bin.cached)} rx="1.5" />
+        ${bin.pending && html`<rect class="waiting" x=${x + gap / 2 + 0.5} y=${HEIGHT - 12} width=${Math.max(1, wide - gap - 1)} height="11.5" rx="2" />`}
         ${bin.restart && index > 0 && html`<line class="restart" x1=${x} x2=${x} y1="0" y2=${HEIGHT} />`}
         ${bin.opened > 0 && html`<circle class="opened" cx=${x + wide / 2 - (bin.failed ? 4 : 0)} cy="4" r="2.5" />`}
         ${bin.failed > 0 && html`<circle class="failed" cx=${x + wide / 2 + (bin.opened ? 4 : 0)} cy="4" r="2.5" />`}
@@ -81,6 +83,7 @@ function binned(turns, amount) {
 }
 
 function describe(bin) {
+  if (bin.pending) return `Turn ${bin.first}: a request without a reply`;
   const name = bin.first === bin.last ? `Turn ${bin.first}` : `Turns ${bin.first} to ${bin.last}`;
   const parts = [`${count(bin.input)} tokens sent, ${count(bin.cached)} cached`, plural(bin.calls, "tool call")];
   if (bin.opened) parts.push(`${bin.opened} opened`);
