@@ -28,7 +28,9 @@ def run(fs, *script):
     template = PromptTemplate(ns="tests", key="vfs", sections=[VfsToolsSection(fs, tools=[spoil])])
     with ScriptedAdapter([*script, "Done."]) as adapter:
         adapter.evaluate(Prompt(template), session=session)
-    return [event.result for event in session[ToolInvoked].all()]
+    # Read-only calls run side by side and end in any order.
+    events = sorted(session[ToolInvoked].all(), key=lambda event: int(event.call_id.removeprefix("call_")))
+    return [event.result for event in events]
 
 
 def test_a_model_writes_edits_and_reads_files(fs):
