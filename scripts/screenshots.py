@@ -38,12 +38,10 @@ class Picture:
 
 
 PICTURES = [
-    Picture("runs", "", "a.run-row >> nth=3"),
     Picture("turn", "run/{newest}/turn/4?section=deployments", ".piece.selected"),
     Picture("rollback", "run/{newest}/turn/5?section=deployments", ".call.failed", dark=True),
     Picture("disclosure", "run/{newest}/disclosure", ".steps-list li >> nth=3"),
     Picture("ledger", "run/{newest}/ledger", ".chart .area"),
-    Picture("compare", "compare?a={newest}:3&b={newest}:4", ".diff .line.new >> nth=0"),
 ]
 
 
