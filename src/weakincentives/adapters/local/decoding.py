@@ -56,7 +56,6 @@ def write(
     schema: Mapping[str, Any] | None = None,
     heard: Hear | None = None,
     max_tokens: int,
-    temperature: float = 0.0,
 ) -> Written:
     """Decode one reply to these messages."""
     watch.check()
@@ -84,7 +83,7 @@ def write(
     request: dict[str, Any] = {
         "messages": list(messages),
         "max_tokens": max_tokens,
-        "temperature": temperature,
+        "temperature": 0.0,
         "cache_prompt": True,
         "stream_options": {"include_usage": True},
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 from weakincentives.adapters.local.arguments import Grounding, ground
 from weakincentives.adapters.local.chat import chat
-from weakincentives.adapters.local.constraint import arguments_schema, closed
+from weakincentives.adapters.local.constraint import closed
 from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write
 from weakincentives.adapters.local.engine import Engine
 from weakincentives.adapters.local.outlook import OPENING_TOOLS, Choice, Outlook
@@ -33,10 +33,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A text or section with its score."""
+    """A sentence with its score."""
 
     score: float
-    value: Any
+    text: str
 
 
 class Quoter:
@@ -51,7 +51,7 @@ class Quoter:
         watch.check()
         sent = self._count(request, watch)
         found = self._best_sentences(outlook)
-        call = self._tool_call(request, outlook, watch)
+        call = self._tool_call(outlook, watch)
         if call is None and not outlook.results and not (found and found[0].score >= self._relevance.enough):
             call = self._opening(outlook)
         if call is not None:
@@ -101,9 +101,7 @@ class Quoter:
             arguments = {"section_keys": [best.key], "reason": "Its summary is closest to what is asked."}
         return tool.name, json.dumps(arguments), (_ranking_item(self._relevance.name, ranking),)
 
-    def _tool_call(
-        self, request: ModelRequest, outlook: Outlook, watch: Watch
-    ) -> tuple[str, str, tuple[str, ...]] | None:
+    def _tool_call(self, outlook: Outlook, watch: Watch) -> tuple[str, str, tuple[str, ...]] | None:
         """Call a tool whose arguments are in the question; nothing is changed on arguments that a model made up."""
         called = {name for name, _ in outlook.calls}
         for tool in outlook.tools:
@@ -114,7 +112,7 @@ class Quoter:
                 continue
             arguments: Mapping[str, Any] = grounding.given
             if grounding.missing:
-                filled = self._filled(tool, grounding, request, outlook, watch)
+                filled = self._filled(tool, grounding, outlook, watch)
                 if filled is None:
                     continue
                 arguments = filled
@@ -122,6 +120,7 @@ class Quoter:
         return None
 
     def _fits(self, tool: Tool[Any, Any], grounding: Grounding, question: str) -> bool:
+        """Looking something up needs one argument from the question; changing something needs all, and to be asked."""
         if tool.read_only and any(value is not None for value in grounding.given.values()):
             return True
         if not tool.read_only and grounding.missing:
@@ -129,21 +128,13 @@ class Quoter:
         return self._relevance.sentences(question, [tool.description])[0] >= self._relevance.enough
 
     def _filled(
-        self,
-        tool: Tool[Any, Any],
-        grounding: Grounding,
-        request: ModelRequest,
-        outlook: Outlook,
-        watch: Watch,
+        self, tool: Tool[Any, Any], grounding: Grounding, outlook: Outlook, watch: Watch
     ) -> Mapping[str, Any] | None:
         """All arguments, with those the question lacks written by the model."""
-        schema = arguments_schema(tool, [choice.key for choice in outlook.choices])
         known = {name: {"enum": [value]} for name, value in grounding.given.items()}
-        schema = {**schema, "properties": {**schema["properties"], **known}}
+        schema = {**tool.schema, "properties": {**tool.schema["properties"], **known}}
         task = f"{outlook.question}\n\nWrite the JSON arguments of the tool {tool.name}: {tool.description}"
-        written = write(
-            self._engine, [_user(task)], watch, schema=closed(schema), max_tokens=self._max_tokens, temperature=0.0
-        )
+        written = write(self._engine, [_user(task)], watch, schema=closed(schema), max_tokens=self._max_tokens)
         return json.loads(written.text) if written.whole else None
 
     def _structured(
@@ -151,7 +142,7 @@ class Quoter:
     ) -> ModelReply:
         """Structured output, written by the model from the sentences that fit best."""
         assert request.output is not None
-        evidence = "\n".join([*outlook.results, *(ranked.value for ranked in found[:EVIDENCE])])
+        evidence = "\n".join([*outlook.results, *(ranked.text for ranked in found[:EVIDENCE])])
         messages = [_user(f"{evidence}\n\n{outlook.question}\n\nAnswer as JSON.")] if evidence else chat(request)
         schema = closed(request.output.schema)
         written = write(self._engine, messages, watch, schema=schema, max_tokens=self._max_tokens)
@@ -159,7 +150,7 @@ class Quoter:
 
     def _quoted(self, results: Sequence[str], found: Sequence[Ranked], heard: Hear) -> str:
         """What tools returned; where none was called, the sentences that fit best."""
-        quotes = [_ended(quote) for quote in results or [ranked.value for ranked in found[:QUOTES]]]
+        quotes = [_ended(quote) for quote in results or [ranked.text for ranked in found[:QUOTES]]]
         for index, quote in enumerate(quotes):
             heard(f" {quote}" if index else quote)
         return " ".join(quotes)
