@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -168,6 +169,13 @@ def test_adapters_with_the_same_file_share_one_model(local: LocalAdapter) -> Non
     with LocalAdapter() as other:
         assert other.engine is local.engine
     assert local.engine.count("still here") > 0
+
+
+def test_threads_can_share_an_adapter(ranked: LocalAdapter) -> None:
+    questions = ["When do you open?", "What is the weight of parcel PK-77?"] * 3
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda question: ranked.evaluate(shop(question), session=Session()).text, questions))
+    assert len(set(answers)) == 2 and answers[:2] == answers[2:4] == answers[4:]
 
 
 def test_an_unknown_file_is_named() -> None:
