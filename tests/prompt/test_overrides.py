@@ -129,6 +129,8 @@ def test_overriding_what_is_not_there_names_what_is():
     descriptor = make_template().descriptor
     with pytest.raises(PromptValidationError, match=r"no section 'nope'; it has: outer, outer\.inner\.part"):
         descriptor.override_section(("nope",), "x")
+    with pytest.raises(PromptValidationError, match=r"tuple of keys, such as \('outer', 'inner'\), not 'outer.inner'"):
+        descriptor.override_section("outer.inner", "x")
     with pytest.raises(PromptValidationError, match="no tool 'nope'; it has: find"):
         descriptor.override_tool("nope", description="x")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -167,3 +168,35 @@ def test_generic_values_can_be_made_with_their_type_spelled_out() -> None:
     hosted = HostedTool[Weather](kind="weather", name="weather", description="Weather.", config=Weather(1))
     assert hosted.config == Weather(1)
     assert PromptResponse[Weather](prompt_name="p", text="").output is None
+
+
+def test_a_decorated_function_can_still_be_called() -> None:
+    @tool
+    def double(number: int) -> int:
+        """Double."""
+        return 2 * number
+
+    assert (double(4), double(number=5), double.with_descriptions("Twice.", {})(6)) == (8, 10, 12)
+    declared = Tool[None, None](name="t", description="d", handler=lambda params, *, context: ToolResult("x"))
+    with pytest.raises(TypeError, match=r"Tool 't' is no function; call its handler\(params, context=context\)"):
+        declared()
+
+
+def test_params_without_a_schema_name_their_tool() -> None:
+    @tool
+    def use(thing: threading.Thread) -> None:
+        """Use."""
+
+    with pytest.raises(PromptValidationError, match=r"The params of tool 'use' have no schema: .*thing: type"):
+        use.schema  # noqa: B018
+
+
+def test_a_method_is_made_a_tool_when_it_is_bound() -> None:
+    class Shop:
+        def sell(self, item: str) -> str:
+            """Sell."""
+            return f"sold {item}"
+
+    with pytest.raises(PromptValidationError, match=r"'self' has no annotation.*tool\(object\.method\)"):
+        tool(Shop.sell)
+    assert tool(Shop().sell)("tea") == "sold tea"

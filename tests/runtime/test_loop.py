@@ -428,6 +428,23 @@ def test_the_main_loop_shares_one_budget_between_restarts() -> None:
     assert [event.section_keys for event in session[RunRestarted].all()] == [("d",)]
 
 
+def test_an_execution_may_have_limits_of_its_own() -> None:
+    loop, adapter = MainLoop(budget=Budget(max_turns=9)), ScriptedAdapter([call("add", a=1, b=2), "3"])
+    with pytest.raises(BudgetExceededError):
+        loop.execute(Prompt(TEMPLATE), session=Session(), adapter=adapter, budget=Budget(max_turns=1))
+    clock = FakeClock()
+    late = Deadline.after(5, clock)
+    clock.advance(6)
+    with pytest.raises(DeadlineExceededError):
+        asyncio.run(loop.execute_async(Prompt(TEMPLATE), session=Session(), adapter=adapter, deadline=late))
+    assert loop.execute(Prompt(TEMPLATE), session=Session(), adapter=adapter).text == "3"
+
+
+def test_a_path_is_no_recorder() -> None:
+    with pytest.raises(TypeError, match=r"recorder='runs.db' is no recorder; write record\(path\)"):
+        MainLoop(recorder="runs.db")  # type: ignore[arg-type]
+
+
 def test_the_main_loop_gives_up_after_max_expansions() -> None:
     keys = ["a", "b", "c"]
     template = PromptTemplate(

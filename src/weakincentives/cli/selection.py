@@ -10,7 +10,7 @@ from weakincentives.cli.params import read_params
 from weakincentives.cli.store import add_store_option, open_store
 from weakincentives.cli.target import resolve
 from weakincentives.cli.usage import UsageError
-from weakincentives.prompt import Prompt, PromptTemplate, SectionVisibility
+from weakincentives.prompt import Prompt, PromptTemplate, SectionVisibility, Tool
 from weakincentives.prompt.overrides import LATEST
 from weakincentives.prompt.visibility import SectionPath
 
@@ -57,7 +57,7 @@ def named_template(target: str) -> PromptTemplate[Any]:
 
 def named_prompt(target: str) -> Prompt[Any] | PromptTemplate[Any]:
     found = resolve(target)
-    if callable(found) and not isinstance(found, type):
+    if callable(found) and not isinstance(found, type | Tool):
         found = found()
     if isinstance(found, Prompt | PromptTemplate):
         return found

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast, get_args, g
 
 from weakincentives import serde
 from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
-from weakincentives.errors import PromptValidationError
+from weakincentives.errors import PromptValidationError, SerdeError
 
 ParamsT = TypeVar("ParamsT")
 ResultT = TypeVar("ResultT")
@@ -101,6 +101,13 @@ class Tool(Generic[ParamsT, ResultT]):
         self.compensate = compensate
         self.accepts_overrides = accepts_overrides
         self._param_descriptions: Mapping[str, str] = {}
+        self._function: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """The function that `@tool` was put on, called as it was written; no session, no transaction."""
+        if self._function is None:
+            raise TypeError(f"Tool '{self.name}' is no function; call its handler(params, context=context).")
+        return self._function(*args, **named)
 
     def __class_getitem__(cls, item: Any) -> Any:
         args = type_args(item)
@@ -124,7 +131,10 @@ class Tool(Generic[ParamsT, ResultT]):
         """The strict JSON schema of the arguments, with overridden descriptions applied."""
         if self.params_type is None:
             return {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-        schema = serde.schema(self.params_type)
+        try:
+            schema = serde.schema(self.params_type)
+        except SerdeError as error:
+            raise PromptValidationError(f"The params of tool '{self.name}' have no schema: {error}") from None
         if not self._param_descriptions:
             return schema
         properties = {
@@ -165,6 +175,7 @@ class Tool(Generic[ParamsT, ResultT]):
             accepts_overrides=self.accepts_overrides,
         )
         other._param_descriptions = {**self._param_descriptions, **params}
+        other._function = self._function
         return other
 
     def __repr__(self) -> str:
@@ -235,7 +246,7 @@ def tool(
             return a + b
 
     A parameter named `context` receives the `ToolContext`. What is returned becomes the result's value, unless it is
-    a `ToolResult` already.
+    a `ToolResult` already. The tool can still be called as the function: `add(1, 2)`.
     """
 
     def declare(function: Callable[..., Any]) -> Tool[Any, Any]:
@@ -265,7 +276,7 @@ def tool(
                 return _as_result(function(**arguments(params, context)))
 
             handler = handle
-        return Tool(
+        made: Tool[Any, Any] = Tool(
             name=tool_name,
             description=text,
             handler=handler,
@@ -275,6 +286,8 @@ def tool(
             compensate=compensate,
             accepts_overrides=accepts_overrides,
         )
+        made._function = function
+        return made
 
     return declare if function is None else declare(function)
 
@@ -302,8 +315,9 @@ def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mappi
                 f"Tool '{tool_name}': parameter '{parameter}' cannot be filled by name; use plain parameters."
             )
         if parameter.name not in hints:
+            way = "; make the tool of a bound method: tool(object.method)" if parameter.name == "self" else ""
             raise PromptValidationError(
-                f"Tool '{tool_name}': parameter '{parameter.name}' has no annotation; the model needs its type."
+                f"Tool '{tool_name}': parameter '{parameter.name}' has no annotation; the model needs its type{way}."
             )
         annotation, metadata = hints[parameter.name], {}
         if get_origin(annotation) is Annotated:

@@ -22,7 +22,8 @@ OutputT = TypeVar("OutputT")
 class MainLoop:
     """Runs a prompt to its answer, restarting with more sections open where the adapter or strategy needs it.
 
-    Deadline and budget hold for all evaluations together; at most `max_expansions` restarts are made.
+    Deadline and budget hold for all evaluations together; at most `max_expansions` restarts are made. A deadline is
+    a moment, so a loop that serves many requests gives each its own: `execute(..., deadline=Deadline.after(30))`.
     """
 
     def __init__(
@@ -33,16 +34,24 @@ class MainLoop:
         budget: Budget | None = None,
         recorder: AbstractContextManager[Any] | None = None,
     ) -> None:
+        if recorder is not None and not isinstance(recorder, AbstractContextManager):
+            raise TypeError(f"recorder={recorder!r} is no recorder; write record(path), of weakincentives.telemetry")
         self.max_expansions = max_expansions
         self.deadline = deadline
         self.budget = budget
         self.recorder = recorder
 
     def execute(
-        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter
+        self,
+        prompt: Prompt[OutputT],
+        *,
+        session: Session,
+        adapter: ProviderAdapter,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
     ) -> PromptResponse[OutputT]:
-        """Evaluate until there is an answer."""
-        attempts = self.attempts(prompt, session)
+        """Evaluate until there is an answer; `deadline` and `budget` take the place of the loop's own."""
+        attempts = self.attempts(prompt, session, deadline=deadline, budget=budget)
         scope = next(attempts)
         _check(prompt, adapter)
         with self.recorder or nullcontext(), prompt.resources:
@@ -56,10 +65,16 @@ class MainLoop:
                     return done.value  # type: ignore[no-any-return]
 
     async def execute_async(
-        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter
+        self,
+        prompt: Prompt[OutputT],
+        *,
+        session: Session,
+        adapter: ProviderAdapter,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
     ) -> PromptResponse[OutputT]:
         """`execute` on an event loop."""
-        attempts = self.attempts(prompt, session)
+        attempts = self.attempts(prompt, session, deadline=deadline, budget=budget)
         scope = next(attempts)
         _check(prompt, adapter)
         with self.recorder or nullcontext():
@@ -74,10 +89,16 @@ class MainLoop:
                         return done.value  # type: ignore[no-any-return]
 
     def attempts(
-        self, prompt: Prompt[Any], session: Session, *, run_id: str | None = None
+        self,
+        prompt: Prompt[Any],
+        session: Session,
+        *,
+        run_id: str | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
     ) -> Generator[RunScope, PromptResponse[Any], PromptResponse[Any]]:
         """Yield the scope of each evaluation to make; receive its response, or have its signal thrown in."""
-        meter = Meter(self.budget, self.deadline)
+        meter = Meter(budget or self.budget, deadline or self.deadline)
         scope = RunScope(meter) if run_id is None else RunScope(meter, run_id)
         while True:
             try:

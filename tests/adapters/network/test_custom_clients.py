@@ -231,6 +231,13 @@ def test_parameters_that_the_prompt_decides_are_refused() -> None:
         OpenAIAdapter("m", parameters={"tools": [], "input": [], "temperature": 0})
 
 
+def test_an_option_that_does_not_exist_says_where_it_belongs() -> None:
+    with pytest.raises(TypeError, match=r"OpenAIAdapter has no option 'temperature'; .* parameters=\{'temperature'"):
+        OpenAIAdapter("m", temperature=0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"no option 'api_key'; .* into client=Anthropic\(\.\.\.\)"):
+        AnthropicAdapter("m", api_key=KEY)  # type: ignore[call-arg]
+
+
 def test_a_client_of_another_kind_is_refused() -> None:
     with httpx2.Client() as http, pytest.raises(TypeError, match=r"such as OpenAI\(\.\.\.\).*http_client="):
         OpenAIAdapter("m", client=http).channel()

@@ -59,7 +59,14 @@ class ClientAdapter(ProviderAdapter):
         parameters: Mapping[str, Any] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         sleep_async: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        **unknown: Any,
     ) -> None:
+        if unknown:
+            name, made = min(unknown), self.client_types[0]
+            raise TypeError(
+                f"{type(self).__name__} has no option '{name}'; what the request should carry goes into "
+                f"parameters={{'{name}': ...}}, what the client needs (a key, an address) into client={made}(...)"
+            )
         super().__init__(
             model, hosted_tool_codecs=hosted_tool_codecs, output_retries=output_retries, tokenizer=tokenizer
         )

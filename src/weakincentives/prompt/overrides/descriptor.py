@@ -101,6 +101,9 @@ class PromptDescriptor:
         section = self.sections.get(path)
         if section is None:
             known = ", ".join(".".join(other) for other in self.sections)
+            if isinstance(path, str):
+                example = tuple(str(path).split("."))
+                raise PromptValidationError(f"A section's path is a tuple of keys, such as {example!r}, not {path!r}.")
             raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(path)}'; it has: {known}.")
         override = SectionOverride(section.content_hash, body)
         if problem := section.problem_with(override):
