@@ -238,7 +238,7 @@ def test_another_process_cannot_run_the_work_of_a_file_that_is_in_use(tmp_path: 
 
     script = (
         "from weakincentives.durable.database import FileLock; "
-        f"lock = FileLock('sqlite:///{tmp_path / 'durable.db'}'); lock.acquire(); print('locked', flush=True); input()"
+        f"lock = FileLock({str(tmp_path / 'durable.db')!r}); lock.acquire(); print('locked', flush=True); input()"
     )
     with (
         subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True) as other,
@@ -348,7 +348,37 @@ def test_a_prompt_in_the_place_of_prepare_is_refused(tmp_path: Path) -> None:
         forgetful.execute(Question("?"), key="a")
 
 
+@pytest.mark.parametrize("folder", ["a b", "jürgen", "100%", "what?", "a#b", "a%20b"])
+def test_a_file_and_its_lock_are_where_they_were_named(tmp_path: Path, folder: str) -> None:
+    database = tmp_path / folder / "d.db"
+    with DurableMainLoop("test", prompt_with(), ScriptedAdapter(["yes"]), str(database)) as loop:
+        assert loop.execute(Question("?"), key="a").text == "yes"
+    assert {path.name for path in database.parent.iterdir()} == {"d.db", "d.db.lock"}
+    assert list(tmp_path.iterdir()) == [database.parent]
+
+
+def test_work_that_was_cancelled_goes_back_to_its_own_queue(tmp_path: Path) -> None:
+    with running(tmp_path, ["done"]) as loop:
+        loop.submit(Question("?"), key="a", tenant="t", queue="machine-7")
+        loop.cancel("a")
+        loop.retry("a")
+        work = loop.status("a")
+        assert (work.status, work.queue, work.tenant) == ("queued", "machine-7", "t")
+
+
+def test_work_needs_a_key(tmp_path: Path) -> None:
+    with running(tmp_path, ["never"]) as loop:
+        for call_it in (loop.execute, loop.submit):
+            with pytest.raises(DurableError, match="'' is no key; give the work a text of its own"):
+                call_it(Question("?"), key="")
+        with pytest.raises(DurableError, match="7 is no key"):
+            loop.result(7)  # type: ignore[arg-type]
+
+
 def test_a_bad_name_and_a_bad_database_are_refused(tmp_path: Path) -> None:
+    for nowhere in (":memory:", "sqlite://", "sqlite:///:memory:"):
+        with pytest.raises(DurableError, match="cannot be kept in memory"):
+            DurableMainLoop("a", prompt_with(), ScriptedAdapter(), nowhere).status("a")
     with pytest.raises(DurableError, match="without '/'"):
         DurableMainLoop("a/b", prompt_with(), ScriptedAdapter())
     with pytest.raises(DurableError, match="cannot be kept in 'mysql'"):

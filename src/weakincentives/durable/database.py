@@ -15,21 +15,23 @@ if TYPE_CHECKING:
 DEFAULT_DATABASE = ".wink/durable.db"
 ENVIRONMENT = "WINK_DATABASE_URL"
 SCHEMA = "weakincentives"
+_SQLITE = "sqlite:///"
 
 
 def database_url(given: str | None) -> str:
     """The database to use: the one given, else `WINK_DATABASE_URL`, else a file under `.wink/`."""
     url = given or os.environ.get(ENVIRONMENT) or DEFAULT_DATABASE
-    if "://" not in url:
-        return f"sqlite:///{Path(url).expanduser().absolute()}"
-    scheme = url.partition("://")[0]
-    if scheme == "sqlite":
-        return f"sqlite:///{Path(url.removeprefix('sqlite:///')).expanduser().absolute()}"
+    scheme, named, rest = url.partition("://")
+    if not named or scheme == "sqlite":
+        file = rest.removeprefix("/") if named else url
+        if file in ("", ":memory:"):
+            raise DurableError(f"Durable work cannot be kept in memory ({url!r}); name a file or postgresql://...")
+        return f"{_SQLITE}{Path(file).expanduser().absolute()}"
     if scheme.partition("+")[0] not in ("postgres", "postgresql"):
         raise DurableError(
             f"Durable work cannot be kept in {scheme!r}; use a file path, sqlite:///path or postgresql://..."
         )
-    return "postgresql+psycopg://" + url.partition("://")[2]
+    return "postgresql+psycopg://" + rest
 
 
 def require_engine() -> None:
@@ -66,8 +68,10 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.En
                 "options": f"-c idle_in_transaction_session_timeout={int(idle_timeout * 1000)}",
             },
         )
-    Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(url, pool_size=pool_size, max_overflow=-1)
+    path = url.removeprefix(_SQLITE)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    # Not parsed as a URL: a path may hold any of its special characters.
+    engine = sa.create_engine(sa.URL.create("sqlite", database=path), pool_size=pool_size, max_overflow=-1)
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, record: Any) -> None:
@@ -81,8 +85,8 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.En
 class FileLock:
     """Says which process runs the work of a SQLite file; the operating system drops it when that process dies."""
 
-    def __init__(self, url: str) -> None:
-        self.path = Path(url.removeprefix("sqlite:///") + ".lock")
+    def __init__(self, database: str) -> None:
+        self.path = Path(database + ".lock")
         self._file: Any = None
 
     def acquire(self) -> None:

@@ -44,7 +44,7 @@ class SoleLease:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = FileLock(str(store.base_engine.url))
+        self._lock = FileLock(str(store.base_engine.url.database))
 
     def join(self) -> str:
         self._lock.acquire()

@@ -90,8 +90,8 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
 
         If this process loses the work (a deploy, a takeover, a question to a person), it waits for whoever has it.
         """
-        engine = self._start()
         work_id = self.work_id(key)
+        engine = self._start()
         handle = engine.start(self.name, work_id, request)
         engine.store.check_request(work_id, request)
         if timeout is None:
@@ -105,6 +105,7 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
 
         `tenant` is who the work is for: a worker may limit how much of one tenant runs at a time.
         """
+        self.work_id(key)
         store = self.store
         if not store.is_sqlite and type(request).__module__ == "__main__":
             raise DurableError(
@@ -189,6 +190,8 @@ class DurableMainLoop(Generic[RequestT, OutputT]):
 
     def work_id(self, key: str) -> str:
         """What the work of this key is called in the database and by `wink work`."""
+        if not isinstance(key, str) or not key.strip():
+            raise DurableError(f"{key!r} is no key; give the work a text of its own, such as 'ticket-7'.")
         return f"{self.name}/{key}"
 
     def _start(self, queues: tuple[str, ...] | None = None, limits: QueueLimits = QueueLimits()) -> Engine:

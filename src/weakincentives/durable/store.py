@@ -147,8 +147,14 @@ class Store:
         return str(error) if isinstance(error, RemoteError) else f"{type(error).__qualname__}: {error}"
 
     def cancel(self, work_id: str) -> None:
-        self.find(work_id)
+        """Stop the work at its next step; it keeps its queue, so that a retry goes back to the same workers."""
+        work = self.find(work_id)
         self.client.cancel_workflow(work_id)
+        if work.queue:
+            c = tables.status.c
+            cancelled = (c.workflow_uuid == work_id, c.status == engine_status("cancelled"))
+            with self.engine.begin() as connection:
+                connection.execute(sa.update(tables.status).where(*cancelled).values(queue_name=work.queue))
 
     def retry(self, work_id: str) -> Work:
         """Start finished work again: a failure from its last step, a dead letter or cancelled work where it stood."""
