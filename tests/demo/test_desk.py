@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,25 @@ def test_a_question_is_a_number_or_words() -> None:
     assert chosen([]) == [QUESTIONS[0]]
     assert chosen(["2", "1"]) == [QUESTIONS[1], QUESTIONS[0]]
     assert chosen(["is", "it", "safe?"]) == ["is it safe?"]
+
+
+def test_a_number_beyond_the_list_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["1", "99"])
+    assert f"there is no question 99; --list shows 1 to {len(QUESTIONS)}" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_traceback() -> None:
+    script = (
+        "import sys; from weakincentives.demo.screen import Screen; screen = Screen(); sys.stdin.read()\n"
+        "for number in range(3): screen.say('answer', str(number))"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as said:
+        assert said.stdin and said.stdout and said.stderr
+        said.stdout.close()
+        said.stdin.close()
+        assert (said.stderr.read(), said.wait()) == (b"", 0)
 
 
 def test_the_list_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:

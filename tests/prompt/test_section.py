@@ -173,7 +173,10 @@ def test_a_wrong_argument_is_caught_at_construction(arguments: dict[str, Any], m
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sections": MarkdownSection(title="T", key="t", template="x")}, "Prompt 'b': sections= takes a list"),
+        (
+            {"sections": MarkdownSection(title="T", key="t", template="x")},
+            r"Prompt 'b': sections= takes a list, got MarkdownSection\('t'\); write",
+        ),
         ({"sections": ["hello"]}, "'hello' in sections= is not a Section; write MarkdownSection"),
         ({"disclosure": OpenAndHalt}, r"OpenAndHalt is a class; write disclosure=OpenAndHalt\(\)"),
         (

@@ -56,14 +56,19 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--record", metavar="FILE", default=RECORD, help=f"where the run is recorded (default: {RECORD})"
     )
     parser.add_argument("--no-record", action="store_true", help="record nothing")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    numbers = [int(word) for word in arguments.question if word.isdigit()]
+    beyond = [number for number in numbers if not 1 <= number <= len(QUESTIONS)]
+    if beyond and len(numbers) == len(arguments.question):
+        parser.error(f"there is no question {beyond[0]}; --list shows 1 to {len(QUESTIONS)}")
+    return arguments
 
 
 def chosen(words: list[str]) -> list[str]:
     """The questions by number, or the words as one question."""
     if not words:
         return [QUESTIONS[0]]
-    if all(word.isdigit() and 1 <= int(word) <= len(QUESTIONS) for word in words):
+    if all(word.isdigit() for word in words):
         return [QUESTIONS[int(word) - 1] for word in words]
     return [" ".join(words)]
 

@@ -44,7 +44,11 @@ class Screen:
 
     def _print(self, label: str, line: str, style: str) -> None:
         if self._rich is None:
-            print(f"{label:<{LABEL}}  {line}".rstrip(), flush=True)
+            try:
+                print(f"{label:<{LABEL}}  {line}".rstrip(), flush=True)
+            except BrokenPipeError:
+                # The reader has gone (`./run | head`): nobody is left to tell.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
         from rich.text import Text
 

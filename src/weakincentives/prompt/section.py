@@ -187,6 +187,9 @@ class Section(ABC, Generic[ParamsT]):
         other.default_params = copy.deepcopy(self.default_params)
         return other
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.key!r})"
+
     def _validate(self) -> None:
         for child in self.children:
             if not isinstance(child, Section):
