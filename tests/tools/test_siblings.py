@@ -76,10 +76,30 @@ def test_a_text_is_no_tuple_of_ids(config: Any, field: str) -> None:
         config(**{field: "abc"})
 
 
-@pytest.mark.parametrize("stores", [(), ("",)])
-def test_a_file_search_needs_a_store(stores: tuple[str, ...]) -> None:
+def test_a_file_search_needs_a_store() -> None:
     with pytest.raises(PromptValidationError, match="names no store"):
-        FileSearchConfig(stores)
+        FileSearchConfig(())
+
+
+@pytest.mark.parametrize(
+    ("config", "setting", "message"),
+    [
+        (CodeInterpreterConfig, {"file_ids": (5,)}, "CodeInterpreterConfig.file_ids has 5 in it; give texts"),
+        (CodeInterpreterConfig, {"file_ids": 5}, "CodeInterpreterConfig.file_ids is 5; give a tuple of texts"),
+        (CodeInterpreterConfig, {"container_id": ""}, "container_id is empty; leave it out for a new one"),
+        (CodeInterpreterConfig, {"container_id": 5}, "container_id is 5; give the id of a container"),
+        (FileSearchConfig, {"vector_store_ids": ("",)}, "vector_store_ids has '' in it; give texts that are not empty"),
+        (FileSearchConfig, {"vector_store_ids": ("v",), "score_threshold": "x"}, "'x'; give a number from 0 to 1"),
+        (FileSearchConfig, {"vector_store_ids": ("v",), "filters": {"a": 1}}, "filters is {'a': 1}; give a Comparison"),
+        (WebFetchConfig, {"domain_filter": ("a.org",)}, "domain_filter is ('a.org',); give a DomainFilter"),
+        (WebFetchConfig, {"citations": "yes"}, "WebFetchConfig.citations is 'yes'; give True or False"),
+        (WebFetchConfig, {"allow_cache": 0}, "WebFetchConfig.allow_cache is 0; give True or False"),
+    ],
+)
+def test_a_setting_of_another_kind_is_named(config: Any, setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(PromptValidationError) as caught:
+        config(**setting)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5])
@@ -97,6 +117,8 @@ def test_a_score_is_from_zero_to_one(threshold: float) -> None:
         (lambda: Comparison("year", "eq", (2026,)), "'eq' takes a single value"),
         (lambda: AllOf(()), "AllOf has no filters"),
         (lambda: AnyOf(()), "AnyOf has no filters"),
+        (lambda: AnyOf(Comparison("year", "eq", 1)), "AnyOf.filters is a tuple"),
+        (lambda: AllOf(({"year": 1},)), "AllOf has {'year': 1} in it"),
     ],
 )
 def test_a_filter_that_makes_no_sense_is_refused(make: Any, message: str) -> None:

@@ -36,6 +36,7 @@ def test_bare_domains_are_taken(domain: str) -> None:
         ("", "write it like 'cdc.gov'"),
         ("gov", "write it like 'cdc.gov'"),
         ("-cdc.gov", "write it like 'cdc.gov'"),
+        ("cdc-.gov", "write it like 'cdc.gov'"),
         ("cdc .gov", "write it like 'cdc.gov'"),
         ("*.gov", "write it like 'cdc.gov'"),
     ],
@@ -51,6 +52,25 @@ def test_a_text_is_no_tuple_of_domains() -> None:
         DomainFilter(allowed="cdc.gov")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DomainFilter(5), "DomainFilter.allowed is 5; give a tuple of domains"),
+        (lambda: DomainFilter(blocked=None), "DomainFilter.blocked is None; give a tuple of domains"),
+        (lambda: GeoHint(country_code=["GB"]), "GeoHint.country_code is ['GB']; give a text"),
+        (lambda: GeoHint(timezone=1), "GeoHint.timezone is 1; give a text"),
+        (lambda: GeoHint(city=1), "GeoHint.city is 1; give a text"),
+        (lambda: WebSearchConfig(("cdc.gov",)), "WebSearchConfig.domain_filter is ('cdc.gov',); give a DomainFilter"),
+        (lambda: WebSearchConfig(geo_hint="GB"), "WebSearchConfig.geo_hint is 'GB'; give a GeoHint"),
+        (lambda: WebSearchConfig(allow_live_access="no"), "allow_live_access is 'no'; give True or False"),
+    ],
+)
+def test_a_setting_of_another_kind_is_named(make: Any, message: str) -> None:
+    with pytest.raises(PromptValidationError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
 def test_a_list_of_domains_becomes_a_tuple() -> None:
     domains: Any = ["cdc.gov"]
     assert hash(DomainFilter(allowed=domains)) == hash(DomainFilter(allowed=("cdc.gov",)))
@@ -62,7 +82,7 @@ def test_allowing_and_blocking_other_domains_is_valid_by_itself() -> None:
 
 def test_a_domain_cannot_be_allowed_and_blocked() -> None:
     with pytest.raises(PromptValidationError, match=r"both allows and blocks cdc\.gov"):
-        DomainFilter(allowed=("who.int", "cdc.gov"), blocked=("cdc.gov",))
+        DomainFilter(allowed=("who.int", "cdc.gov"), blocked=("CDC.gov",))
 
 
 @pytest.mark.parametrize("code", ["GB", "US", "DE", "XK", "UK", "gb", "GBR", ""])

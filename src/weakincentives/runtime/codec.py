@@ -53,3 +53,8 @@ class CodecRegistry(Mapping[str, HostedToolCodec[Any, Any]]):
         """The adapters that have a kind, where the adapter's own registry knows of the others."""
         look: Callable[[str], tuple[str, ...]] | None = getattr(self._own, "elsewhere", None)
         return look(kind) if look else ()
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the adapter can be given a codec for a kind that it lacks."""
+        return bool(getattr(self._own, "takes_more", True))

@@ -64,10 +64,12 @@ def _problem(
     if codec is None:
         known = ", ".join(sorted(codecs)) or "none"
         elsewhere = codecs.elsewhere(tool.kind) if isinstance(codecs, CodecRegistry) else ()
-        can = f"{' and '.join(elsewhere)} can, or " if elsewhere else ""
+        ways = [f"{' and '.join(elsewhere)} can"] if elsewhere else []
+        if not isinstance(codecs, CodecRegistry) or codecs.takes_more:
+            ways.append("pass hosted_tool_codecs= to add one")
+        way_out = f"; {', or '.join(ways)}" if ways else ""
         return PromptEvaluationError(
-            f"Unsupported hosted tool kind '{tool.kind}' for {adapter} adapter (supported: {known}); {can}"
-            "pass hosted_tool_codecs= to add one.",
+            f"Unsupported hosted tool kind '{tool.kind}' for {adapter} adapter (supported: {known}){way_out}.",
             phase="render",
         )
     if first[1].name != tool.name and getattr(codec, "single", False):

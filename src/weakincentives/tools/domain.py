@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from weakincentives.errors import PromptValidationError
 
-_LABEL = r"[^\W_](?:[^\W_]|-){0,62}"
+_LABEL = r"[^\W_](?:(?:[^\W_]|-){0,61}[^\W_])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})+")
 _PREFIX = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -23,7 +23,7 @@ class DomainFilter:
     def __post_init__(self) -> None:
         object.__setattr__(self, "allowed", domains(self.allowed, "DomainFilter.allowed"))
         object.__setattr__(self, "blocked", domains(self.blocked, "DomainFilter.blocked"))
-        both = sorted(set(self.allowed) & set(self.blocked))
+        both = sorted({name.lower() for name in self.allowed} & {name.lower() for name in self.blocked})
         if both:
             raise PromptValidationError(f"DomainFilter both allows and blocks {', '.join(both)}; keep one of the two.")
 
@@ -32,6 +32,8 @@ def domains(names: Iterable[str], where: str) -> tuple[str, ...]:
     """The names as a tuple, each of them a bare domain."""
     if isinstance(names, str):
         raise PromptValidationError(f"{where} is a tuple of domains, got the text {names!r}; write ({names!r},).")
+    if names is None or not isinstance(names, Iterable):
+        raise PromptValidationError(f"{where} is {names!r}; give a tuple of domains.")
     found = tuple(names)
     for name in found:
         if not isinstance(name, str) or not _DOMAIN.fullmatch(name):

@@ -17,6 +17,7 @@ from weakincentives.adapters.claude_agent_sdk.conversation import Settings
 from weakincentives.adapters.claude_agent_sdk.permissions import permissions
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.session import Session
+from weakincentives.tools.web_search import WebSearchSection
 
 
 def program(folder: Path, text: str) -> Path:
@@ -66,3 +67,12 @@ def test_a_cli_that_once_did_not_take_up_tools_is_not_trusted_again(tmp_path: Pa
 
 def test_the_bundled_cli_takes_up_new_tools() -> None:
     assert ClaudeAgentSDKAdapter().supports_dynamic_tools
+
+
+def test_hosted_tools_are_refused_and_no_codec_is_asked_for() -> None:
+    with pytest.raises(PromptEvaluationError) as caught:
+        ClaudeAgentSDKAdapter().evaluate(prompt(WebSearchSection()), session=Session())
+    assert str(caught.value) == (
+        "Unsupported hosted tool kind 'web_search' for claude_agent_sdk adapter (supported: none); "
+        "openai and anthropic and litellm can."
+    )

@@ -43,7 +43,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     """
 
     name = PROVIDER
-    default_codecs = LazyCodecs({})
+    default_codecs = LazyCodecs({}, takes_more=False)
 
     def __init__(
         self,

@@ -11,9 +11,13 @@ from weakincentives.runtime.codec import HostedToolCodec
 
 
 class LazyCodecs(Mapping[str, HostedToolCodec[Any, Any]]):
-    """Codecs by kind, given as `module:Class`: an adapter knows its kinds without loading them."""
+    """Codecs by kind, given as `module:Class`: an adapter knows its kinds without loading them.
 
-    def __init__(self, homes: Mapping[str, str]) -> None:
+    `takes_more` says whether a user may add to them.
+    """
+
+    def __init__(self, homes: Mapping[str, str], *, takes_more: bool = True) -> None:
+        self.takes_more = takes_more
         self._homes = dict(homes)
         self._loaded: dict[str, HostedToolCodec[Any, Any]] = {}
 

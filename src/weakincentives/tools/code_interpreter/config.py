@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedToolConfig
 from weakincentives.tools.domain import domains
+from weakincentives.tools.kind import check_kind, texts
 from weakincentives.tools.number import check_positive
 
 
@@ -23,9 +24,10 @@ class CodeInterpreterConfig(HostedToolConfig):
     allowed_domains: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.file_ids, str):
-            raise PromptValidationError(f"CodeInterpreterConfig.file_ids is a tuple; write ({self.file_ids!r},).")
-        object.__setattr__(self, "file_ids", tuple(self.file_ids))
+        check_kind(self.container_id, str, "CodeInterpreterConfig.container_id", "the id of a container, or None")
+        if self.container_id == "":
+            raise PromptValidationError("CodeInterpreterConfig.container_id is empty; leave it out for a new one.")
+        object.__setattr__(self, "file_ids", texts(self.file_ids, "CodeInterpreterConfig.file_ids"))
         if self.allowed_domains is not None:
             found = domains(self.allowed_domains, "CodeInterpreterConfig.allowed_domains")
             object.__setattr__(self, "allowed_domains", found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -55,6 +56,12 @@ FileFilter = Comparison | AllOf | AnyOf
 
 
 def _check(compound: AllOf | AnyOf) -> None:
+    name = type(compound).__name__
+    if not isinstance(compound.filters, Iterable):
+        raise PromptValidationError(f"{name}.filters is a tuple; write {name}((..., ...)).")
     object.__setattr__(compound, "filters", tuple(compound.filters))
     if not compound.filters:
-        raise PromptValidationError(f"{type(compound).__name__} has no filters; give at least one.")
+        raise PromptValidationError(f"{name} has no filters; give at least one.")
+    for each in compound.filters:
+        if not isinstance(each, Comparison | AllOf | AnyOf):
+            raise PromptValidationError(f"{name} has {each!r} in it; give comparisons, AllOf or AnyOf.")

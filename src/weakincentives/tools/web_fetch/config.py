@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from weakincentives.prompt import HostedToolConfig
 from weakincentives.tools.domain import DomainFilter
+from weakincentives.tools.kind import check_flag, check_kind
 from weakincentives.tools.number import check_positive
 
 
@@ -20,5 +21,8 @@ class WebFetchConfig(HostedToolConfig):
     allow_cache: bool = True
 
     def __post_init__(self) -> None:
+        check_kind(self.domain_filter, DomainFilter, "WebFetchConfig.domain_filter", "a DomainFilter")
         check_positive(self.max_uses, "WebFetchConfig.max_uses")
         check_positive(self.max_content_tokens, "WebFetchConfig.max_content_tokens")
+        check_flag(self.citations, "WebFetchConfig.citations")
+        check_flag(self.allow_cache, "WebFetchConfig.allow_cache")

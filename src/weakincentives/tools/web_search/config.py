@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedToolConfig
 from weakincentives.tools.domain import DomainFilter
+from weakincentives.tools.kind import check_flag, check_kind
 from weakincentives.tools.web_search.country import COUNTRY_CODES
 from weakincentives.tools.web_search.timezone import is_timezone
 
@@ -21,6 +22,8 @@ class GeoHint:
     timezone: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("country_code", "city", "region", "timezone"):
+            check_kind(getattr(self, name), str, f"GeoHint.{name}", "a text, or leave it out")
         if self.country_code is not None and self.country_code not in COUNTRY_CODES:
             raise PromptValidationError(
                 f"GeoHint.country_code {self.country_code!r} is no ISO 3166-1 alpha-2 code; "
@@ -43,3 +46,8 @@ class WebSearchConfig(HostedToolConfig):
     domain_filter: DomainFilter | None = None
     geo_hint: GeoHint | None = None
     allow_live_access: bool = True
+
+    def __post_init__(self) -> None:
+        check_kind(self.domain_filter, DomainFilter, "WebSearchConfig.domain_filter", "a DomainFilter")
+        check_kind(self.geo_hint, GeoHint, "WebSearchConfig.geo_hint", "a GeoHint")
+        check_flag(self.allow_live_access, "WebSearchConfig.allow_live_access")
