@@ -66,7 +66,7 @@ class CliServer(MessagesServer):
                 return found
         return []
 
-    def wait_for_requests(self, count: int, timeout: float = 20) -> bool:
+    def wait_for_requests(self, count: int, timeout: float = 60) -> bool:
         """Block until so many requests have arrived."""
         with self._arrived:
             return self._arrived.wait_for(lambda: len(self.requests) >= count, timeout)

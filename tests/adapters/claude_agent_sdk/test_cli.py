@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,29 @@ def test_a_cli_that_dies_says_what_it_said(tmp_path: Path) -> None:
 def test_options_that_the_adapter_sets_itself_are_refused() -> None:
     with pytest.raises(ValueError, match=r"may not set 'cwd'; use a HostFilesystem"):
         ClaudeAgentSDKAdapter(sdk_options={"cwd": "/"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"allowed_cli_tools": "Bash"},
+            r"allowed_cli_tools is a tuple of names, .* write \('Bash',\)",
+        ),
+        ({"setting_sources": "user"}, r"setting_sources is a tuple of names, .* write \('user',\)"),
+        ({"setting_sources": ("users",)}, "setting_sources has 'users' in it; there are user, project, local"),
+        ({"env": {"X": 1}}, "env has 1 for 'X'; give texts"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClaudeAgentSDKAdapter(**options)
+
+
+def test_an_option_that_the_sdk_does_not_have_is_named() -> None:
+    adapter = ClaudeAgentSDKAdapter(api_key="not-a-key", sdk_options={"efort": "low"})
+    with pytest.raises(PromptEvaluationError, match="sdk_options sets efort, and the installed SDK's"):
+        adapter.evaluate(prompt(section("task")), session=Session())
 
 
 def test_whether_tools_may_appear_is_found_out_without_a_model() -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 SHELL = Path("/bin/sh")
-TWO_SLEEPERS = "(setsid sh -c 'echo $$; exec sleep 60' &) ; echo $$; exec sleep 61"
+TWO_SLEEPERS = "(setsid sh -c 'echo $$; exec sleep 600' &) ; echo $$; exec sleep 601"
 
 
 def test_the_cli_sees_only_the_environment_of_its_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_cutting_the_lifeline_kills_the_whole_tree() -> None:
 
 def test_what_a_cli_leaves_behind_dies_with_it() -> None:
     home = Home(cli=SHELL, env={})
-    script = "(setsid sh -c 'echo $$; exec sleep 60' &) ; echo $$; read line"
+    script = "(setsid sh -c 'echo $$; exec sleep 600' &) ; echo $$; read line"
     with subprocess.Popen(
         [home.launcher, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
     ) as process:
@@ -103,7 +103,7 @@ def _parent(watched: list[int]) -> int:
 
 
 def _all_end(watched: list[int]) -> bool:
-    ended = [bool(select.select([process], [], [], 10)[0]) for process in watched]
+    ended = [bool(select.select([process], [], [], 60)[0]) for process in watched]
     for process in watched:
         os.close(process)
     return all(ended)

@@ -9,13 +9,13 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from weakincentives.adapters.claude_agent_sdk.capability import disprove, follows_list_changes
 from weakincentives.adapters.claude_agent_sdk.cli import Cli, find_cli
 from weakincentives.adapters.claude_agent_sdk.events import CliRunEnded, CliToolUse
 from weakincentives.adapters.claude_agent_sdk.home import credentials
-from weakincentives.adapters.claude_agent_sdk.permissions import check_options, permissions, without_our_tools
+from weakincentives.adapters.claude_agent_sdk.permissions import check_options, names, permissions, without_our_tools
 from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER
 from weakincentives.adapters.hosted.codecs import LazyCodecs
 from weakincentives.adapters.network.extra import require
@@ -67,10 +67,13 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         require("claude_agent_sdk", "claude")
         require("mcp", "claude")
         check_options(sdk_options or {})
+        for name, value in (env or {}).items():
+            if not isinstance(value, str):
+                raise ValueError(f"env has {value!r} for {name!r}; give texts")
         self._env = {**credentials(api_key, base_url), "CLAUDE_CODE_MAX_RETRIES": str(max_retries), **(env or {})}
-        self._cli_tools = tuple(allowed_cli_tools)
+        self._cli_tools = names(allowed_cli_tools, "allowed_cli_tools")
         self._rollback_on_failure = rollback_on_failure
-        self._setting_sources = tuple(setting_sources)
+        self._setting_sources = names(setting_sources, "setting_sources", get_args(SettingSource))
         self._hooks = hooks
         self._sdk_options = dict(sdk_options or {})
         self._cli_path = None if cli_path is None else Path(cli_path)

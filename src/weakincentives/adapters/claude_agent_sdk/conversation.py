@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from weakincentives.limits import TokenUsage
 from weakincentives.prompt.tool import Tool
 from weakincentives.runtime.messages import ModelReply, ModelRequest
 
-CONNECT_SECONDS = 15.0
-RELIST_SECONDS = 5.0
+# Generous, for a machine that is very busy.
+CONNECT_SECONDS = 60.0
+RELIST_SECONDS = 15.0
 _POLL_SECONDS = 0.01
 
 
@@ -233,6 +234,13 @@ class Conversation:
         }
         if request.output is not None:
             options["output_format"] = {"type": "json_schema", "schema": request.output.wire_schema}
+        known = {option.name for option in fields(sdk.ClaudeAgentOptions)}
+        if unknown := sorted(settings.options.keys() - known):
+            raise PromptEvaluationError(
+                f"sdk_options sets {', '.join(unknown)}, and the installed SDK's ClaudeAgentOptions has no such field.",
+                prompt_name=request.prompt_name,
+                phase="request",
+            )
         return sdk.ClaudeAgentOptions(**(options | settings.options))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,10 +40,10 @@ def permissions(cli_tools: Sequence[str]) -> dict[str, Any]:
 
     A plain name of a file tool is confined to the workspace. A rule such as `Bash(git log:*)` is passed on as it is.
     """
-    names = dict.fromkeys(tool.partition("(")[0] for tool in cli_tools)
+    tools = dict.fromkeys(tool.partition("(")[0] for tool in cli_tools)
     rules = dict.fromkeys(_FILE_RULES.get(tool, tool) for tool in cli_tools)
     return {
-        "tools": list(names),
+        "tools": list(tools),
         "allowed_tools": [f"mcp__{SERVER_NAME}", *rules],
         "permission_mode": "dontAsk",
     }
@@ -54,6 +54,17 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in options:
         if name in _OURS:
             raise ValueError(f"sdk_options may not set {name!r}; use {_OURS[name]}")
+
+
+def names(given: Iterable[str], where: str, known: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names as a tuple, each of them known where that can be said."""
+    if isinstance(given, str):
+        raise ValueError(f"{where} is a tuple of names, got the text {given!r}; write ({given!r},)")
+    found = tuple(given)
+    for name in found:
+        if known and name not in known:
+            raise ValueError(f"{where} has {name!r} in it; there are {', '.join(known)}")
+    return found
 
 
 def without_our_tools(hooks: Mapping[Any, Sequence[Any]]) -> dict[Any, list[Any]]:
