@@ -34,7 +34,7 @@ from weakincentives.session import reducer
 CONTROL = Path(os.environ.get("WINK_TEST_CONTROL", "."))
 LATENCY = float(os.environ.get("WINK_TEST_LATENCY", "0"))
 ATTEMPTS = int(os.environ.get("WINK_TEST_ATTEMPTS", "5"))
-LEASE = 2.0
+LEASE = 5.0
 
 
 @dataclass(frozen=True, slots=True)

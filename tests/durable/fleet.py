@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Worker:
@@ -59,6 +59,11 @@ def workers(
     finally:
         for worker in fleet:
             worker.discard()
+
+
+def within(seconds: float) -> float:
+    """So many seconds on a machine with a core to spare; in proportion more on one with more to do than cores."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def until(condition: Callable[[], object], what: str) -> float:

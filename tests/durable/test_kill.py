@@ -25,7 +25,7 @@ def run(control: Path, database_url: str, attempts: int = 3) -> subprocess.Compl
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
 
 

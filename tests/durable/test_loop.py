@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.durable.fleet import until
+from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
     Budget,
     MarkdownSection,
@@ -103,14 +103,14 @@ def test_a_key_used_twice_at_once_is_worked_on_once(tmp_path: Path) -> None:
 
     def model(request: ModelRequest) -> str:
         calls.append(request)
-        asked.wait(10)
+        asked.wait(PATIENCE)
         return "once"
 
     with running(tmp_path, model) as loop, ThreadPoolExecutor(2) as pool:
         first = pool.submit(loop.execute, Question("?"), key="a")
         until(lambda: calls, "the first to ask")
         second = pool.submit(loop.execute, Question("?"), key="a")
-        asked.wait(10)
+        asked.wait(PATIENCE)
         assert (first.result().text, second.result().text, len(calls)) == ("once", "once", 1)
 
 
@@ -172,10 +172,12 @@ def test_cancelled_work_stops_and_can_be_taken_up_again(tmp_path: Path) -> None:
         return ToolResult("stopping")
 
     stopping = Tool[None, None](name="stop", description="Stop.", handler=stop)
-    with running(tmp_path, [call("stop"), "never", "at last"], stopping, shout) as loop:
+    with running(tmp_path, [call("stop"), "at last"], stopping) as loop:
         with pytest.raises(WorkCancelledError, match="wink work retry test/a"):
             loop.execute(Question("?"), key="a")
         assert loop.status("a").status == "cancelled"
+        loop.retry("a")
+        assert loop.result("a").text == "at last"
 
 
 def test_a_result_that_is_not_there_yet_is_waited_for_only_so_long(tmp_path: Path) -> None:
