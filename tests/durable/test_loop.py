@@ -167,8 +167,11 @@ def test_a_failure_is_raised_as_it_was_and_can_be_retried_from_its_step(tmp_path
 
 
 def test_cancelled_work_stops_and_can_be_taken_up_again(tmp_path: Path) -> None:
+    attempts = iter([True])
+
     def stop(params: None, *, context: ToolContext) -> ToolResult[None]:
-        loop.cancel("a")
+        if next(attempts, False):
+            loop.cancel("a")
         return ToolResult("stopping")
 
     stopping = Tool[None, None](name="stop", description="Stop.", handler=stop)

@@ -5,12 +5,13 @@ import time
 from collections import Counter
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from tests.durable.fleet import PATIENCE
 from tests.durable.test_loop import Question, prompt_with
 from weakincentives import ScriptedAdapter
-from weakincentives.durable import DurableMainLoop, QueueLimits
+from weakincentives.durable import DurableError, DurableMainLoop, QueueLimits
 from weakincentives.durable.tables import status
 from weakincentives.runtime import ModelRequest
 
@@ -64,6 +65,12 @@ def test_a_worker_runs_only_so_many_at_once(database_url: str) -> None:
 def test_a_tenant_takes_only_its_share(database_url: str) -> None:
     gauge, _ = work_off(database_url, QueueLimits(concurrency=8, tenant_concurrency=2), "aaaaaabb")
     assert (gauge.most["a"], gauge.most["b"] <= 2) == (2, True)
+
+
+@pytest.mark.parametrize("limit", ["concurrency", "tenant_concurrency", "rate"])
+def test_a_limit_that_lets_nothing_run_is_refused(limit: str) -> None:
+    with pytest.raises(DurableError, match=f"QueueLimits.{limit} is 0; give"):
+        QueueLimits(**{limit: 0})
 
 
 def test_starts_are_spread_over_time(postgres_url: str) -> None:
