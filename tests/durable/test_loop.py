@@ -362,13 +362,29 @@ def test_a_file_and_its_lock_are_where_they_were_named(tmp_path: Path, folder: s
     assert list(tmp_path.iterdir()) == [database.parent]
 
 
-def test_work_that_was_cancelled_goes_back_to_its_own_queue(tmp_path: Path) -> None:
-    with running(tmp_path, ["done"]) as loop:
+@pytest.mark.parametrize("end", ["cancelled", "dead"])
+def test_work_that_is_retried_goes_back_to_its_own_queue(database_url: str, end: str) -> None:
+    with DurableMainLoop("test", prompt_with(), ScriptedAdapter(), database_url) as loop:
         loop.submit(Question("?"), key="a", tenant="t", queue="machine-7")
-        loop.cancel("a")
+        if end == "cancelled":
+            loop.cancel("a")
+        else:
+            give_up(loop.store)
+        assert (loop.status("a").status, loop.status("a").queue) == (end, "machine-7")
         loop.retry("a")
         work = loop.status("a")
         assert (work.status, work.queue, work.tenant) == ("queued", "machine-7", "t")
+
+
+def give_up(store: Any) -> None:
+    """Do to all work what the engine does to work that was attempted too often."""
+    import sqlalchemy as sa
+
+    from weakincentives.durable.tables import status
+
+    given_up = {"status": "MAX_RECOVERY_ATTEMPTS_EXCEEDED", "queue_name": None, "owner_xid": None}
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(status).values(**given_up))
 
 
 def test_work_needs_a_key(tmp_path: Path) -> None:

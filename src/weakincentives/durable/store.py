@@ -84,6 +84,8 @@ class Store:
                 "workflow_id": work_id,
                 "app_version": version,
                 "queue_partition_key": tenant or NO_TENANT,
+                # The engine forgets the queue of work that is cancelled or given up; a retry must go back there.
+                "attributes": {"queue": queue},
             },
             request,
         )
@@ -147,14 +149,8 @@ class Store:
         return str(error) if isinstance(error, RemoteError) else f"{type(error).__qualname__}: {error}"
 
     def cancel(self, work_id: str) -> None:
-        """Stop the work at its next step; it keeps its queue, so that a retry goes back to the same workers."""
-        work = self.find(work_id)
+        self.find(work_id)
         self.client.cancel_workflow(work_id)
-        if work.queue:
-            c = tables.status.c
-            cancelled = (c.workflow_uuid == work_id, c.status == engine_status("cancelled"))
-            with self.engine.begin() as connection:
-                connection.execute(sa.update(tables.status).where(*cancelled).values(queue_name=work.queue))
 
     def retry(self, work_id: str) -> Work:
         """Start finished work again: a failure from its last step, a dead letter or cancelled work where it stood."""
@@ -208,7 +204,7 @@ def _work(status: Any) -> Work:
         loop=status.name,
         status=status_of(status.status),
         version=status.app_version or "",
-        queue=status.queue_name or "",
+        queue=status.queue_name or (status.attributes or {}).get("queue", ""),
         tenant="" if status.queue_partition_key in (None, NO_TENANT) else status.queue_partition_key,
         worker=status.executor_id or "",
         attempts=status.recovery_attempts or 0,
