@@ -166,7 +166,7 @@ def test_a_failure_is_raised_as_it_was_and_can_be_retried_from_its_step(tmp_path
         assert [step.name for step in loop.store.steps("test/a")] == ["begin", "model", "shout", "model"]
 
 
-def test_cancelled_work_stops_and_can_be_taken_up_again(tmp_path: Path) -> None:
+def test_cancelled_work_stops_and_can_be_taken_up_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     attempts = iter([True])
 
     def stop(params: None, *, context: ToolContext) -> ToolResult[None]:
@@ -179,6 +179,7 @@ def test_cancelled_work_stops_and_can_be_taken_up_again(tmp_path: Path) -> None:
         with pytest.raises(WorkCancelledError, match="wink work retry test/a"):
             loop.execute(Question("?"), key="a")
         assert loop.status("a").status == "cancelled"
+        assert not [record for record in caplog.records if record.exc_info]
         loop.retry("a")
         assert loop.result("a").text == "at last"
 

@@ -56,6 +56,7 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.En
     if not log.handlers:
         log.addHandler(logging.NullHandler())
         log.setLevel(logging.WARNING)
+        log.addFilter(_is_news)
 
     if not url.startswith("sqlite"):
         return sa.create_engine(
@@ -80,6 +81,12 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.En
             connection.execute(f"PRAGMA {pragma}")
 
     return engine
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record of the engine is worth a line: that work was cancelled is no error, let alone a traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    return type(error).__name__ != "DBOSAwaitedWorkflowCancelledError"
 
 
 class FileLock:
