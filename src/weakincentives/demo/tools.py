@@ -9,8 +9,8 @@ from weakincentives.demo.store import Store
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 
 Part = Literal["pump", "filter sponge", "seal set", "LED panel", "power supply", "float sensor", "tank", "lid"]
-OrderNumber = Annotated[str, "The number of the order, such as FH-20417."]
-MemberNumber = Annotated[str, "The number of the member, such as M-4417."]
+OrderNumber = Annotated[str, "The number of the order, such as FH-12345."]
+MemberNumber = Annotated[str, "The number of the member, such as M-1234."]
 
 
 @dataclass(frozen=True, slots=True)

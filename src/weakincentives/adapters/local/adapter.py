@@ -92,7 +92,7 @@ class LocalAdapter(ProviderAdapter):
         small = self.engine.parameters < SMALL
         if self._replies == "quote" or (self._replies == "auto" and small):
             return Quoter(self.engine, self.relevance, self._max_tokens)
-        return Composer(self.engine, self._max_tokens, self._max_calls)
+        return Composer(self.engine, self.relevance, self._max_tokens, self._max_calls)
 
     def channel(self) -> Channel:
         return LocalChannel(self.replier, tuple)

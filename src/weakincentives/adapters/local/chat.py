@@ -36,12 +36,12 @@ def chat(request: ModelRequest) -> list[dict[str, str]]:
     return messages
 
 
-def with_hint(messages: list[dict[str, str]], outlook: Outlook) -> list[dict[str, str]]:
-    """The messages with the next step at their end, where small models heed it most: what is asked, what is closed."""
+def with_hint(messages: list[dict[str, str]], outlook: Outlook, closest: Sequence[Choice]) -> list[dict[str, str]]:
+    """The messages with the next step at their end, where small models heed it most: what is asked, what to open."""
     asked = outlook.question if len(outlook.question) <= _MAX_REPEATED else "Do what is asked above."
-    if outlook.choices and not outlook.opened:
-        closed = ", ".join(f"{choice.key} ({_short(choice)})" for choice in outlook.choices)
-        hint = f"{asked}\n\nSections: {closed}. Which one do you read to answer this?"
+    if closest and not outlook.opened:
+        closed = ", ".join(f"{choice.key} ({_short(choice)})" for choice in closest)
+        hint = f"{asked}\n\nSections, the closest first: {closed}. Which one do you read to answer this?"
     else:
         fresh = [
             tool for tool in outlook.tools if tool.name not in (*OPENING_TOOLS, *(name for name, _ in outlook.calls))

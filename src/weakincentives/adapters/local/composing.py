@@ -1,16 +1,23 @@
-"""How a capable model replies: it sees everything and decides by itself, held to the form of a reply."""
+"""How a capable model replies: it sees everything and decides by itself, held to the form of a reply.
+
+The sections that the ranker finds closest are named to it at the end, since small models lose the thread in long lists;
+it may open any other.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from weakincentives.adapters.local.chat import chat, with_hint
 from weakincentives.adapters.local.constraint import reply_schema
 from weakincentives.adapters.local.decoding import Hear, Watch, write
 from weakincentives.adapters.local.engine import Engine
 from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
+from weakincentives.adapters.local.ranking import SHOWN, ranked
+from weakincentives.adapters.local.relevance import Relevance
+from weakincentives.limits import TokenUsage
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime.messages import StopReason
 
 _LEAD = '{"answer": "'
 
@@ -18,8 +25,9 @@ _LEAD = '{"answer": "'
 class Composer:
     """Decodes one reply: a call or an answer, as one piece of JSON."""
 
-    def __init__(self, engine: Engine, max_tokens: int, max_calls: int) -> None:
+    def __init__(self, engine: Engine, relevance: Relevance, max_tokens: int, max_calls: int) -> None:
         self._engine = engine
+        self._relevance = relevance
         self._max_tokens = max_tokens
         self._max_calls = max_calls
 
@@ -32,8 +40,11 @@ class Composer:
         if not tools and request.output is None and not request.tools:
             written = write(self._engine, messages, watch, heard=heard, max_tokens=self._max_tokens)
             return _reply(written.text.strip(), (), written.usage, written.whole)
+        items: tuple[str, ...] = ()
         if tools:
-            messages = with_hint(messages, outlook)
+            ranking = ranked(outlook, self._relevance)
+            items = (ranking.item(),) if ranking.places and not outlook.opened else ()
+            messages = with_hint(messages, outlook, ranking.choices[:SHOWN])
         answer = AnswerText(heard) if request.output is None else None
         written = write(
             self._engine,
@@ -48,7 +59,7 @@ class Composer:
         said = json.loads(written.text)
         if "tool" in said:
             call = ToolCall(f"call_{len(outlook.calls) + 1}", said["tool"], json.dumps(said["arguments"]))
-            return _reply("", (call,), written.usage, True)
+            return _reply("", (call,), written.usage, True, items)
         text = said["answer"] if request.output is None else json.dumps(said["answer"], ensure_ascii=False)
         return _reply(text, (), written.usage, True)
 
@@ -97,6 +108,8 @@ def _readable(body: str) -> str:
     return ""
 
 
-def _reply(text: str, calls: tuple[ToolCall, ...], usage: Any, whole: bool) -> ModelReply:
-    stop = "tool_calls" if calls else "end" if whole else "length"
-    return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop)  # type: ignore[arg-type]
+def _reply(
+    text: str, calls: tuple[ToolCall, ...], usage: TokenUsage, whole: bool, items: tuple[str, ...] = ()
+) -> ModelReply:
+    stop: StopReason = "tool_calls" if calls else "end" if whole else "length"
+    return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop, items=items)

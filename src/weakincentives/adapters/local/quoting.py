@@ -18,7 +18,8 @@ from weakincentives.adapters.local.chat import chat
 from weakincentives.adapters.local.constraint import closed
 from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write
 from weakincentives.adapters.local.engine import Engine
-from weakincentives.adapters.local.outlook import OPENING_TOOLS, Choice, Outlook
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
+from weakincentives.adapters.local.ranking import ranked
 from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.adapters.local.sentences import sentences
 from weakincentives.limits import TokenUsage
@@ -28,11 +29,10 @@ from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 MAX_OPENED = 2
 QUOTES = 3
 EVIDENCE = 6
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class Sentence:
     """A sentence with its score."""
 
     score: float
@@ -79,27 +79,27 @@ class Quoter:
         watch.check()
         return tokens
 
-    def _best_sentences(self, outlook: Outlook) -> list[Ranked]:
+    def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
         names = [f"`{tool.name}`" for tool in outlook.tools]
         units = [unit for text in outlook.read for unit in sentences(text) if not any(name in unit for name in names)]
         if not units:
             return []
         scores = self._relevance.sentences(outlook.question, units)
-        return sorted((Ranked(*pair) for pair in zip(scores, units, strict=True)), key=lambda ranked: -ranked.score)
+        return sorted(
+            (Sentence(*pair) for pair in zip(scores, units, strict=True)), key=lambda sentence: -sentence.score
+        )
 
     def _opening(self, outlook: Outlook) -> tuple[str, str, tuple[str, ...]] | None:
         """Open the section whose summary fits best, if one more may be opened."""
         tool = next((tool for tool in outlook.tools if tool.name in OPENING_TOOLS), None)
         if tool is None or not outlook.choices or len(outlook.opened) >= MAX_OPENED:
             return None
-        pairs = [(choice.title, choice.summary) for choice in outlook.choices]
-        scores = self._relevance.sections(outlook.question, pairs)
-        ranking = sorted(zip(scores, outlook.choices, strict=True), key=lambda pair: -pair[0])
-        best: Choice = ranking[0][1]
+        ranking = ranked(outlook, self._relevance)
+        best = ranking.choices[0]
         arguments: dict[str, Any] = {"section_key": best.key}
         if tool.name == "open_sections":
             arguments = {"section_keys": [best.key], "reason": "Its summary is closest to what is asked."}
-        return tool.name, json.dumps(arguments), (_ranking_item(self._relevance.name, ranking),)
+        return tool.name, json.dumps(arguments), (ranking.item(),)
 
     def _tool_call(self, outlook: Outlook, watch: Watch) -> tuple[str, str, tuple[str, ...]] | None:
         """Call a tool whose arguments are in the question; nothing is changed on arguments that a model made up."""
@@ -138,19 +138,19 @@ class Quoter:
         return json.loads(written.text) if written.whole else None
 
     def _structured(
-        self, request: ModelRequest, outlook: Outlook, found: Sequence[Ranked], sent: int, watch: Watch
+        self, request: ModelRequest, outlook: Outlook, found: Sequence[Sentence], sent: int, watch: Watch
     ) -> ModelReply:
         """Structured output, written by the model from the sentences that fit best."""
         assert request.output is not None
-        evidence = "\n".join([*outlook.results, *(ranked.text for ranked in found[:EVIDENCE])])
+        evidence = "\n".join([*outlook.results, *(sentence.text for sentence in found[:EVIDENCE])])
         messages = [_user(f"{evidence}\n\n{outlook.question}\n\nAnswer as JSON.")] if evidence else chat(request)
         schema = closed(request.output.schema)
         written = write(self._engine, messages, watch, schema=schema, max_tokens=self._max_tokens)
         return _said(written.text, written, sent)
 
-    def _quoted(self, results: Sequence[str], found: Sequence[Ranked], heard: Hear) -> str:
+    def _quoted(self, results: Sequence[str], found: Sequence[Sentence], heard: Hear) -> str:
         """What tools returned; where none was called, the sentences that fit best."""
-        quotes = [_ended(quote) for quote in results or [ranked.text for ranked in found[:QUOTES]]]
+        quotes = [_ended(quote) for quote in results or [sentence.text for sentence in found[:QUOTES]]]
         for index, quote in enumerate(quotes):
             heard(f" {quote}" if index else quote)
         return " ".join(quotes)
@@ -169,10 +169,5 @@ def _user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def _ranking_item(name: str, ranking: Sequence[tuple[float, Choice]]) -> str:
-    shown = [{"key": choice.key, "score": round(score, 3)} for score, choice in ranking[:_SHOWN]]
-    return json.dumps({"type": "ranking", "by": name, "of": len(ranking), "best": shown})
-
-
-def _quotes_item(found: Sequence[Ranked]) -> tuple[str, ...]:
-    return (json.dumps({"type": "quotation", "scores": [round(ranked.score, 3) for ranked in found[:QUOTES]]}),)
+def _quotes_item(found: Sequence[Sentence]) -> tuple[str, ...]:
+    return (json.dumps({"type": "quotation", "scores": [round(sentence.score, 3) for sentence in found[:QUOTES]]}),)
