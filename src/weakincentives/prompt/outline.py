@@ -69,12 +69,11 @@ class Outline:
         self._bodies = bodies or {}
         self._tools = tools or {}
         self._source_index: dict[tuple[type, int], int] = {}
-        self._sources: list[ParamsSource] = []
+        self.sources: list[ParamsSource] = []
         self._first_default = _first_defaults(sections)
         nodes: list[Node | None] = []
         self._add(sections, (), 0, -1, nodes)
         self.nodes: tuple[Node, ...] = tuple(node for node in nodes if node is not None)
-        self.sources: tuple[ParamsSource, ...] = tuple(self._sources)
         self.by_path: dict[SectionPath, Node] = {node.path: node for node in self.nodes}
         self.by_key: dict[str, Node] = {}
         for node in self.nodes:
@@ -155,8 +154,8 @@ class Outline:
             default = self._first_default.get(params_type)
         key = (params_type, id(default))
         if key not in self._source_index:
-            self._source_index[key] = len(self._sources)
-            self._sources.append(ParamsSource(params_type, default))
+            self._source_index[key] = len(self.sources)
+            self.sources.append(ParamsSource(params_type, default))
         return self._source_index[key]
 
     def _check_tool_names(self, reserved: frozenset[str]) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from weakincentives._generics import OutputT, Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptValidationError
 from weakincentives.limits import Deadline
-from weakincentives.prompt.outline import AnyTool, Outline
+from weakincentives.prompt.outline import ABSENT, FULL, SUMMARY, AnyTool, Outline
 from weakincentives.prompt.overrides import PromptOverridesStore
 from weakincentives.prompt.params import check_params
 from weakincentives.prompt.rendered import RenderedPrompt
-from weakincentives.prompt.section import Section
 from weakincentives.prompt.shape import Overrides, Shape
-from weakincentives.prompt.template import PromptTemplate, as_registry, duplicate_params, output_argument
+from weakincentives.prompt.template import PromptTemplate, duplicate_params, output_argument
 from weakincentives.prompt.view import View
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
@@ -95,7 +94,7 @@ class Prompt(Generic[OutputT]):
         check_params(params)
         self._duplicates = params if len({type(value) for value in params}) < len(params) else ()
         self._bound.update({type(value): value for value in params})
-        self._bound_resources = self._bound_resources.merge(as_registry(resources))
+        self._bound_resources = self._bound_resources.merge(resources)
         return self
 
     def render(
@@ -128,7 +127,7 @@ class Prompt(Generic[OutputT]):
     def begin_from(self, visibility: Mapping[str, str]) -> None:
         """Take up a run that began elsewhere with this visibility (section key to 'full', 'summary' or 'absent')."""
         outline = self._base_outline = self.outline()
-        states = {"absent": 0, "full": 1, "summary": 2}
+        states = {"absent": ABSENT, "full": FULL, "summary": SUMMARY}
         self._base = Shape(bytes(states[visibility.get(node.key, "absent")] for node in outline.nodes))
 
     def outline(self) -> Outline:
@@ -149,8 +148,8 @@ class Prompt(Generic[OutputT]):
     def collected_resources(self) -> ResourceRegistry:
         """Template, then every section depth-first, then bind-time; later wins."""
         registry = self.template.resources
-        for section in _depth_first(self.template.sections):
-            registry = registry.merge(section.resources())
+        for node in self.template.outline.nodes:
+            registry = registry.merge(node.section.resources())
         return registry.merge(self._bound_resources)
 
     def _new_base(self, outline: Outline, session: Session | None, overrides: Overrides) -> Shape:
@@ -215,9 +214,3 @@ class PromptResources:
             return None
         context, self._context = self._context, None
         return context
-
-
-def _depth_first(sections: tuple[Section[Any], ...]) -> Iterator[Section[Any]]:
-    for section in sections:
-        yield section
-        yield from _depth_first(section.children)

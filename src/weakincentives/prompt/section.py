@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
-from typing import Any, ClassVar, Generic
+from typing import Any, Generic
 
 from weakincentives._generics import ParamsT, Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptRenderError, PromptValidationError
@@ -30,7 +30,6 @@ class Section(ABC, Generic[ParamsT]):
     """
 
     _params_type: type | None = None
-    _specialized: ClassVar[bool] = False
 
     def __init__(
         self,

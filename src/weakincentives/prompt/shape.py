@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt.outline import ABSENT, FULL, STATES, SUMMARY, Node, Outline
+from weakincentives.prompt.outline import ABSENT, STATES, Node, Outline
 from weakincentives.prompt.params import Params
 from weakincentives.prompt.section import missing_summary
 from weakincentives.prompt.visibility import (
@@ -104,5 +104,5 @@ def _apply(
             continue
         if visibility is SectionVisibility.SUMMARY and node.summary is None:
             raise missing_summary(node.key)
-        states[node.index] = FULL if visibility is SectionVisibility.FULL else SUMMARY
+        states[node.index] = STATES[visibility]
         decided[node.index] = decider

@@ -68,7 +68,7 @@ class PromptTemplate(Generic[OutputT]):
                     f"Prompt '{key}': {section!r} in sections= is not a Section; write MarkdownSection(key=, title=, "
                     "template=)."
                 )
-        self.resources = as_registry(resources)
+        self.resources = ResourceRegistry().merge(resources)
         self.disclosure: Disclosure = ReadSections() if disclosure is None else _checked_disclosure(key, disclosure)
         self.allow_collapse = allow_collapse
         self.token_budget = token_budget
@@ -184,10 +184,6 @@ class PromptTemplate(Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"PromptTemplate({self.ns!r}, {self.key!r})"
-
-
-def as_registry(resources: ResourceRegistry | Mapping[type, Any] | None) -> ResourceRegistry:
-    return ResourceRegistry().merge(resources)
 
 
 def _checked_disclosure(key: str, given: Disclosure) -> Disclosure:

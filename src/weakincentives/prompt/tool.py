@@ -138,7 +138,7 @@ class Tool(Generic[ParamsT, ResultT]):
         if not self._param_descriptions:
             return schema
         properties = {
-            name: {**value, "description": self._param_descriptions.get(name, value.get("description"))}
+            name: {**value, "description": self._param_descriptions[name]}
             if name in self._param_descriptions
             else value
             for name, value in schema.get("properties", {}).items()

@@ -216,13 +216,12 @@ class View:
         return price
 
     def _collect_tools(self) -> list[tuple[Node | None, AnyTool]]:
-        found: dict[str, tuple[Node | None, AnyTool]] = {}
+        found: dict[str, tuple[Node, AnyTool]] = {}
         for node, tool in self.plan.tools():
             if tool.name not in found:
                 found[tool.name] = (node, tool)
                 continue
-            first = found[tool.name][0]
-            assert first is not None
+            first, _ = found[tool.name]
             if not (self._opened_by_request(first) or self._opened_by_request(node)):
                 raise PromptRenderError(
                     f"Sections '{first.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "
