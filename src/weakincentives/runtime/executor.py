@@ -214,13 +214,14 @@ class ToolExecutor:
         attempt.result, attempt.message, attempt.mistake = ToolResult(str(mistake), success=False), "", mistake
 
     def _disclosure(self, params: Any) -> DisclosureRequest | None:
+        keys: tuple[str, ...]
         if isinstance(params, ReadSectionParams | CollapseSectionParams):
-            keys: tuple[str, ...] = (params.section_key,)
+            keys, reason = (params.section_key,), ""
         elif isinstance(params, OpenSectionsParams):
-            keys = tuple(params.section_keys)
+            keys, reason = tuple(params.section_keys), params.reason
         else:
             return None
-        return DisclosureRequest(keys, getattr(params, "reason", ""), self.prompt.view(self.session).visibility())
+        return DisclosureRequest(keys, reason, self.prompt.view(self.session).visibility())
 
     def _undo(self, before: tuple[Any, Any] | None, resources: ScopedResourceContext) -> bool:
         """Go back to how session and resources were before the call; a read-only call has nothing to undo."""

@@ -382,10 +382,8 @@ class InnerLoop:
                 phase="response",
                 payload=reply.text,
             )
-        output, text = (
-            self.prompt.template.structured_output,
-            text_before_pauses(self.session[Message].view()) + reply.text,
-        )
+        output = self.prompt.template.structured_output
+        text = text_before_pauses(self.session[Message].view()) + reply.text
         if output is None:
             return self._response(text, None, None)
         try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, VisibilityExpansionRequired
+from weakincentives.prompt import Prompt, SetVisibilityOverride, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.events import EvaluationFailed, RunRestarted
 from weakincentives.runtime.inner_loop import check_prompt
@@ -62,7 +62,8 @@ class MainLoop:
                 except VisibilityExpansionRequired as signal:
                     scope = attempts.throw(signal)
                 except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
+                    answer: PromptResponse[OutputT] = done.value
+                    return answer
 
     async def execute_async(
         self,
@@ -86,7 +87,8 @@ class MainLoop:
                     except VisibilityExpansionRequired as signal:
                         scope = attempts.throw(signal)
                     except StopIteration as done:
-                        return done.value  # type: ignore[no-any-return]
+                        answer: PromptResponse[OutputT] = done.value
+                        return answer
 
     def attempts(
         self,
@@ -120,20 +122,10 @@ class MainLoop:
                 failed = EvaluationFailed(scope.run_id, prompt.name, type(error).__name__, str(error), error.phase, now)
                 session.dispatch(failed)
                 raise error
-            self._open(session, scope, overrides, keys, reason)
+            for path, visibility in overrides.items():
+                session.dispatch(SetVisibilityOverride(path, visibility))
+            session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides, session.clock.now().timestamp()))
             scope.attempt += 1
-
-    def _open(
-        self,
-        session: Session,
-        scope: RunScope,
-        overrides: Mapping[tuple[str, ...], SectionVisibility],
-        keys: tuple[str, ...],
-        reason: str,
-    ) -> None:
-        for path, visibility in overrides.items():
-            session.dispatch(SetVisibilityOverride(path, visibility))
-        session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides, session.clock.now().timestamp()))
 
 
 def _check(prompt: object, adapter: object) -> None:
