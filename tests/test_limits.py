@@ -104,8 +104,7 @@ def test_a_tool_call_is_refused_only_when_tokens_are_overdrawn():
 
 def test_tool_calls_are_limited():
     meter = Meter(Budget(max_tool_calls=1))
-    meter.check_tool_call("demo")
-    meter.count_tool_call()
+    meter.begin_tool_call("demo")
     with pytest.raises(BudgetExceededError, match="max_tool_calls=1, spent 1"):
         meter.check_tool_call("demo")
     meter.check_model_call("demo")
@@ -135,7 +134,7 @@ def test_the_meter_loses_no_count_between_threads():
     def spend() -> None:
         for _ in range(500):
             meter.add_usage(TokenUsage(1))
-            meter.count_tool_call()
+            meter.begin_tool_call("demo")
 
     threads = [Thread(target=spend) for _ in range(4)]
     for thread in threads:

@@ -184,10 +184,6 @@ class Meter:
             self._usage = self._usage + usage
             self._turns += 1
 
-    def count_tool_call(self) -> None:
-        with self._lock:
-            self._tool_calls += 1
-
     def set_tool_calls(self, count: int) -> None:
         """Take a count from a record, or take back a call that was put off."""
         with self._lock:
@@ -203,14 +199,14 @@ class Meter:
         self._check_deadline(prompt_name)
         if self.budget is not None:
             _refuse(prompt_name, "max_turns", self.budget.max_turns, self._turns, room=1)
-            self._check_spending(prompt_name, room=1)
+            self._check_spending(self.budget, prompt_name, room=1)
 
     def check_tool_call(self, prompt_name: str) -> None:
         """Raise unless another tool call fits: a tool spends no tokens, so only an overdrawn budget stops it."""
         self._check_deadline(prompt_name)
         if self.budget is not None:
             _refuse(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self._tool_calls, room=1)
-            self._check_spending(prompt_name, room=0)
+            self._check_spending(self.budget, prompt_name, room=0)
 
     def begin_tool_call(self, prompt_name: str) -> None:
         """Check and count at once, so that calls side by side cannot slip past a limit together."""
@@ -228,10 +224,8 @@ class Meter:
                 phase="budget",
             )
 
-    def _check_spending(self, prompt_name: str, *, room: int) -> None:
-        budget, usage = self.budget, self._usage
-        if budget is None:
-            return
+    def _check_spending(self, budget: Budget, prompt_name: str, *, room: int) -> None:
+        usage = self._usage
         _refuse(prompt_name, "max_input_tokens", budget.max_input_tokens, usage.input_tokens, room=room)
         _refuse(prompt_name, "max_output_tokens", budget.max_output_tokens, usage.output_tokens, room=room)
         _refuse(prompt_name, "max_total_tokens", budget.max_total_tokens, usage.total_tokens, room=room)
