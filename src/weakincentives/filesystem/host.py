@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from weakincentives.filesystem import search
 from weakincentives.filesystem.errors import (
@@ -215,7 +216,7 @@ class HostFilesystem:
             with _open_directory(place) as fd, closing(walk(fd, base, depth)) as found:
                 for entry, status in found:
                     if stat.S_ISREG(status.st_mode):
-                        yield entry.parts, lambda entry=entry: _load(entry)  # type: ignore[misc]
+                        yield entry.parts, partial(_load, entry)
 
     def _make_parents(self, parts: Parts, path: str) -> None:
         if parts and self.exists(join(parts)):

@@ -6,6 +6,7 @@ import io
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from weakincentives.filesystem import search
 from weakincentives.filesystem.errors import (
@@ -187,7 +188,7 @@ class InMemoryFilesystem:
             node = self._find(base, join(base))
             files = list(_files(base, node, depth)) if node is not None else []
         for parts, content in files:
-            yield parts, lambda content=content: content  # type: ignore[misc]
+            yield parts, partial(bytes, content)
 
 
 def _files(base: Parts, node: Directory | bytes, depth: int | None) -> Iterator[tuple[Parts, bytes]]:

@@ -98,25 +98,23 @@ class Choices(Node):
 class Member:
     """One field of a dataclass that data may set."""
 
-    __slots__ = ("default", "default_factory", "description", "name", "node", "required")
+    __slots__ = ("default", "description", "name", "node", "required")
 
     def __init__(self, field: Field[Any], node: Node, description: str | None) -> None:
         self.name = field.name
         self.node = node
         self.description = description
         self.default = field.default
-        self.default_factory = field.default_factory
         self.required = field.default is MISSING and field.default_factory is MISSING
 
 
 class Record(Node):
     """A dataclass. `members` is filled in after creation, so that a type may contain itself."""
 
-    __slots__ = ("annotation", "members", "plain", "type")
+    __slots__ = ("members", "plain", "type")
 
     def __init__(self, annotation: Any, cls: type) -> None:
         super().__init__(_title(annotation))
-        self.annotation = annotation
         self.type = cls
         self.members: dict[str, Member] = {}
         self.plain = True

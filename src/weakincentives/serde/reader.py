@@ -275,5 +275,8 @@ def _tag_matches(node: Node, data: Any) -> bool:
     """Whether a Literal field of a dataclass, such as `kind: Literal["circle"]`, agrees with the data."""
     if not isinstance(node, Record) or not isinstance(data, abc.Mapping):
         return False
-    tags = [member for member in node.members.values() if isinstance(member.node, Choice) and not member.node.enum]
-    return any(data.get(tag.name) in [value for value, _ in tag.node.members] for tag in tags)  # type: ignore[attr-defined]
+    return any(
+        data.get(member.name) in [value for value, _ in member.node.members]
+        for member in node.members.values()
+        if isinstance(member.node, Choice) and not member.node.enum
+    )

@@ -291,9 +291,9 @@ def _dumper_for(cls: type) -> Dump:
         return _record_dumper(cls, cls.__struct_fields__)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return _tagger(_seen(cls), _dump_items)
-    for plain in (str, int, float, bytes):
-        if issubclass(cls, plain):
-            return _tagger(_seen(cls), lambda value, plain=plain: _dump(plain(value)))  # type: ignore[misc]
+    plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
+    if plain is not None:
+        return _tagger(_seen(cls), lambda value: _dump(plain(value)))
     raise _Trail(
         f"{_name(cls)} cannot be serialised; use a dataclass, or tagged.register(cls, dump=..., load=...) to say how"
     )
