@@ -56,6 +56,14 @@ def reply(tokens: int, *calls: ToolCall, cached: int = 0, out: int = 0) -> Model
 READ_DOCS, READ_WEB = call("read_section", section_key="docs"), call("read_section", section_key="web")
 
 
+def nested() -> Prompt[None]:
+    inner = MarkdownSection[None](title="Inner", key="inner", template="word " * 100)
+    outer = MarkdownSection[None](
+        title="Outer", key="outer", template="outer", summary="outer", visibility=SUMMARY, children=[inner]
+    )
+    return Prompt(PromptTemplate(ns="tests", key="nested", sections=[outer]))
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "runs.db"
@@ -202,3 +210,16 @@ def test_what_opens_with_a_section_counts_as_its_own(path: Path) -> None:
     assert sections["parent"].full_tokens == 7 + 12 + 52
     assert (sections["parent.shut"].shown, sections["parent.shut"].opened_runs) == ("hidden", 3)
     assert sections["parent.shut"].reason == "inside 'parent', which is summarized"
+
+
+def test_opening_what_a_summary_hides_is_a_cost_of_that_summary(path: Path) -> None:
+    for _ in range(3):
+        script = [reply(1000, call("read_section", section_key="outer.inner")), reply(1100)]
+        MainLoop(recorder=record(path)).execute(
+            nested(), session=Session(), adapter=ScriptedAdapter(script, tokenizer=Words())
+        )
+    with RunStore(path) as store:
+        outer, inner = advise(store, prices=PRICES, tokenizer=Words()).prompts[0].sections
+    assert (outer.opened_runs, inner.opened_runs, outer.findings, outer.advised) == (0, 3, (), "full")
+    assert outer.cost_full == pytest.approx(outer.full_tokens * 2 * MICRO)
+    assert outer.cost_summary is not None and outer.cost_summary > 1000 * 2 * MICRO

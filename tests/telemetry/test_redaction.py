@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from tests.telemetry.agents import prompt, run
 from weakincentives.adapters.scripted import call
-from weakincentives.prompt import Tool, ToolResult
+from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolResult
 from weakincentives.runtime import Message, ModelReply, PromptRendered, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import Redactor, RunStore, read_run, record
@@ -41,6 +42,17 @@ def test_a_secret_is_replaced_wherever_it_stands(secret: str) -> None:
         (json.dumps('{"X-API-Key": "0123456789"}'), json.dumps('{"X-API-Key": "[redacted]"}')),
         ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "aws_secret_access_key = [redacted]"),
         ("?access_token=abcdef123456&x=1", "?access_token=[redacted]&x=1"),
+        ("OPENAI_API_KEY=abcdef123456", "OPENAI_API_KEY=[redacted]"),
+        ("GITHUB_TOKEN = abcdef123456", "GITHUB_TOKEN = [redacted]"),
+        ("postgresql://bob:hunter2@db:5432/x", "postgresql://bob:[redacted]@db:5432/x"),
+        ('{"db_password": "correct horse, battery"}', '{"db_password": "[redacted]"}'),
+        ('{"secret": "a\\"b", "x": "y"}', '{"secret": "[redacted]", "x": "y"}'),
+        ("{'accessToken': 'abc'}", "{'accessToken': '[redacted]'}"),
+        (json.dumps('{"Authorization": "abc def"}'), json.dumps('{"Authorization": "[redacted]"}')),
+        (
+            json.dumps(json.dumps({"password": 'a"b', "x": 1})),
+            json.dumps(json.dumps({"password": "[redacted]", "x": 1})),
+        ),
     ],
 )
 def test_what_names_a_secret_stays_and_the_secret_goes(text: str, clean: str) -> None:
@@ -48,7 +60,16 @@ def test_what_names_a_secret_stays_and_the_secret_goes(text: str, clean: str) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["The task-oriented sky-high risk", "max_tokens=4096", "Bearer of bad news", "token counts: 12345678"]
+    "text",
+    [
+        "The task-oriented sky-high risk",
+        "max_tokens=4096",
+        "Bearer of bad news",
+        "token counts: 12345678",
+        "The secret: always be kind.",
+        "http://localhost:8080/a?mail=me@example.org and git@example.org:us/it",
+        '{"properties": {"password": {"type": "string"}}, "required": ["password", "secret"]}',
+    ],
 )
 def test_ordinary_words_stay(text: str) -> None:
     assert Redactor(variables={}).text(text) == text
@@ -85,6 +106,40 @@ def test_no_secret_reaches_the_file(tmp_path: Path) -> None:
     text = everything(path) + path.read_bytes().decode("latin-1")
     assert [secret for secret in (KEY, "short1", "short2", "short3") if secret in text] == []
     assert "[redacted]" in text
+
+
+@dataclass(frozen=True)
+class Vault:
+    secret: bytes
+    api_key: list[str]
+    blob: bytes
+    picture: bytes
+
+
+def test_secrets_in_bytes_and_lists_go_too(tmp_path: Path) -> None:
+    path, session = tmp_path / "runs.db", Session()
+    with record(path):
+        session.dispatch(Vault(b"short4", ["short5"], f"key {KEY}".encode(), b"\xff\x00" * 400))
+    with RunStore(path) as store:
+        vault = store.session_events(session.session_id)[0].event
+    assert vault == Vault("[redacted]", ["[redacted]"], b"key [redacted]", b"\xff\x00" * 400)  # type: ignore[arg-type]
+
+
+def test_the_name_of_a_prompt_is_redacted_in_the_list_of_runs(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    bound = Prompt(ns="t", key="t", name=f"for {KEY}", sections=[MarkdownSection(title="A", key="a", template="a")])
+    run("Done.", bound=bound, recorder=record(path))
+    with RunStore(path) as store:
+        assert store.list_runs()[0].prompt_name == "for [redacted]"
+
+
+@pytest.mark.parametrize(
+    "text", ["\\" * 200_000, "a." * 100_000, "'" * 100_000, "a_" * 100_000, '"password": "' * 9_000]
+)
+def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
+    started = time.process_time()
+    Redactor(variables={}).text(text)
+    assert time.process_time() - started < 2
 
 
 def test_spans_still_fit_a_redacted_prompt(tmp_path: Path) -> None:

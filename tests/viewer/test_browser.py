@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from weakincentives.viewer import export_run
+from tests.viewer.hosted import record_hosted_run
+from weakincentives.viewer import Viewer, export_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-    from weakincentives.viewer import Viewer
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
@@ -44,6 +43,7 @@ def test_the_list_leads_to_a_run(viewer: Viewer, open_page: Open) -> None:
     page.get_by_role("button", name="Failed").click()
     expect(page.locator("a.run-row")).to_have_count(1)
     page.get_by_role("button", name="All").click()
+    expect(page.locator("a.run-row")).to_have_count(4)
     page.get_by_label("Filter runs").fill("sonnet")
     expect(page.locator("a.run-row")).to_have_count(1)
     page.locator("a.run-row").click()
@@ -233,6 +233,17 @@ def test_no_page_is_wider_than_the_window(viewer: Viewer, run_ids: Sequence[str]
             expect(page.locator(content).first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= width, place
             assert page.evaluate("document.documentElement.scrollHeight") <= height, place
+
+
+def test_what_a_hosted_tool_gave_stands_beside_the_reply(open_page: Open, tmp_path: Path) -> None:
+    run_id = record_hosted_run(tmp_path / "runs.db")
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(f"{viewer.url}#/run/{run_id}")
+        used = page.locator(".call")
+        expect(used).to_contain_text("<b>Beware.</b>")
+        expect(used.locator(".pill")).to_have_text("hosted")
+        used.get_by_role("button", name="future").click()
+        expect(page.locator(".node.selected .label")).to_have_text("Future")
 
 
 def test_an_exported_run_opens_from_disk(runs: Path, run_ids: Sequence[str], open_page: Open, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.viewer_runs import RESOLUTION, Alert, on_call_template
+from tests.viewer.hosted import record_hosted_run
 from weakincentives import MainLoop, Prompt, Session
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
@@ -117,6 +118,17 @@ def test_a_rollback_is_told_with_its_call(documents: Documents, run_ids: tuple[s
     (call,) = documents.turn(run_ids[0], 5)["calls"]
     assert (call["name"], call["result"]["success"], call["rolled_back"]) == ("roll_back", False, True)
     assert call["read"].startswith("Refused: 2026.11.15-1")
+
+
+def test_what_a_hosted_tool_gave_is_told_with_the_last_turn(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record_hosted_run(path)
+    with RunStore(path) as store:
+        documents, run_id = Documents(store), store.list_runs()[0].run_id
+        (used,) = documents.turn(run_id, 1)["hosted"]
+        line = documents.events(run_id, kinds=["HostedToolInvoked"])["events"][0]
+    assert (used["name"], used["kind"], used["output"]) == ("delphi", "oracle", {"sayings": ["<b>Beware.</b>"]})
+    assert (line["kind"], line["summary"]) == ("HostedToolInvoked", "delphi · oracle")
 
 
 def test_search_finds_short_and_long_texts_and_says_where(documents: Documents, run_ids: tuple[str, ...]) -> None:

@@ -172,6 +172,10 @@ def show_turn(turn: Turn, *, as_json: bool) -> int:
         said("=== reply", turn.reply.text, turn.reply.tool_calls)
     for invoked in turn.tool_calls:
         said(f"=== {invoked.name} {'worked' if invoked.success else 'failed'}", invoked.result.message)
+    for recorded in turn.events:
+        if recorded.kind == "HostedToolInvoked":
+            used = plain(recorded.event)
+            said(f"=== {used['name']} was run by the provider", json.dumps(used["output"], indent=2))
     return 0
 
 

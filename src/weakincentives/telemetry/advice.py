@@ -9,7 +9,8 @@ Per run and section, with the prices of the run's model and cache rates measured
               + what the other turns cost        they only opened it, or a restart for it threw them away
               + lost * (input - cached)          tokens that could not be read from the cache, since its tools came
 
-A cost shared by several sections is divided among them. FULL is advised where its mean over the runs is the smaller.
+What a summarized section hides belongs to it: to open something inside it is what its summary costs. A cost shared by
+several sections is divided among them. FULL is advised where its mean over the runs is the smaller.
 """
 
 from __future__ import annotations
@@ -173,23 +174,30 @@ class _Market:
 
     def full(self, tokens: int, key: str, run: RunFacts) -> float:
         """What so many tokens cost that are there from the start, in the turns that would have been left."""
-        left = [turn for turn in run.turns if key not in turn.opens]
+        within = _within(key, run)
+        left = [turn for turn in run.turns if within.isdisjoint(turn.opens)]
         return sum(tokens * self.of(turn, first=turn.first or turn is left[0])[1] for turn in left)
 
     def summary(self, key: str, run: RunFacts) -> float:
         """What the section has cost in a run that began with its summary."""
-        cost, before = 0.0, 0
+        cost, before, within = 0.0, 0, _within(key, run)
         for turn in run.turns:
             fresh, base, miss = self.of(turn, first=turn.first)
-            tokens = turn.tokens.get(key, 0)
-            if key in turn.opens:
-                cost += self.price(turn) / len(turn.opens)
+            tokens = sum(turn.tokens.get(name, 0) for name in within)
+            if asked := within.intersection(turn.opens):
+                cost += self.price(turn) * len(asked) / len(turn.opens)
             else:
                 cost += tokens * base + (0 if turn.first else max(0, tokens - before) * (fresh - base))
-            if key in turn.lost_for:
-                cost += run.lost(turn) * miss / len(turn.lost_for)
+            if blamed := within.intersection(turn.lost_for):
+                cost += run.lost(turn) * miss * len(blamed) / len(turn.lost_for)
             before = tokens
         return cost
+
+
+def _within(key: str, run: RunFacts) -> set[str]:
+    """The section, and the sections inside it that it hid when the run began: they would open with it."""
+    hidden = (name for name, state in run.sections.items() if state.visibility is None)
+    return {key, *(name for name in hidden if name.startswith(f"{key}."))}
 
 
 def _share(pairs: Iterable[tuple[int, int]]) -> float:
@@ -226,7 +234,7 @@ def _section(key: str, runs: Sequence[RunFacts], market: _Market) -> SectionAdvi
         cost_full = _mean([market.full(full_tokens, key, run) for run in runs])
     findings = []
     if shown == "summary":
-        if not opened:
+        if not any(_within(key, run) & {name for _, name in run.openings} for run in runs):
             findings.append(NEVER_OPENED)
         elif len(opened) == len(runs):
             findings.append(ALWAYS_OPENED)

@@ -126,32 +126,57 @@ class Packer:
         tag = data.get("$")
         if tag == "str":
             return self._surrogates(data)
+        if tag in _BYTES:
+            return self._bytes(data)
         if tag in _MAPPINGS:
             return {"$": tag, "v": [self._pair(pair) for pair in data["v"]]}
         if tag is not None:
             return {"$": tag, "v": self._pair(data["v"]) if tag == "tuple" else self._walk(data["v"])}
         return {
-            self.redactor.text(key): self._secret(item)
-            if isinstance(item, str) and is_secret_name(key)
-            else self._walk(item)
+            self.redactor.text(key): self._secret(item) if is_secret_name(key) else self._walk(item)
             for key, item in data.items()
         }
 
     def _pair(self, items: list[Any]) -> list[Any]:
         """A name and its value, as in a mapping or in headers."""
-        if len(items) == 2 and is_secret_name(items[0]) and isinstance(items[1], str):
+        if len(items) == 2 and is_secret_name(items[0]):
             return [items[0], self._secret(items[1])]
         return [self._walk(item) for item in items]
 
-    def _secret(self, text: str) -> str:
-        return REDACTED if text and self.redactor.patterns else text
+    def _secret(self, data: Any) -> Any:
+        """What stands under a secret's name: its texts and bytes go, whatever they look like."""
+        if not self.redactor.patterns:
+            return self._walk(data)
+        if isinstance(data, str):
+            return data and REDACTED
+        if isinstance(data, list):
+            return [self._secret(item) for item in data]
+        if isinstance(data, dict) and data.get("$") in _TEXTS:
+            return REDACTED
+        if isinstance(data, dict) and data.get("$") in _ITEMS:
+            return {"$": data["$"], "v": self._secret(data["v"])}
+        return self._walk(data)
 
     def _surrogates(self, data: Any) -> Any:
         text = b64decode(data["v"]).decode("utf-8", "surrogatepass")
         clean = self.redactor.text(text)
         if clean == text:
-            return {"$": "str", "v": self._keep(data["v"]) if len(data["v"]) >= LONG else data["v"]}
-        return {"$": "str", "v": b64encode(clean.encode("utf-8", "surrogatepass")).decode()}
+            return {"$": "str", "v": self._keep_encoded(data["v"])}
+        return {"$": "str", "v": self._keep_encoded(b64encode(clean.encode("utf-8", "surrogatepass")).decode())}
+
+    def _bytes(self, data: Any) -> Any:
+        text = b64decode(data["v"]).decode("latin-1")
+        clean = self.redactor.text(text)
+        kept = data["v"] if clean == text else b64encode(clean.encode("latin-1", "replace")).decode()
+        return {"$": data["$"], "v": self._keep_encoded(kept)}
+
+    def _keep_encoded(self, text: str) -> Any:
+        """Base64 of what is redacted already, in which a pattern would only match by chance."""
+        if len(text) < LONG:
+            return text
+        key = _hash(text)
+        self.texts[key] = text
+        return {"$": "text", "v": key}
 
 
 def references(data: Any, tags: frozenset[str]) -> Iterator[str]:
@@ -237,4 +262,7 @@ def storable(text: str) -> str:
 
 
 _MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
+_ITEMS = frozenset({"tuple", "set", "frozenset"})
+_BYTES = frozenset({"bytes", "bytearray"})
+_TEXTS = _BYTES | {"str"}
 _UNKNOWN = f"{UnknownType.__module__}:{UnknownType.__qualname__}"

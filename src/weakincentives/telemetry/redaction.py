@@ -9,6 +9,12 @@ from typing import Any
 
 REDACTED = "[redacted]"
 
+# What a secret is called; in prose a word such as "secret" alone says nothing.
+_NAMES = (
+    r"(?:api[-_]?(?:key|token)|password|passwd|passphrase|client[-_]?secret|secret[-_]?(?:access[-_]?)?key|access[-_]?key"
+    r"|private[-_]?key|(?:access|refresh|auth|bearer|id|session|security)[-_]?token)"
+)
+_FIELDS = rf"(?:(?:proxy-)?authorization|(?:set-)?cookie|(?:[a-z0-9]{{1,32}}[-_]){{0,6}}(?:{_NAMES}|secret))"
 # Where a pattern has the group `keep`, that part of the match stays.
 DEFAULT_PATTERNS = (
     r"\bsk-[A-Za-z0-9_-]{16,}",
@@ -21,13 +27,14 @@ DEFAULT_PATTERNS = (
     r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}",
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     r"(?P<keep>\b[Bb](?:earer|asic)\s+)[A-Za-z0-9._~+/=-]{8,}",
-    r"(?P<keep>(?i:\b(?:x-)?api[-_]?key|\baws_secret_access_key|\bclient_secret|\b(?:access|refresh|auth)_token"
-    r"|\bpassword|\bpasswd)\\*[\"']?\s*[:=]\s*\\*[\"']?)[^\s\"'\\,;&}]{6,}",
+    r"(?P<keep>\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@\"']{0,99}:)[^\s/?#@\"']+(?=@)",
+    # JSON, also as text in JSON: all of the value, up to the quote that ends it.
+    rf"(?P<keep>(?P<name>\\{{0,7}}[\"'])(?i:{_FIELDS})(?P=name)\s*:\s*(?P<value>\\{{0,7}}[\"']))"
+    r"(?:(?!(?P=value))(?:\\+[^\\]|[^\\]))+",
+    rf"(?P<keep>(?<![A-Za-z0-9])(?i:{_NAMES}|(?<=[-_])secret)\\*[\"']?\s*[:=]\s*\\*[\"']?)[^\s\"'\\,;&}}]{{6,}}",
+    r"(?P<keep>\b[A-Z0-9_]+_TOKEN\s*=\s*[\"']?)[^\s\"']{6,}",
 )
-SECRET_NAMES = re.compile(
-    r"(?i)^(?:(?:proxy-)?authorization|(?:[a-z0-9]+[-_])*(?:api[-_]?key|password|passwd|secret"
-    r"|(?:secret[-_])?access[-_]key|client[-_]secret|private[-_]key|(?:access|refresh|auth)[-_]token))$"
-)
+SECRET_NAMES = re.compile(rf"(?i)^{_FIELDS}$")
 SECRET_VARIABLES = re.compile(r"(?:_|^)(?:API_?KEY|TOKEN|SECRET|PASSWORD|ACCESS_KEY)$")
 SHORTEST_VALUE = 12
 

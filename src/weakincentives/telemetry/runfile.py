@@ -143,8 +143,9 @@ class RunFile:
         values = {"events": tally.events, "turns": tally.turns, "updated": tally.updated, **tally.columns}
         if values.get("status") == "running":
             values["recorder_id"] = self.recorder_id
-        if "error" in values:
-            values["error"] = storable(self._clean(values["error"]))
+        for name in ("error", "prompt", "prompt_name"):
+            if name in values:
+                values[name] = storable(self._clean(values[name]))
         assignments = [f"{name} = :{name}" for name in values]
         assignments += [f"{name} = coalesce({name}, 0) + :{name}" for name in tally.sums]
         self._connection.execute(

@@ -89,6 +89,11 @@ class Documents:
             "calls": [
                 _call(recorded, turn.events) for recorded in turn.events if isinstance(recorded.event, ToolInvoked)
             ],
+            "hosted": [
+                {"seq": recorded.seq, **plain(recorded.event)}
+                for recorded in turn.events
+                if recorded.kind == "HostedToolInvoked"
+            ],
             "ended": [
                 {"kind": recorded.kind, **plain(recorded.event)}
                 for recorded in turn.events
@@ -256,7 +261,18 @@ def _describe(event: Any) -> str:
     if not isinstance(event, dict):
         return str(event)[:SUMMARY_LENGTH]
     parts = []
-    for name in ("role", "name", "section_key", "path", "visibility", "tool_names", "route", "stop_reason", "error"):
+    for name in (
+        "role",
+        "name",
+        "kind",
+        "section_key",
+        "path",
+        "visibility",
+        "tool_names",
+        "route",
+        "stop_reason",
+        "error",
+    ):
         value = event.get(name)
         if value:
             parts.append(".".join(value) if name == "path" else ", ".join(value) if isinstance(value, list) else value)

@@ -6,7 +6,7 @@ import { Json, Text, isJson, visible } from "wink/text.js";
 import { Icon, Loading, Some, html } from "wink/view.js";
 
 export function Outcome({ whole, turn, selected, onSelect }) {
-  const { reply, calls, ended, called } = turn;
+  const { reply, calls, hosted, ended, called } = turn;
   const { usage } = called;
   return html`<section class="outcome panel" aria-label="Reply and tools">
     <div class="panel-head">
@@ -22,6 +22,7 @@ export function Outcome({ whole, turn, selected, onSelect }) {
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
       <${Some} key=${turn.n} of=${calls} first=${40} each=${(call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`} />
       ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} /></article>`)}
+      ${hosted.map((used) => html`<${Hosted} key=${used.seq} used=${used} section=${turn.tools.find((tool) => tool.name === used.name)?.section} selected=${selected} onSelect=${onSelect} />`)}
       ${ended.map((event) => html`<${Ended} event=${event} said=${reply?.text} />`)}
     </div>
   </section>`;
@@ -51,6 +52,22 @@ function Call({ call, selected, onSelect }) {
     <div class="code">${read ? html`<${Text} value=${read} first=${2000} />` : html`<span class="quiet">nothing</span>`}</div>
     ${value != null && !call.disclosure && html`<details><summary>Value</summary><${Json} value=${value} /></details>`}
     ${call.compensation && html`<h4>Compensation</h4><div class="code"><${Text} value=${call.compensation} /></div>`}
+  </article>`;
+}
+
+// The provider ran it: what it gave over all turns is known when the run ends.
+function Hosted({ used, section, selected, onSelect }) {
+  return html`<article class=${classes("call", section && section === selected && "selected")}>
+    <header>
+      <${Icon} name="tool" />
+      <code>${visible(used.name)}</code>
+      ${section && html`<button class="section-link" onClick=${() => onSelect(section)}>${visible(section)}</button>`}
+      ${used.kind !== used.name && html`<span class="quiet">${visible(used.kind)}</span>`}
+      <span class="spacer"></span>
+      <span class="pill" title="The provider ran this tool, not the agent">hosted</span>
+    </header>
+    <h4>What it gave in this run</h4>
+    <${Json} value=${used.output} />
   </article>`;
 }
 
