@@ -13,10 +13,12 @@ import ssl
 import time
 import weakref
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 from weakincentives.adapters.network.endpoint import Endpoint
 from weakincentives.adapters.network.http1 import Incoming
-from weakincentives.adapters.network.pool import IDLE_SECONDS, MAX_IDLE, RECEIVE, readable, translated
+from weakincentives.adapters.network.pool import IDLE_SECONDS, MAX_IDLE, RECEIVE, readable, translated, within
 from weakincentives.adapters.network.response import Failure, Response
 from weakincentives.adapters.network.sse import EventReader
 from weakincentives.adapters.network.wire import Outgoing
@@ -86,7 +88,7 @@ class AsyncPool:
     async def _connect(self, ends: float | None) -> _Connection:
         endpoint = self.endpoint
         try:
-            async with asyncio.timeout(_within(ends, endpoint.connect_timeout)):
+            async with asyncio.timeout(within(ends, endpoint.connect_timeout)):
                 sock = await _connected(endpoint.host, endpoint.port)
                 connection = _Connection(sock, endpoint)
                 try:
@@ -171,7 +173,7 @@ class _Connection:
 
     async def exchange(self, data: bytes, incoming: Incoming) -> None:
         """Send, and read until the head of the answer is there."""
-        async with asyncio.timeout(_within(self.ends, self._endpoint.read_timeout)):
+        async with asyncio.timeout(within(self.ends, self._endpoint.read_timeout)):
             if self._tls is None:
                 await asyncio.get_running_loop().sock_sendall(self.sock, data)
             else:
@@ -182,7 +184,7 @@ class _Connection:
 
     async def receive(self, incoming: Incoming) -> None:
         """Read once more."""
-        async with asyncio.timeout(_within(self.ends, self._endpoint.read_timeout)):
+        async with asyncio.timeout(within(self.ends, self._endpoint.read_timeout)):
             incoming.feed(await self._received())
 
     def discard(self) -> None:
@@ -212,15 +214,6 @@ class _Connection:
             await asyncio.get_running_loop().sock_sendall(self.sock, self._to_wire.read())
 
 
-def _within(ends: float | None, step: float | None) -> float | None:
-    if ends is None:
-        return step
-    left = ends - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("timed out")
-    return left if step is None else min(step, left)
-
-
 async def _connected(host: str, port: int) -> socket.socket:
     loop = asyncio.get_running_loop()
     failure: OSError = OSError(f"no address for {host}")
@@ -240,12 +233,10 @@ async def _connected(host: str, port: int) -> socket.socket:
     raise failure
 
 
-async def _addresses(
-    host: str, port: int
-) -> list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]:
+async def _addresses(host: str, port: int) -> Sequence[tuple[int, int, int, str, tuple[Any, ...]]]:
     with contextlib.suppress(OSError):
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)  # type: ignore[return-value]
-    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)  # type: ignore[return-value]
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 def _close_all(idle: deque[tuple[_Connection, float]]) -> None:

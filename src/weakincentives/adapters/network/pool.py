@@ -159,18 +159,10 @@ class _Limit:
         self._ends = None if timeout is None else time.monotonic() + timeout
 
     def left(self) -> float | None:
-        return self._within(self._endpoint.read_timeout)
+        return within(self._ends, self._endpoint.read_timeout)
 
     def to_connect(self) -> float | None:
-        return self._within(self._endpoint.connect_timeout)
-
-    def _within(self, step: float | None) -> float | None:
-        if self._ends is None:
-            return step
-        left = self._ends - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        return left if step is None else min(step, left)
+        return within(self._ends, self._endpoint.connect_timeout)
 
 
 class _Connection:
@@ -187,6 +179,16 @@ class _Connection:
     def discard(self) -> None:
         with contextlib.suppress(OSError):
             self.sock.close()
+
+
+def within(ends: float | None, step: float | None) -> float | None:
+    """How long a step may take that has a limit of its own, when all must be over at `ends`."""
+    if ends is None:
+        return step
+    left = ends - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left if step is None else min(step, left)
 
 
 def readable(sock: socket.socket) -> bool:

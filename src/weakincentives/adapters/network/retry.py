@@ -45,11 +45,10 @@ class Retries:
 
 @dataclass(slots=True)
 class Send:
-    """Send this and read the whole answer, or only open it."""
+    """Send this; an exchange that asks wants the whole answer, one that listens wants it open."""
 
     outgoing: Outgoing
     timeout: float | None
-    stream: bool = False
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class Exchange:
         outgoing = self._wire.outgoing(self._request, stream=True)
         heard = False
         while True:
-            answer = yield Send(outgoing, self._left(), stream=True)
+            answer = yield Send(outgoing, self._left())
             failure = self._failed(answer)
             events = self._wire.events()
             while failure is None:
@@ -114,10 +113,9 @@ class Exchange:
                 if isinstance(batch, Failure):
                     failure = batch
                     break
-                if batch is None:
+                if not isinstance(batch, list):
                     failure = Failure("the stream ended before the answer was complete", phase="response")
                     break
-                assert isinstance(batch, list)
                 for event in batch:
                     try:
                         pieces = events.feed(event)
@@ -135,11 +133,10 @@ class Exchange:
                         yield piece
             yield Sleep(self._pause(failure, heard=heard))
 
-    def _drain(self) -> Listening:
+    def _drain(self) -> Generator[Read, Answer, None]:
         # Read to the end, so that the connection can be used again; one that stays open is dropped instead.
         while isinstance((yield Read(DRAIN_SECONDS)), list):
             pass
-        return ModelReply()
 
     def _finished(self, reply: ModelReply) -> ModelReply:
         return replace(reply, retries=self._failures) if self._failures else reply
