@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from weakincentives.adapters.local.composing import AnswerText
-from weakincentives.adapters.local.constraint import reply_schema
+from weakincentives.adapters.local.constraint import TIGHT, arguments_schema, closed, reply_schema
 from weakincentives.prompt import ReadSectionParams, Tool, ToolResult
 from weakincentives.prompt.output import structured_output
 
@@ -55,6 +55,11 @@ def test_calls_and_answers_of_the_right_form_are_allowed(reply: Any) -> None:
 def test_everything_else_is_not(reply: Any) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(reply, SCHEMA)
+
+
+def test_what_a_type_leaves_open_is_bounded() -> None:
+    ends = closed(arguments_schema(tool("draw", Line), ()), TIGHT)["properties"]["ends"]
+    assert ends["maxItems"] == 2
 
 
 def test_the_text_of_an_answer_is_told_while_its_json_is_written() -> None:

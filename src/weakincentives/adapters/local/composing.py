@@ -10,7 +10,7 @@ import json
 
 from weakincentives.adapters.local.chat import chat, with_hint
 from weakincentives.adapters.local.constraint import reply_schema
-from weakincentives.adapters.local.decoding import Hear, Watch, write
+from weakincentives.adapters.local.decoding import Hear, Watch, write, write_json
 from weakincentives.adapters.local.engine import Engine
 from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
 from weakincentives.adapters.local.ranking import SHOWN, ranked
@@ -45,13 +45,14 @@ class Composer:
             ranking = ranked(outlook, self._relevance)
             items = (ranking.item(),) if ranking.places and not outlook.opened else ()
             messages = with_hint(messages, outlook, ranking.choices[:SHOWN])
-        answer = AnswerText(heard) if request.output is None else None
-        written = write(
+        answer = AnswerText(heard)
+        written = write_json(
             self._engine,
             messages,
             watch,
-            schema=reply_schema(tools, keys, request.output),
-            heard=None if answer is None else answer.feed,
+            reply_schema(tools, keys, request.output),
+            heard=answer.feed if request.output is None else None,
+            told=answer.told,
             max_tokens=self._max_tokens,
         )
         if not written.whole:
@@ -70,7 +71,11 @@ class AnswerText:
     def __init__(self, heard: Hear) -> None:
         self._heard = heard
         self._raw = ""
-        self._told = 0
+        self._length = 0
+
+    def told(self) -> bool:
+        """Whether anything was handed on."""
+        return self._length > 0
 
     def feed(self, piece: str) -> None:
         self._raw += piece
@@ -79,9 +84,9 @@ class AnswerText:
         body = self._raw[len(_LEAD) :]
         end = _closing_quote(body)
         text = _readable(body[:end])
-        if len(text) > self._told:
-            self._heard(text[self._told :])
-            self._told = len(text)
+        if len(text) > self._length:
+            self._heard(text[self._length :])
+            self._length = len(text)
 
 
 def _closing_quote(body: str) -> int | None:

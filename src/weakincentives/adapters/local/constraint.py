@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.prompt import StructuredOutputConfig, Tool
 
-MAX_TEXT = 300
 MAX_ANSWER = 1500
-MAX_ITEMS = 6
 MAX_NUMBER = 1_000_000_000
 # As in the JSON that models have read; other spacing leads small ones astray.
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long texts and lists may be where their type does not say."""
+
+    text: int
+    items: int
+
+
+LOOSE = Bounds(300, 6)
+TIGHT = Bounds(40, 2)
 
 
 def reply_schema(
@@ -27,7 +38,7 @@ def reply_schema(
     ]
     answer = {"type": "string", "minLength": 1, "maxLength": MAX_ANSWER} if output is None else output.schema
     forms.append(_object(answer=_adopt(answer, "answer", definitions)))
-    return closed({"anyOf": forms, "$defs": definitions} if len(forms) > 1 else {**forms[0], "$defs": definitions})
+    return {"anyOf": forms, "$defs": definitions} if len(forms) > 1 else {**forms[0], "$defs": definitions}
 
 
 def arguments_schema(tool: Tool[Any, Any], keys: Sequence[str]) -> dict[str, Any]:
@@ -41,32 +52,32 @@ def arguments_schema(tool: Tool[Any, Any], keys: Sequence[str]) -> dict[str, Any
     return schema
 
 
-def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+def closed(schema: Mapping[str, Any], bounds: Bounds = LOOSE) -> dict[str, Any]:
     """The schema with every text, list and number bounded, so that decoding ends; white space is fixed."""
-    bounded = _bounded(schema)
+    bounded = _bounded(schema, bounds)
     assert isinstance(bounded, dict)
     return {**bounded, "x-guidance": _SPACING}
 
 
-def _bounded(node: Any) -> Any:
+def _bounded(node: Any, bounds: Bounds) -> Any:
     if isinstance(node, list):
-        return [_bounded(item) for item in node]
+        return [_bounded(item, bounds) for item in node]
     if not isinstance(node, Mapping):
         return node
     result = {
-        key: {name: _bounded(value) for name, value in member.items()}
+        key: {name: _bounded(value, bounds) for name, value in member.items()}
         if key in ("properties", "$defs")
         else member
         if key in ("enum", "const", "default", "required")
-        else _bounded(member)
+        else _bounded(member, bounds)
         for key, member in node.items()
         if key not in ("title", "description", "default", "examples")
     }
     kind = node.get("type")
     if kind == "string" and not {"enum", "const", "pattern", "format"} & node.keys():
-        result.setdefault("maxLength", MAX_TEXT)
+        result.setdefault("maxLength", bounds.text)
     elif kind == "array" and "prefixItems" not in node:
-        result.setdefault("maxItems", max(MAX_ITEMS, node.get("minItems", 0)))
+        result.setdefault("maxItems", max(bounds.items, node.get("minItems", 0)))
     elif kind == "integer":
         _bound_number(result, node, 1)
     elif kind == "number":

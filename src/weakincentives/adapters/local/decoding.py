@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weakincentives.adapters.local.constraint import TIGHT, closed
 from weakincentives.adapters.local.engine import Engine, EngineError
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
@@ -97,6 +98,24 @@ def write(
     except EngineError as error:
         raise refusal(error, engine, watch.prompt_name) from error
     return Written("".join(parts), usage, finish != "length")
+
+
+def write_json(
+    engine: Engine,
+    messages: Sequence[ChatMessage],
+    watch: Watch,
+    schema: Mapping[str, Any],
+    *,
+    heard: Hear | None = None,
+    told: Callable[[], bool] = lambda: False,
+    max_tokens: int,
+) -> Written:
+    """Decode JSON that fits a schema; what does not end is written again within tight bounds, unless it was told."""
+    first = write(engine, messages, watch, schema=closed(schema), heard=heard, max_tokens=max_tokens)
+    if first.whole or told():
+        return first
+    second = write(engine, messages, watch, schema=closed(schema, TIGHT), max_tokens=max_tokens)
+    return replace(second, usage=first.usage + second.usage)
 
 
 def refusal(error: EngineError, engine: Engine, prompt_name: str) -> PromptEvaluationError:

@@ -15,8 +15,7 @@ from typing import Any
 
 from weakincentives.adapters.local.arguments import Grounding, ground
 from weakincentives.adapters.local.chat import chat
-from weakincentives.adapters.local.constraint import closed
-from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write
+from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
 from weakincentives.adapters.local.engine import Engine
 from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
 from weakincentives.adapters.local.ranking import ranked
@@ -134,7 +133,7 @@ class Quoter:
         known = {name: {"enum": [value]} for name, value in grounding.given.items()}
         schema = {**tool.schema, "properties": {**tool.schema["properties"], **known}}
         task = f"{outlook.question}\n\nWrite the JSON arguments of the tool {tool.name}: {tool.description}"
-        written = write(self._engine, [_user(task)], watch, schema=closed(schema), max_tokens=self._max_tokens)
+        written = write_json(self._engine, [_user(task)], watch, schema, max_tokens=self._max_tokens)
         return json.loads(written.text) if written.whole else None
 
     def _structured(
@@ -144,8 +143,7 @@ class Quoter:
         assert request.output is not None
         evidence = "\n".join([*outlook.results, *(sentence.text for sentence in found[:EVIDENCE])])
         messages = [_user(f"{evidence}\n\n{outlook.question}\n\nAnswer as JSON.")] if evidence else chat(request)
-        schema = closed(request.output.schema)
-        written = write(self._engine, messages, watch, schema=schema, max_tokens=self._max_tokens)
+        written = write_json(self._engine, messages, watch, request.output.schema, max_tokens=self._max_tokens)
         return _said(written.text, written, sent)
 
     def _quoted(self, results: Sequence[str], found: Sequence[Sentence], heard: Hear) -> str:
