@@ -81,5 +81,5 @@ def parsed(codec: HostedToolCodec[Any, Any], tool: HostedTool[Any], provider: st
 _WIRES: dict[str, Any] = {
     "openai": ResponsesWire("gpt-5.6", route="append", codecs={}, parameters={}),
     "anthropic": MessagesWire("claude-opus-5", route="append", codecs={}, parameters={}, max_tokens=100),
-    "litellm": ChatWire("openai/scripted", codecs={}, parameters={}, opening=False),
+    "litellm": ChatWire("openai/scripted", codecs={}, opening=False),
 }

@@ -21,7 +21,7 @@ DONE = Message("tool", "found it", call_id="c1", name="first")
 
 
 def wire(opening: bool = True) -> ChatWire:
-    return ChatWire("some/model", codecs={}, parameters={"temperature": 0}, opening=opening)
+    return ChatWire("some/model", codecs={}, opening=opening)
 
 
 def body(wire: ChatWire, request: ModelRequest, **options: Any) -> dict[str, Any]:
@@ -31,7 +31,6 @@ def body(wire: ChatWire, request: ModelRequest, **options: Any) -> dict[str, Any
 def test_a_request_is_a_chat_with_strict_tools() -> None:
     assert body(wire(opening=False), ask([SYSTEM], tools=(FIRST,))) == {
         "model": "some/model",
-        "temperature": 0,
         "tools": [
             {
                 "type": "function",

@@ -73,7 +73,7 @@ class LiteLLMAdapter(ProviderAdapter):
         module = litellm()
         if self._opening is None:
             self._opening = self._needs_user_turn(module)
-        wire = ChatWire(self.model, codecs=self.hosted_tool_codecs, parameters={}, opening=self._opening)
+        wire = ChatWire(self.model, codecs=self.hosted_tool_codecs, opening=self._opening)
         return NetworkChannel(
             wire,
             LiteLLMLine(self._client or module, self._parameters),

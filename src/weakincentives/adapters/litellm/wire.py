@@ -37,12 +37,10 @@ class ChatWire(Wire):
         model: str,
         *,
         codecs: Mapping[str, HostedToolCodec[Any, Any]],
-        parameters: Mapping[str, Any],
         opening: bool,
     ) -> None:
         super().__init__(codecs)
         self._model = model
-        self._parameters = parameters
         self._opening = opening
         self._opened = not opening
         self._start = b""
@@ -67,7 +65,7 @@ class ChatWire(Wire):
     def _begin(self, request: ModelRequest) -> bytes:
         known = (len(request.tools), len(request.hosted_tools), request.output)
         if self._start_of != known:
-            head: dict[str, Any] = {"model": self._model, **self._parameters}
+            head: dict[str, Any] = {"model": self._model}
             tools = encoded_tools(request.tools, SLOT, describe)
             for hosted in request.hosted_tools:
                 declared = self._codec(hosted, request).serialize(hosted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from weakincentives.adapters.network.line import Line
@@ -10,7 +9,7 @@ from weakincentives.adapters.network.redact import Redactor
 from weakincentives.adapters.network.response import AsyncStream, Failure, Response, Stream
 from weakincentives.adapters.network.retry import Answer, Exchange, Read, Retries, Sleep
 from weakincentives.adapters.network.wire import Wire
-from weakincentives.clock import SYSTEM_CLOCK, Clock
+from weakincentives.clock import Clock
 from weakincentives.runtime.messages import ModelReply, ModelRequest
 
 
@@ -22,15 +21,15 @@ class NetworkChannel:
         wire: Wire,
         line: Line,
         *,
-        retries: Retries | None = None,
-        redact: Redactor | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        sleep_async: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        retries: Retries,
+        redact: Redactor,
+        clock: Clock,
+        sleep_async: Callable[[float], Awaitable[object]],
     ) -> None:
         self._wire = wire
         self._line = line
-        self._retries = retries or Retries()
-        self._redact = redact or Redactor()
+        self._retries = retries
+        self._redact = redact
         self._clock = clock
         self._sleep_async = sleep_async
 

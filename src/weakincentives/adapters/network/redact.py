@@ -12,7 +12,7 @@ SHORTEST = 6
 class Redactor:
     """Replaces known secrets in what an error shows. Which they are is asked only when an error is made."""
 
-    def __init__(self, secrets: Callable[[], Iterable[str | None]] = tuple) -> None:
+    def __init__(self, secrets: Callable[[], Iterable[str | None]]) -> None:
         self._secrets = secrets
 
     def text(self, text: str) -> str:
