@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from weakincentives.filesystem.errors import FilesystemError
 from weakincentives.filesystem.paths import Parts, join
 from weakincentives.filesystem.pattern import compile_filter, compile_glob, compile_regex
 from weakincentives.filesystem.protocol import Match
-from weakincentives.filesystem.text import check_limit, grep_lines
+from weakincentives.filesystem.text import grep_lines
 
 Walk = Callable[[Parts, int | None], Iterator[tuple[Parts, Callable[[], bytes]]]]
 """Called with a directory and how many levels to go down; gives each file's path and a way to load it."""
@@ -28,7 +29,8 @@ def glob(walk: Walk, pattern: str, base: Parts) -> tuple[str, ...]:
 def grep(walk: Walk, pattern: str, base: Parts, *, only: str | None, limit: int | None) -> tuple[Match, ...]:
     expression = compile_regex(pattern)
     wanted = compile_filter(only) if only is not None else None
-    check_limit(limit, join(base))
+    if limit is not None and limit < 1:
+        raise FilesystemError(f"Searching {join(base)!r}: limit is 1 or more, not {limit}", path=join(base))
     skip = len(base)
     found = (
         match

@@ -60,8 +60,3 @@ def grep_lines(data: bytes, path: str, expression: re.Pattern[str]) -> Iterator[
 
 def is_binary(data: bytes) -> bool:
     return b"\0" in data[:SNIFF]
-
-
-def check_limit(limit: int | None, path: str) -> None:
-    if limit is not None and limit < 1:
-        raise FilesystemError(f"Searching {path!r}: limit is 1 or more, not {limit}", path=path)
