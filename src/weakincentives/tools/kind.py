@@ -19,6 +19,14 @@ def check_flag(value: object, where: str) -> None:
         raise PromptValidationError(f"{where} is {value!r}; give True or False.")
 
 
+def check_positive(value: int | None, where: str) -> None:
+    """Raise unless the value is a whole number of at least one, or left out."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PromptValidationError(f"{where} is {value!r}; give a whole number of at least 1, or None.")
+
+
 def texts(values: Iterable[str], where: str) -> tuple[str, ...]:
     """The values as a tuple, each of them a text that is not empty."""
     if isinstance(values, str):

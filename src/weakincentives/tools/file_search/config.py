@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedToolConfig
 from weakincentives.tools.file_search.filter import AllOf, AnyOf, Comparison, FileFilter
-from weakincentives.tools.kind import check_kind, texts
-from weakincentives.tools.number import check_positive
+from weakincentives.tools.kind import check_kind, check_positive, texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from weakincentives.prompt import HostedToolConfig
 from weakincentives.tools.domain import DomainFilter
-from weakincentives.tools.kind import check_flag, check_kind
-from weakincentives.tools.number import check_positive
+from weakincentives.tools.kind import check_flag, check_kind, check_positive
 
 
 @dataclass(frozen=True, slots=True)
