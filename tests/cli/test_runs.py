@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.conftest import Wink
 from tests.telemetry.agents import FAIL, prompt, run
+from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters.scripted import call
 from weakincentives.runtime import ModelReply
 from weakincentives.telemetry import RunStore, record
@@ -57,6 +58,24 @@ def test_one_turn_is_shown_as_the_model_had_it(wink: Wink, runs: list[str]) -> N
         ("guide", "summary", True),
         ("sums", "full", True),
     ]
+
+
+def test_what_a_hosted_tool_gave_is_shown_with_its_turn(wink: Wink) -> None:
+    record_hosted_run(wink.folder / "runs.db")
+    text = wink("runs", "show", "runs.db", "--turn", "1").stdout
+    assert "=== delphi was run by the provider\n{" in text and '"<b>Beware.</b>"' in text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_texts_that_cannot_be_encoded_are_shown_with_escapes(wink: Wink, encoding: str) -> None:
+    said = "half a pair: \ud83d, and caf\u00e9"
+    run(ModelReply(text=said, model="\x1b[31mred"), recorder=record(wink.folder / "runs.db"))
+    show = ("python", "-m", "weakincentives.cli", "runs", "show", "runs.db")
+    done = wink.process(*show, "--turn", "1", "--json", PYTHONIOENCODING=encoding)
+    assert json.loads(done.stdout)["reply"]["text"] == said
+    done = wink.process(*show, "--turn", "1", PYTHONIOENCODING=encoding)
+    assert (done.returncode, "half a pair: \\ud83d, and caf" in done.stdout) == (0, True)
+    assert "\x1b" not in wink("runs", "list", "runs.db").stdout + wink("runs", "show", "runs.db").stdout
 
 
 def test_export_writes_a_line_per_event(wink: Wink, runs: list[str]) -> None:

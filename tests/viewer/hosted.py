@@ -10,11 +10,11 @@ from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.telemetry import record
 
 
-def record_hosted_run(path: Path) -> str:
+def record_hosted_run(path: Path, session: Session | None = None) -> str:
     """One turn; the id of the run."""
     section = MarkdownSection[None](
         key="future", title="Future", template="Ask the oracle.", hosted_tools=(oracle_tool(name="delphi"),)
     )
     model = ScriptedAdapter([oracle_reply("<b>Beware.</b>")], hosted_tool_codecs={"oracle": OracleCodec()})
     with record(path):
-        return model.evaluate(Prompt(ns="t", key="t", sections=[section]), session=Session()).run_id
+        return model.evaluate(Prompt(ns="t", key="t", sections=[section]), session=session or Session()).run_id

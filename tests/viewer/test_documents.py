@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,6 +148,33 @@ def test_events_come_in_pages_and_by_kind(documents: Documents, run_ids: tuple[s
     injected = documents.events(run_ids[0], kinds=["ToolsInjected"])
     assert injected["total"] == 3
     assert injected["events"][0]["summary"] == "logs · search_logs · additional_tools"
+
+
+@dataclass(frozen=True)
+class Moved:
+    path: Any
+    usage: Any = None
+
+
+class Unspeakable:
+    """Has no serialised form."""
+
+    def __repr__(self) -> str:
+        return "an unspeakable thing"
+
+
+def test_events_of_ones_own_are_described_whatever_their_fields_hold(tmp_path: Path) -> None:
+    path, session = tmp_path / "runs.db", Session()
+    session[Moved].register(Unspeakable, lambda moves, event: tuple(moves))
+    with record(path):
+        run_id = record_hosted_run(path, session)
+        for event in (Moved(5), Moved([1, 2]), Moved("/a/b", {"disk": 1}), Unspeakable()):
+            session.dispatch(event)
+    with RunStore(path) as store:
+        documents = Documents(store)
+        lines = documents.events(run_id)["events"]
+        assert documents.search("unspeakable")["hits"][0]["kind"] == "Unspeakable"
+    assert [line["summary"] for line in lines if line["kind"] == "Moved"] == ["5", "1.2", "/a/b"]
 
 
 def test_what_is_not_there_is_said_by_name(documents: Documents, run_ids: tuple[str, ...]) -> None:

@@ -12,12 +12,20 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        # Lone surrogates, or a terminal of another age: JSON has escapes for them.
+        text = json.dumps(value, indent=2)
+    print(text)
 
 
 def printable(text: str) -> str:
     """Text from a model or a tool as a terminal may have it: no escape sequences, nothing that cannot be encoded."""
-    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text).encode("utf-8", "backslashreplace").decode()
+    encoding = sys.stdout.encoding or "utf-8"
+    shown = _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def may_colour(stream: TextIO) -> bool:
@@ -29,3 +37,7 @@ def progress(message: str, *, style: str = "2") -> None:
     """One line for a person who waits, on stderr."""
     text = f"\x1b[{style}m{message}\x1b[0m" if may_colour(sys.stderr) else message
     print(text, file=sys.stderr, flush=True)
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

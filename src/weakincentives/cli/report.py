@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from weakincentives.cli.output import print_json, progress
+from weakincentives.cli.output import plural, print_json, progress
 from weakincentives.cli.table import table
 from weakincentives.cli.usage import UsageError
 
@@ -73,7 +73,7 @@ def told(prompt: PromptAdvice) -> str:
     share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
     return "\n".join(
         [
-            f"{prompt.prompt}: {prompt.runs} runs, costs in {prompt.unit}; from the cache came "
+            f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {prompt.unit}; from the cache came "
             f"{prompt.cache_first:.0%} of first requests and {prompt.cache_again:.0%} of what was sent again",
             "",
             table(heading, rows, right=(2, 3, 4, 5, 6, 7)),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from weakincentives.cli.output import print_json, printable, progress
+from weakincentives.cli.output import plural, print_json, printable, progress
 from weakincentives.cli.table import table
 from weakincentives.cli.usage import UsageError
 
@@ -69,8 +69,8 @@ def list_runs(store: RunStore, arguments: argparse.Namespace) -> int:
             run.run_id,
             run.status,
             moment(run.started),
-            run.prompt,
-            run.model,
+            printable(run.prompt),
+            printable(run.model),
             f"{run.turns}",
             f"{run.usage.input_tokens:,}",
             f"{run.usage.output_tokens:,}",
@@ -121,7 +121,8 @@ def show_run(store: RunStore, arguments: argparse.Namespace) -> int:
         ]
         print_json(facts(run) | {"turn_list": turns, "disclosure": disclosure, "errors": errors})
         return 0
-    print(f"{run.run_id}  {run.status}  {run.prompt}  {run.adapter} {run.model}  {run.duration:.1f} s")
+    heading = f"{run.run_id}  {run.status}  {run.prompt}  {run.adapter} {run.model}  {run.duration:.1f} s"
+    print(printable(heading))
     if run.error:
         print(printable(f"error: {run.error}"))
     rows = [
@@ -210,7 +211,7 @@ def export_runs(store: RunStore, arguments: argparse.Namespace) -> int:
     finally:
         if target is not sys.stdout:
             target.close()
-            progress(f"{len(wanted)} runs are in {arguments.output}")
+            progress(f"{plural(len(wanted), 'run')} in {arguments.output}")
     return 0
 
 
@@ -225,7 +226,7 @@ def prune_runs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"deleted": list(gone)})
     else:
-        print(f"deleted {len(gone)} runs")
+        print(f"deleted {plural(len(gone), 'run')}")
     return 0
 
 

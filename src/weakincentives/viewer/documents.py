@@ -260,31 +260,24 @@ def _describe(event: Any) -> str:
     """The few words that tell an event from others of its kind."""
     if not isinstance(event, dict):
         return str(event)[:SUMMARY_LENGTH]
-    parts = []
-    for name in (
-        "role",
-        "name",
-        "kind",
-        "section_key",
-        "path",
-        "visibility",
-        "tool_names",
-        "route",
-        "stop_reason",
-        "error",
-    ):
-        value = event.get(name)
-        if value:
-            parts.append(".".join(value) if name == "path" else ", ".join(value) if isinstance(value, list) else value)
+    parts = [_words(event[name], "." if name == "path" else ", ") for name in _TELLING if event.get(name)]
     for name in ("reason", "message", "arguments", "text"):
         value = event.get(name)
         if isinstance(value, str) and value:
             parts.append(value[:SUMMARY_LENGTH])
             break
-    if isinstance(usage := event.get("usage"), dict):
+    usage = event.get("usage")
+    if isinstance(usage, dict) and {"input_tokens", "cached_tokens", "output_tokens"} <= usage.keys():
         parts.append(
             f"{usage['input_tokens']:,} sent, {usage['cached_tokens']:,} cached, {usage['output_tokens']:,} back"
         )
     if not parts:
         parts = [f"{name}: {value}"[:SUMMARY_LENGTH] for name, value in event.items() if value not in ("", [], None)]
-    return " · ".join(map(str, parts))
+    return " · ".join(parts)
+
+
+def _words(value: Any, between: str) -> str:
+    return between.join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+_TELLING = ("role", "name", "kind", "section_key", "path", "visibility", "tool_names", "route", "stop_reason", "error")

@@ -51,6 +51,8 @@ def _candidates(store: RunStore, words: str, run_id: str, limit: int) -> list[tu
 
 def _hit(recorded: RecordedEvent, words: str) -> dict[str, Any] | None:
     event = plain(recorded.event)
+    if not isinstance(event, dict):
+        event = {"value": event}
     if recorded.kind == "Message" and event.get("role") == "system":
         # The prompt is said twice too; PromptRendered knows its sections.
         return None
