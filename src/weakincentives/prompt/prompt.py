@@ -107,9 +107,7 @@ class Prompt(Generic[OutputT]):
         """Text and tools as the model would see them now."""
         outline = self.outline()
         base = self._new_base(outline, session, visibility_overrides or {})
-        rendered = self.template.rendered(self.template.view(outline, self._bound, base, session))
-        object.__setattr__(rendered, "deadline", deadline)
-        return rendered
+        return self.template.rendered(self.template.view(outline, self._bound, base, session), deadline)
 
     def view(self, session: Session | None = None) -> View:
         """What is shown and offered at this moment; within a run, what the run began with is the base."""

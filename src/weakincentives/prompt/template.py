@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic
 
 from weakincentives._generics import OutputT, Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptValidationError
+from weakincentives.limits import Deadline
 from weakincentives.prompt.disclosure import Disclosure, ReadSections
 from weakincentives.prompt.disclosure.collapse import COLLAPSE_SECTION
 from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
@@ -129,7 +130,7 @@ class PromptTemplate(Generic[OutputT]):
             price_tokenizer=self.counter if self.show_prices else None,
         )
 
-    def rendered(self, view: View) -> RenderedPrompt[OutputT]:
+    def rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
         pieces = view.pieces()
         tools, hosted_tools = split_tools(view.offered())
         return RenderedPrompt(
@@ -137,6 +138,7 @@ class PromptTemplate(Generic[OutputT]):
             tools=tools,
             hosted_tools=hosted_tools,
             structured_output=self.structured_output,
+            deadline=deadline,
             prompt_name=self.name,
             view=view,
             pieces=pieces,

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
 
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import Prompt, SectionVisibility, Tokenizer
+from weakincentives.prompt import Prompt, Tokenizer
+from weakincentives.prompt.shape import Overrides
 from weakincentives.prompt.tokens import default_tokenizer
 from weakincentives.runtime.channel import Channel
 from weakincentives.runtime.codec import CodecRegistry, HostedToolCodec
@@ -21,7 +22,6 @@ from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
 
 OutputT = TypeVar("OutputT")
-Visibility = Mapping[tuple[str, ...], SectionVisibility]
 
 
 class Hears(Protocol):
@@ -40,7 +40,7 @@ class RunOptions(TypedDict, total=False):
     bus: Hears | None
     deadline: Deadline | None
     budget: Budget | None
-    visibility_overrides: Visibility | None
+    visibility_overrides: Overrides | None
     scope: RunScope | None
 
 
@@ -141,7 +141,7 @@ class ProviderAdapter(ABC):
             return await drive_async(loop, channel)
 
     def explain(
-        self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Visibility | None = None
+        self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:
         """What would happen, before any money is spent."""
         return explain(prompt, self.config(), session=session, visibility_overrides=visibility_overrides)

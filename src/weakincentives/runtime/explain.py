@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives.prompt import Prompt, SectionPath, SectionVisibility
+from weakincentives.prompt import Prompt, SectionVisibility
+from weakincentives.prompt.shape import Overrides
 from weakincentives.prompt.view import View, tool_text
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.hosting import hosted_problems
@@ -95,7 +95,7 @@ def explain(
     config: InnerLoopConfig,
     *,
     session: Session | None,
-    visibility_overrides: Mapping[SectionPath, SectionVisibility] | None,
+    visibility_overrides: Overrides | None,
 ) -> Explanation:
     rendered = prompt.render(session=session, visibility_overrides=visibility_overrides)
     view = rendered.view

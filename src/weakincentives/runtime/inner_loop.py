@@ -23,6 +23,7 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.prompt.outline import VISIBILITIES
+from weakincentives.prompt.shape import Overrides
 from weakincentives.prompt.view import tool_text
 from weakincentives.runtime.codec import HostedToolCodec
 from weakincentives.runtime.conversation import text_before_pauses, unanswered_calls
@@ -78,7 +79,7 @@ class InnerLoop:
         scope: RunScope,
         config: InnerLoopConfig,
         *,
-        visibility_overrides: Mapping[tuple[str, ...], SectionVisibility] | None = None,
+        visibility_overrides: Overrides | None = None,
         resume: bool = False,
     ) -> None:
         check_prompt(prompt)
