@@ -306,11 +306,13 @@ def _out_of_scope(protocol: type, chain: tuple[type, ...]) -> ScopeError:
 
 
 def _report(failures: list[tuple[str, BaseException]]) -> None:
-    for _, error in failures:
+    ordinary: list[tuple[str, Exception]] = []
+    for name, error in failures:
         if not isinstance(error, Exception):
             raise error
-    if failures:
-        raise _failed("close", ResourceCloseError, [(name, cast(Exception, error)) for name, error in failures])
+        ordinary.append((name, error))
+    if ordinary:
+        raise _failed("close", ResourceCloseError, ordinary)
 
 
 def _failed(

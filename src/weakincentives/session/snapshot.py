@@ -18,23 +18,19 @@ FORMAT = "weakincentives.session/1"
 class Snapshot:
     """What every slice held when it was taken. Taking one copies no item; `session.restore` brings it back."""
 
-    __slots__ = ("_marks", "session_id")
+    __slots__ = ("marks", "session_id")
 
     def __init__(self, session_id: str, marks: dict[type, Mark]) -> None:
         self.session_id = session_id
-        self._marks = marks
-
-    @property
-    def marks(self) -> dict[type, Mark]:
-        return self._marks
+        self.marks = marks
 
     @property
     def slices(self) -> tuple[type, ...]:
         """The types of the slices that hold anything."""
-        return tuple(slice_type for slice_type, (_, length) in self._marks.items() if length)
+        return tuple(slice_type for slice_type, (_, length) in self.marks.items() if length)
 
     def __getitem__(self, slice_type: type[T]) -> tuple[T, ...]:
-        items, length = self._marks.get(slice_type, ([], 0))
+        items, length = self.marks.get(slice_type, ([], 0))
         return tuple(items[:length])
 
     def __eq__(self, other: object) -> bool:
@@ -45,7 +41,7 @@ class Snapshot:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{slice_type.__name__}: {self._marks[slice_type][1]}" for slice_type in self.slices)
+        counts = ", ".join(f"{slice_type.__name__}: {self.marks[slice_type][1]}" for slice_type in self.slices)
         return f"<Snapshot of session {self.session_id!r} ({counts})>"
 
     def to_json(self) -> str:

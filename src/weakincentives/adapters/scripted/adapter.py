@@ -12,6 +12,7 @@ from typing import Any
 from weakincentives import serde
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import Channel, ModelReply, ModelRequest, ProviderAdapter, ToolCall
+from weakincentives.runtime.messages import StopReason
 
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
 Script = Iterable[Line] | Callable[[ModelRequest], Line]
@@ -94,6 +95,7 @@ class ScriptedAdapter(ProviderAdapter):
             raise line
         if isinstance(line, ModelReply):
             return line
+        stop: StopReason
         if isinstance(line, ToolCall):
             line = [line]
         if isinstance(line, list | tuple) and line and all(isinstance(item, ToolCall) for item in line):
@@ -106,7 +108,7 @@ class ScriptedAdapter(ProviderAdapter):
             text = serde.encode(line).decode() if structured else str(line)
             spent = len(text)
         usage = TokenUsage(input_tokens=self._characters(request) // 4, output_tokens=spent // 4)
-        return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop)  # type: ignore[arg-type]
+        return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop)
 
     def _characters(self, request: ModelRequest) -> int:
         """The length of tools and conversation; messages counted for the request before are not counted again."""
