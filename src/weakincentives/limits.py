@@ -18,6 +18,8 @@ __all__ = ["Budget", "Deadline", "Meter", "Prices", "TokenUsage"]
 
 
 class _Clocked:
+    """Holds a clock in a slot that is no field: it counts for nothing when deadlines are compared or written."""
+
     __slots__ = ("_clock",)
     _clock: Clock
 
