@@ -145,6 +145,8 @@ def test_events_come_in_pages_and_by_kind(documents: Documents, run_ids: tuple[s
     page = documents.events(run_ids[0], offset=2, limit=3)
     assert [line["seq"] for line in page["events"]] == [3, 4, 5]
     assert page["total"] == sum(page["kinds"].values())
+    said = documents.events(run_ids[0], kinds=["Message"])["events"]
+    assert said[4]["summary"] == "assistant · calls search_logs"
     injected = documents.events(run_ids[0], kinds=["ToolsInjected"])
     assert injected["total"] == 3
     assert injected["events"][0]["summary"] == "logs · search_logs · additional_tools"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -40,6 +41,7 @@ def test_a_run_is_followed_while_it_happens(open_page: Callable[..., Any], tmp_p
         expect(page.locator(".title .pill")).to_have_text("running")
         expect(page.locator(".outcome")).to_contain_text("The model has this request")
         expect(page.locator('.piece[data-section="role"]')).to_contain_text("You are on call")
+        expect(page.locator(".facts")).to_contain_text(re.compile(r"Takes\s*[1-9]\d*(\.\d)? s"))
         says.put(call("read_section", section_key="logs"))
         expect(page.locator(".call")).to_contain_text("read_section")
         says.put(call("search_logs", service="checkout", pattern="ERROR"))

@@ -271,6 +271,9 @@ def _describe(event: Any) -> str:
         parts.append(
             f"{usage['input_tokens']:,} sent, {usage['cached_tokens']:,} cached, {usage['output_tokens']:,} back"
         )
+    calls = event.get("tool_calls")
+    if isinstance(calls, list):
+        parts += [f"calls {call['name']}" for call in calls if isinstance(call, dict) and "name" in call]
     if not parts:
         parts = [f"{name}: {value}"[:SUMMARY_LENGTH] for name, value in event.items() if value not in ("", [], None)]
     return " · ".join(parts)

@@ -11,7 +11,7 @@ export function Outcome({ whole, turn, selected, onSelect }) {
   return html`<section class="outcome panel" aria-label="Reply and tools">
     <div class="panel-head">
       <h2>Reply</h2>
-      <span class="quiet">${turn.pending ? (whole.run.status === "running" ? "not yet" : "none") : html`${duration(called.latency)} · ${count(usage.output_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} reasoning` : ""} · ${STOPS[called.stop_reason] ?? called.stop_reason}${called.retries ? ` · ${plural(called.retries, "retry", "retries")}` : ""}`}</span>
+      <span class="quiet">${turn.pending ? (whole.run.status === "running" ? "not yet" : "none") : html`${duration(called.latency)} · ${plural(usage.output_tokens, "token")}${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} reasoning` : ""} · ${STOPS[called.stop_reason] ?? called.stop_reason}${called.retries ? ` · ${plural(called.retries, "retry", "retries")}` : ""}`}</span>
     </div>
     <div class="panel-body">
       ${turn.n > 1 && html`<a class="compare-link" href=${link("compare", [], { a: `${turn.run_id}:${turn.n - 1}`, b: `${turn.run_id}:${turn.n}` })}>Compare with turn ${turn.n - 1} <kbd>d</kbd></a>`}

@@ -11,7 +11,7 @@ import { entitle, go, link, route, toTurn } from "wink/state.js";
 import { visible } from "wink/text.js";
 import { Timeline } from "wink/timeline.js";
 import { Turn } from "wink/turn.js";
-import { Empty, Icon, Shown, Status, html, useDocument } from "wink/view.js";
+import { Empty, Icon, Shown, Status, html, useDocument, useTaken } from "wink/view.js";
 
 const TABS = [
   ["turn", "Turns"],
@@ -83,6 +83,7 @@ const tabLink = (id, name, at) => (name === "turn" ? toTurn(id, at) : link("run"
 function Head({ whole, tab, at }) {
   const { run, ledger } = whole;
   const { usage } = run;
+  const running = run.status === "running";
   return html`<div class="run-head">
     <div class="title">
       ${!exported && html`<a class="up" href="#/" title="All runs (u)" aria-label="All runs"><${Icon} name="back" /></a>`}
@@ -100,7 +101,7 @@ function Head({ whole, tab, at }) {
     <dl class="facts">
       <${Fact} name="Model" value=${visible(run.model)} hint=${`by the ${run.adapter} adapter`} />
       <${Fact} name="Started" value=${moment(run.started)} />
-      <${Fact} name="Took" value=${duration(run.duration)} />
+      <${Fact} name=${running ? "Takes" : "Took"} value=${duration(useTaken(run))} />
       <${Fact} name="Turns" value=${count(run.turns)} />
       <${Fact} name="Input" value=${short(usage.input_tokens)} hint=${`${count(usage.input_tokens)} tokens`} />
       <${Fact} name="Cached" value=${percent(usage.cached_tokens, usage.input_tokens)} hint=${`${count(usage.cached_tokens)} tokens`} />

@@ -2,11 +2,11 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { api, changes } from "wink/api.js";
-import { count, duration, moment, money, percent, short } from "wink/format.js";
+import { count, duration, moment, money, percent, plural, short } from "wink/format.js";
 import { useShortcuts } from "wink/keys.js";
 import { entitle, go, link, route, setParams } from "wink/state.js";
 import { visible } from "wink/text.js";
-import { Empty, Shown, Status, html, useDocument } from "wink/view.js";
+import { Empty, Shown, Status, html, useDocument, useTaken } from "wink/view.js";
 import { Rows } from "wink/rows.js";
 
 const STATUSES = ["", "running", "ok", "failed", "halted", "interrupted"];
@@ -73,12 +73,12 @@ function Row({ run, selected }) {
     <span class="name"><span>${visible(run.model)}</span><small>${visible(run.adapter)}</small></span>
     <span class="n">${count(run.turns)}</span>
     <span class="n">${count(run.tool_calls)}${run.tool_failures ? html`<small class="bad">${count(run.tool_failures)} failed</small>` : ""}</span>
-    <span class="n">${count(run.disclosures)}${run.restarts ? html`<small>${count(run.restarts)} restarts</small>` : ""}</span>
+    <span class="n">${count(run.disclosures)}${run.restarts ? html`<small>${plural(run.restarts, "restart")}</small>` : ""}</span>
     <span class="n">${short(usage.input_tokens)}</span>
     <span class="n">${percent(usage.cached_tokens, usage.input_tokens)}</span>
     <span class="n">${short(usage.output_tokens)}</span>
     <span class="n">${money(run.cost)}</span>
-    <span class="n">${duration(run.duration)}</span>
+    <span class="n">${duration(useTaken(run))}</span>
     <span class="n quiet">${moment(run.started)}</span>
   </a>`;
 }

@@ -3,6 +3,7 @@
 import { h } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import htm from "htm";
+import { exported } from "wink/api.js";
 
 export const html = htm.bind(h);
 
@@ -21,6 +22,18 @@ export function useDocument(load, inputs) {
     };
   }, inputs);
   return state;
+}
+
+// How long a run took, or has been running so far: a model that thinks leaves no events.
+export function useTaken(run) {
+  const running = run.status === "running" && !exported;
+  const [now, set] = useState(Date.now());
+  useEffect(() => {
+    if (!running) return undefined;
+    const timer = setInterval(() => set(Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, [running]);
+  return running ? Math.max(run.duration, now / 1000 - run.started) : run.duration;
 }
 
 // The first so many children, and a button for more.
