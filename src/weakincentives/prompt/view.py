@@ -175,8 +175,7 @@ class View:
     def opening_cost(self, node: Node, tokenizer: Tokenizer) -> tuple[int, int]:
         """Tokens and tools that opening a summarized section would add."""
         opening = self.opening(node.path)
-        tokens = tokenizer.count(opening.show()) + sum(tokenizer.count(tool_text(tool)) for tool in opening.tools)
-        return tokens, len(opening.tools)
+        return opening_tokens(opening, tokenizer.count), len(opening.tools)
 
     @cached_property
     def plan(self) -> Plan:
@@ -254,6 +253,11 @@ def split_tools(
     tools = tuple(tool for _, tool in offered if isinstance(tool, Tool))
     hosted = tuple(tool for _, tool in offered if isinstance(tool, HostedTool))
     return tools, hosted
+
+
+def opening_tokens(opening: Opening, count: Callable[[str], int]) -> int:
+    """What an opening adds to the context: its text and its tools."""
+    return count(opening.show()) + sum(count(tool_text(tool)) for tool in opening.tools)
 
 
 def tool_text(tool: AnyTool) -> str:

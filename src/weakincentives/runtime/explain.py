@@ -7,7 +7,7 @@ from typing import Any
 
 from weakincentives.prompt import Prompt, SectionVisibility
 from weakincentives.prompt.shape import Overrides
-from weakincentives.prompt.view import View, tool_text
+from weakincentives.prompt.view import View, opening_tokens, tool_text
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.hosting import hosted_problems
 from weakincentives.runtime.inner_loop import InnerLoopConfig
@@ -129,7 +129,7 @@ def _section(view: View, state: SectionState, config: InnerLoopConfig) -> Sectio
     if state.visibility is not SectionVisibility.SUMMARY:
         return SectionExplanation(state, "")
     opening = view.opening(state.path)
-    tokens = config.count_tokens(opening.show()) + sum(config.count_tokens(tool_text(t)) for t in opening.tools)
+    tokens = opening_tokens(opening, config.count_tokens)
     if not opening.tools:
         how = "content only"
     elif config.supports_dynamic_tools:
