@@ -178,7 +178,7 @@ class _Reader:
         if not attempt.problems:
             return value
         if isinstance(key, str):
-            for option in _number_options(node):
+            for option in node.options if isinstance(node, Choices) else (node,):
                 number = _number(option, key)
                 if number is not None:
                     return number
@@ -246,10 +246,6 @@ def _is_entry(item: object) -> bool:
 
 def _is_scalar(node: Node, expected: type) -> bool:
     return isinstance(node, Scalar) and node.type is expected
-
-
-def _number_options(node: Node) -> tuple[Node, ...]:
-    return node.options if isinstance(node, Choices) else (node,)
 
 
 def _number(node: Node, key: str) -> int | float | None:

@@ -27,11 +27,9 @@ class Endpoint:
 
     def request(self, outgoing: Outgoing) -> bytes:
         """The whole request as it goes over the wire."""
-        pieces, length = outgoing.pieces, 0
-        for piece in pieces:
-            length += len(piece)
+        length = sum(map(len, outgoing.pieces))
         extra = "".join(f"{name}: {value}\r\n" for name, value in outgoing.headers.items()).encode("latin-1")
-        return b"".join((self.start, extra, b"content-length: %d\r\n\r\n" % length, *pieces))
+        return b"".join((self.start, extra, b"content-length: %d\r\n\r\n" % length, *outgoing.pieces))
 
     def _head(self) -> bytes:
         default_port = 443 if self.tls else 80

@@ -39,7 +39,7 @@ class SdkLine:
         if not self._awaits:
             return await asyncio.to_thread(self.send, outgoing, timeout)
         try:
-            return _response(await self._options(outgoing, timeout, stream=False))
+            return _response(await self._request(outgoing, timeout, stream=False))
         except Exception as error:
             return self._answer(error)
 
@@ -48,7 +48,7 @@ class SdkLine:
             opened = await asyncio.to_thread(self.open, outgoing, timeout)
             return opened if isinstance(opened, Response) else _ThreadedStream(opened)
         try:
-            response = await self._options(outgoing, timeout, stream=True)
+            response = await self._request(outgoing, timeout, stream=True)
             return _AwaitedStream(response, self._failure)
         except Exception as error:
             return self._answer(error)
@@ -61,9 +61,9 @@ class SdkLine:
                 f"pass {name.removeprefix('Async')}(...) or call evaluate_async",
                 retryable=False,
             )
-        return self._options(outgoing, timeout, stream=stream)
+        return self._request(outgoing, timeout, stream=stream)
 
-    def _options(self, outgoing: Outgoing, timeout: float | None, *, stream: bool) -> Any:
+    def _request(self, outgoing: Outgoing, timeout: float | None, *, stream: bool) -> Any:
         options: dict[str, Any] = {"max_retries": 0}
         if outgoing.headers:
             options["headers"] = dict(outgoing.headers)
