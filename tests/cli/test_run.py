@@ -29,6 +29,12 @@ def test_quiet_says_nothing_but_the_answer(wink: Wink) -> None:
     assert (done.stdout, done.stderr) == ("Hello.\n", "")
 
 
+def test_an_answer_that_cannot_be_encoded_is_printed_with_escapes(wink: Wink) -> None:
+    adapter = script(wink, "Half a pair: \ud83d, \x1b[31mcaf\u00e9")
+    done = wink.process("python", "-m", "weakincentives.cli", "run", "desk:template", *GUEST, "-q", "-a", adapter)
+    assert (done.returncode, done.stdout) == (0, "Half a pair: \\ud83d, \x1b[31mcaf\u00e9\n")
+
+
 def test_json_tells_what_was_opened_and_called(wink: Wink) -> None:
     told = wink.json("run", "desk:template", *GUEST, "-a", script(wink, READ, BOOK, "Booked."))
     assert (told["text"], told["turns"], told["opened"]) == ("Booked.", 3, ["house"])

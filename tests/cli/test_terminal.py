@@ -43,3 +43,14 @@ def test_no_color_is_honoured(wink: Wink) -> None:
     _, shown = on_a_terminal(wink, NO_COLOR="1")
     assert "\x1b" not in shown
     assert shown.startswith("prompt  desk on script.json: ")
+
+
+def test_an_answer_cannot_command_the_terminal(wink: Wink) -> None:
+    (wink.folder / "script.json").write_text(json.dumps(["\x1b[31mHalf a pair: \ud83d"]), encoding="utf-8")
+    words = ["run", "desk:template", "-q", "-p", "Guest.name=Ada", "-a", "scripted:script.json"]
+    ours, theirs = pty.openpty()
+    subprocess.run([sys.executable, "-m", "weakincentives.cli", *words], cwd=wink.folder, stdout=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert shown == "\\x1b[31mHalf a pair: \\ud83d\r\n"

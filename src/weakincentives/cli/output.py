@@ -21,6 +21,12 @@ def print_json(value: Any) -> None:
     print(text)
 
 
+def print_text(text: str) -> None:
+    """Text as it is, but what stdout cannot encode, and on a terminal also control characters, with escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(printable(text) if sys.stdout.isatty() else text.encode(encoding, "backslashreplace").decode(encoding))
+
+
 def printable(text: str) -> str:
     """Text from a model or a tool as a terminal may have it: no escape sequences, nothing that cannot be encoded."""
     encoding = sys.stdout.encoding or "utf-8"

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from weakincentives.cli import selection
-from weakincentives.cli.output import print_json
+from weakincentives.cli.output import print_json, print_text
 from weakincentives.prompt import RenderedPrompt
 from weakincentives.prompt.outline import AnyTool
 from weakincentives.serde import dump
@@ -24,11 +24,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(described(rendered))
         return 0
-    print(rendered.text)
+    print_text(rendered.text)
     if arguments.tools:
         tools: list[AnyTool] = [*rendered.tools, *rendered.hosted_tools]
         for tool in tools:
-            print(f"\n[tool] {tool.name}: {tool.description}")
+            print_text(f"\n[tool] {tool.name}: {tool.description}")
     return 0
 
 

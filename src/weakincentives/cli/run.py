@@ -12,7 +12,7 @@ from typing import Any
 
 from weakincentives.cli import selection
 from weakincentives.cli.adapter import add_adapter_option, make_adapter
-from weakincentives.cli.output import print_json, progress
+from weakincentives.cli.output import plural, print_json, print_text, progress
 from weakincentives.cli.progress import narrated
 from weakincentives.cli.settings import default
 from weakincentives.limits import Budget, Deadline
@@ -52,12 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(described(response, session, seconds))
     elif response.output is None:
-        print(response.text)
+        print_text(response.text)
     else:
-        print(encode(response.output).decode())
+        print_text(encode(response.output).decode())
     if not arguments.quiet:
         usage = response.usage
-        progress(f"done    {response.turns} turns, {usage.total_tokens:,} tokens, {seconds:.1f} s")
+        progress(f"done    {plural(response.turns, 'turn')}, {usage.total_tokens:,} tokens, {seconds:.1f} s")
     return 0
 
 
