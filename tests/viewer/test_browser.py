@@ -244,6 +244,11 @@ def test_what_a_hosted_tool_gave_stands_beside_the_reply(open_page: Open, tmp_pa
         expect(used.locator(".pill")).to_have_text("hosted")
         used.get_by_role("button", name="future").click()
         expect(page.locator(".node.selected .label")).to_have_text("Future")
+        page.goto(f"{viewer.url}#/search?q=beware")
+        page.locator(".hit", has_text="delphi output").click()
+        at_turn(page, 1)
+        expect(page.locator(".call mark")).to_have_text("Beware")
+        page.close()
 
 
 def test_an_exported_run_opens_from_disk(runs: Path, run_ids: Sequence[str], open_page: Open, tmp_path: Path) -> None:
