@@ -121,6 +121,6 @@ def test_what_happens_is_told_in_plain_lines_on_a_pipe(capsys: pytest.CaptureFix
 def test_the_questions_of_the_benchmark_have_their_facts_in_the_handbook() -> None:
     bodies = {page.key: page.body.lower() for page in pages()}
     file = Path(__file__).parents[2] / "bench" / "local" / "questions.json"
-    for case in (case for name in ("test", "fresh", "tuning") for case in json.loads(file.read_text())[name]):
+    for case in (case for name in ("test", "fresh", "tuning", "last") for case in json.loads(file.read_text())[name]):
         for key in [] if "tool" in case else [case["section"], *case.get("also", ())]:
             assert all(any(fact.lower() in bodies[key] for fact in group) for group in case["facts"]), case["question"]

