@@ -32,7 +32,7 @@ def domains(names: Iterable[str], where: str) -> tuple[str, ...]:
     """The names as a tuple, each of them a bare domain."""
     if isinstance(names, str):
         raise PromptValidationError(f"{where} is a tuple of domains, got the text {names!r}; write ({names!r},).")
-    if names is None or not isinstance(names, Iterable):
+    if not isinstance(names, Iterable):
         raise PromptValidationError(f"{where} is {names!r}; give a tuple of domains.")
     found = tuple(names)
     for name in found:
