@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 
-def default(key: str, otherwise: str | None = None) -> str | None:
+def default(key: str) -> str | None:
     """The value for a flag that was not given."""
     variable = os.environ.get("WINK_" + key.upper().replace("-", "_"))
     if variable is not None:
@@ -17,7 +17,7 @@ def default(key: str, otherwise: str | None = None) -> str | None:
     for values in (_project(), _user()):
         if key in values:
             return str(values[key])
-    return otherwise
+    return None
 
 
 def _project() -> dict[str, object]:

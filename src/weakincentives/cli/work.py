@@ -7,12 +7,12 @@ are defined there are shown as stored.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weakincentives.cli.output import print_json
 from weakincentives.cli.settings import default
 from weakincentives.cli.usage import UsageError
 
@@ -74,7 +74,7 @@ def show_list(store: Store, arguments: argparse.Namespace) -> int:
         raise UsageError(f"no status {arguments.status!r}; there are {', '.join(STATUSES)}")
     found = store.list(status=arguments.status, loop=arguments.loop, limit=arguments.limit)
     if arguments.json:
-        _print_json([_facts(work) for work in found])
+        print_json([_facts(work) for work in found])
     else:
         for work in found:
             print(f"{work.status:9}  {_time(work.updated_ms)}  {work.attempts}x  {work.id}  {work.worker}".rstrip())
@@ -90,7 +90,7 @@ def show_one(store: Store, arguments: argparse.Namespace) -> int:
     if arguments.json:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
         asked = [{"call_id": q.call_id, "question": q.text, "expires": _time(q.expires_ms)} for q in questions]
-        _print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
+        print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
         return 0
     for name, value in _facts(work).items():
         print(f"{name:9} {value}")
@@ -129,7 +129,7 @@ _VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel,
 
 def _answer(work: Work, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        _print_json(_facts(work))
+        print_json(_facts(work))
     else:
         print(f"{work.id} is {work.status}")
 
@@ -152,7 +152,3 @@ def _time(milliseconds: int | None) -> str | None:
     if milliseconds is None:
         return None
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
