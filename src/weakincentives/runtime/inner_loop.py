@@ -37,6 +37,7 @@ from weakincentives.runtime.events import (
     ToolsInjected,
     ToolsWithdrawn,
 )
+from weakincentives.runtime.eviction import sections_to_close
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.hosting import Owned, check_hosted, hosted_outputs
 from weakincentives.runtime.inventory import Count, inventory
@@ -359,18 +360,10 @@ class InnerLoop:
         if limit is None or self._context_tokens <= limit:
             return
         excess, self._context_tokens = self._context_tokens - limit, 0
-        view = self.prompt.view(self.session)
-        opened = [
-            node
-            for node in view.existing()
-            if view.is_open(node.path) and node.summary is not None and view.decided_by(node) == "session"
-        ]
-        opened.sort(key=lambda node: (self._run.last_used.get(node.key, 0), node.index))
-        for node in opened:
-            if excess <= 0:
-                break
-            excess -= self.config.count_tokens(view.content(node.path))
-            self.session.dispatch(CollapseSection(node.path, reason=f"context is over {limit} tokens"))
+        for path in sections_to_close(
+            self.prompt.view(self.session), self._run.last_used, excess, self.config.count_tokens
+        ):
+            self.session.dispatch(CollapseSection(path, reason=f"context is over {limit} tokens"))
         self._update_tools()
 
     def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
