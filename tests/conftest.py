@@ -1,14 +1,20 @@
-"""Keeps what LiteLLM leaves open (a loop per thread, cached clients) out of the tests that come after it."""
+"""Keeps LiteLLM off the network, and what it leaves open (loops, cached clients) out of the tests that come after it."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 
 import pytest
+
+# Tests that import LiteLLM themselves, as a user would, must not make it fetch its price list.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
+os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
 
 
 @pytest.fixture(autouse=True)
