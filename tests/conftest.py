@@ -1,4 +1,4 @@
-"""Keeps LiteLLM off the network, and what it leaves open (loops, cached clients) out of the tests that come after it."""
+"""Keeps LiteLLM off the network, and what it leaves open (loops, clients) out of the tests that come after it."""
 
 from __future__ import annotations
 
