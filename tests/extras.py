@@ -20,6 +20,7 @@ EXTRAS = {
     "psycopg": "durable",
     "rich": "cli",
     "splintr": "tokens",
+    "sqlalchemy": "durable",
     "starlette": "viewer",
     "uvicorn": "viewer",
     "xllamacpp": "local",
