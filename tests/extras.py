@@ -11,6 +11,7 @@ EXTRAS = {
     "anthropic": "anthropic",
     "claude_agent_sdk": "claude",
     "dbos": "durable",
+    "httpx2": "openai",
     "litellm": "litellm",
     "mcp": "claude",
     "openai": "openai",
