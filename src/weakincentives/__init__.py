@@ -5,8 +5,9 @@ Nothing is imported here, so `import weakincentives` is nearly free; `_HOMES` sa
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from weakincentives._imports import lazy_front
 
 if TYPE_CHECKING:
     from weakincentives.adapters.anthropic import AnthropicAdapter as AnthropicAdapter
@@ -131,13 +132,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_front(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

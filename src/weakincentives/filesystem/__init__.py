@@ -5,8 +5,9 @@ The machine's files are loaded when they are first asked for: most prompts need 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from weakincentives._imports import lazy_front
 from weakincentives.filesystem.errors import (
     AlreadyExistsError,
     BadPatternError,
@@ -49,9 +50,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("HostFilesystem", "HostSnapshot"):
-        from weakincentives.filesystem import host
-
-        return getattr(host, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_front(__name__, {"HostFilesystem": "host", "HostSnapshot": "host"})

@@ -5,9 +5,9 @@ An agent that records loads the recorder alone; what reads and advises is loaded
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from weakincentives._imports import lazy_front
 from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
@@ -56,10 +56,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_front(__name__, _HOMES)

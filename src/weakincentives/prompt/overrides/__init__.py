@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from weakincentives._imports import lazy_front
 from weakincentives.prompt.overrides.application import Applied, StaleOverride, apply_override, check_override
 from weakincentives.prompt.overrides.descriptor import PromptDescriptor, SectionDescriptor, ToolDescriptor
 from weakincentives.prompt.overrides.override import LATEST, PromptOverride, SectionOverride, ToolOverride
@@ -33,12 +33,4 @@ __all__ = [
 ]
 
 # Most programs keep no overrides, and nothing else needs these two.
-_LATE = {"JsonPromptOverridesStore": "json_store", "diff": "diff"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_front(__name__, {"JsonPromptOverridesStore": "json_store", "diff": "diff"})

@@ -1,0 +1,54 @@
+"""Late imports: package fronts that load a name on first use, and packages that come with an extra."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import ModuleType
+
+
+def lazy_front(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """A `__getattr__` for a package front; `homes` maps each name to the submodule that defines it.
+
+    __getattr__ = lazy_front(__name__, {"HostFilesystem": "host"})
+    """
+
+    def load(name: str) -> object:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(import_module(f"{package}.{home}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load
+
+
+def require_extra(module: str, extra: str, user: str) -> None:
+    """Raise unless `module` is installed, without importing it. `user` names what needs it."""
+    from importlib.util import find_spec
+
+    try:
+        found = find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise missing_extra(module, extra, user)
+
+
+def import_extra(module: str, extra: str, user: str) -> ModuleType:
+    """Import a module that comes with an extra, or say how to install it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != module.partition(".")[0]:
+            raise
+        raise missing_extra(module, extra, user) from error
+
+
+def missing_extra(module: str, extra: str, user: str) -> ModuleNotFoundError:
+    package = module.partition(".")[0]
+    return ModuleNotFoundError(
+        f"{user} needs the package '{package}'; run pip install 'weakincentives[{extra}]'", name=package
+    )
