@@ -34,7 +34,7 @@ from weakincentives.runtime import (
     ToolExecutionOutcome,
 )
 from weakincentives.runtime.drivers import Steps
-from weakincentives.serde import tagged
+from weakincentives.serde import register_type
 from weakincentives.session import Session
 
 _log = logging.getLogger(__name__)
@@ -257,4 +257,4 @@ def _register_types(prompt: Prompt[Any]) -> None:
     for node in prompt.outline().nodes:
         for tool in node.tools:
             if tool.params_type is not None:
-                tagged.register(tool.params_type)
+                register_type(tool.params_type)

@@ -16,7 +16,7 @@ from weakincentives.durable.files import Patch, difference, patched
 from weakincentives.errors import SerdeError
 from weakincentives.filesystem import InMemorySnapshot
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.serde import tagged
+from weakincentives.serde import dump_tagged, load_tagged
 from weakincentives.session import Session, Slice, Snapshot
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def replay(change: Change, session: Session, resources: ScopedResourceContext | 
     for each in change.resources:
         assert resources is not None
         resource: Any = resources.get(each.protocol)
-        state = tagged.load(json.loads(each.state))
+        state = load_tagged(json.loads(each.state))
         resource.restore(patched(resource.snapshot(), state) if isinstance(state, Patch) else state)
 
 
@@ -101,7 +101,7 @@ def _resource_changes(before: Mapping[type, Any], after: Mapping[type, Any]) -> 
         if isinstance(state, InMemorySnapshot) and isinstance(old, InMemorySnapshot):
             state = difference(old, state)
         try:
-            changes.append(ResourceChange(protocol, json.dumps(tagged.dump(state), separators=(",", ":"))))
+            changes.append(ResourceChange(protocol, json.dumps(dump_tagged(state), separators=(",", ":"))))
         except SerdeError:
             _not_data.add(type(state))
             _log.info("The state of %s stays on this machine; its snapshot is not plain data.", protocol.__qualname__)

@@ -6,7 +6,7 @@ import json
 from typing import Any, TypeVar
 
 from weakincentives.errors import SerdeError
-from weakincentives.serde import tagged
+from weakincentives.serde import dump_tagged, load_tagged
 from weakincentives.session.column import Mark
 from weakincentives.session.errors import SessionError
 
@@ -49,7 +49,7 @@ class Snapshot:
         slices = []
         for slice_type, items in self._contents().items():
             try:
-                slices.append([tagged.dump(slice_type), [tagged.dump(item) for item in items]])
+                slices.append([dump_tagged(slice_type), [dump_tagged(item) for item in items]])
             except SerdeError as error:
                 raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as text: {error}") from error
         return json.dumps({"format": FORMAT, "session_id": self.session_id, "slices": slices}, ensure_ascii=False)
@@ -74,8 +74,8 @@ def _slice_of(entry: object) -> tuple[type, Mark]:
     if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
         raise SessionError("This is no session snapshot: a slice is not a type and its items")
     try:
-        slice_type = tagged.load(entry[0])
-        items = [tagged.load(item) for item in entry[1]]
+        slice_type = load_tagged(entry[0])
+        items = [load_tagged(item) for item in entry[1]]
     except SerdeError as error:
         raise SessionError(f"The snapshot cannot be read here: {error}") from error
     if not isinstance(slice_type, type):
