@@ -99,7 +99,7 @@ def test_installing_without_a_way_to_make_the_value_is_refused():
     session = Session()
     with pytest.raises(SessionError, match=r"'Named' needs arguments; pass initial="):
         session.install(Named)
-    with pytest.raises(SessionError, match=r"'Named' holds no value.*session\.install\(Named, initial="):
+    with pytest.raises(SessionError, match=r"'Named' is empty.*session\.install\(Named, initial="):
         session[Named].apply(Added("a"))
 
 
@@ -118,7 +118,7 @@ def test_installing_after_a_mere_look_sets_the_value():
 
 @pytest.mark.parametrize("initial", [lambda: "x", lambda: 1 / 0])
 def test_an_initial_value_that_cannot_be_made_is_reported_by_slice(initial):
-    with pytest.raises(SessionError, match="[Ss]lice 'Plan'"):
+    with pytest.raises(SessionError, match=r"[Ss]lice 'Plan'"):
         Session().install(Plan, initial=initial)
 
 

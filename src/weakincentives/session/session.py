@@ -121,7 +121,7 @@ class Session:
         return f"Session({self.session_id!r})"
 
     def __getitem__(self, slice_type: type[T]) -> Slice[T]:
-        """The slice of this type. A class with `@reducer` methods is installed on first use if it needs no arguments."""
+        """The slice of this type. A class with `@reducer` methods and no required arguments is installed by this."""
         if slice_type not in self._store:
             with self._store.lock:
                 self._store.column(slice_type)
