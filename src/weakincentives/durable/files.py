@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weakincentives.filesystem.memory import Directory, InMemorySnapshot
+from weakincentives.filesystem import InMemoryDirectory as Directory, InMemorySnapshot
 
 
 @dataclass(frozen=True, slots=True)
