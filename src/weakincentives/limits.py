@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError
 
-__all__ = ["Budget", "Deadline", "Meter", "Prices", "TokenUsage"]
+__all__ = ["Budget", "Deadline", "Meter", "Prices", "Spent", "TokenUsage"]
 
 
 class _Clocked:
@@ -95,6 +95,15 @@ class TokenUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run has used so far; `turns` are model replies."""
+
+    usage: TokenUsage = TokenUsage()
+    turns: int = 0
+    tool_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Prices:
     """What a million tokens cost, in the currency of `Budget.max_cost`; cached input costs as input unless told."""
 
@@ -157,64 +166,67 @@ class Meter:
         self.budget = budget
         self.deadline = deadline
         self._lock = threading.Lock()
-        self._usage = TokenUsage()
-        self._turns = 0
-        self._tool_calls = 0
+        self._spent = Spent()
+
+    @property
+    def spent(self) -> Spent:
+        """All that was counted so far; `restore` takes it back in another process."""
+        return self._spent
 
     @property
     def usage(self) -> TokenUsage:
-        return self._usage
+        return self._spent.usage
 
     @property
     def turns(self) -> int:
-        """Model replies so far."""
-        return self._turns
+        return self._spent.turns
 
     @property
     def tool_calls(self) -> int:
-        return self._tool_calls
+        return self._spent.tool_calls
 
     @property
     def cost(self) -> float | None:
-        """What the usage costs so far; None where the budget has no prices."""
+        """What the usage costs so far; None if the budget has no prices."""
         prices = self.budget.prices if self.budget else None
-        return None if prices is None else prices.cost(self._usage)
+        return None if prices is None else prices.cost(self.usage)
 
     def add_usage(self, usage: TokenUsage) -> None:
         """Count one model reply and the tokens it took."""
         with self._lock:
-            self._usage = self._usage + usage
-            self._turns += 1
+            spent = self._spent
+            self._spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls)
 
     def set_tool_calls(self, count: int) -> None:
         """Take a count from a record, or take back a call that was put off."""
         with self._lock:
-            self._tool_calls = count
+            self._spent = replace(self._spent, tool_calls=count)
 
-    def carry(self, usage: TokenUsage, *, turns: int, tool_calls: int) -> None:
-        """Take over what a run had spent before it was resumed here."""
+    def restore(self, spent: Spent) -> None:
+        """Continue from what a run had spent before it was resumed here."""
         with self._lock:
-            self._usage, self._turns, self._tool_calls = usage, turns, tool_calls
+            self._spent = spent
 
     def check_model_call(self, prompt_name: str) -> None:
         """Raise unless another model call fits: a limit that is used up leaves no room for one."""
         self._check_deadline(prompt_name)
         if self.budget is not None:
-            _refuse(prompt_name, "max_turns", self.budget.max_turns, self._turns, room=1)
+            _refuse(prompt_name, "max_turns", self.budget.max_turns, self.turns, room=1)
             self._check_spending(self.budget, prompt_name, room=1)
 
     def check_tool_call(self, prompt_name: str) -> None:
         """Raise unless another tool call fits: a tool spends no tokens, so only an overdrawn budget stops it."""
         self._check_deadline(prompt_name)
         if self.budget is not None:
-            _refuse(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self._tool_calls, room=1)
+            _refuse(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self.tool_calls, room=1)
             self._check_spending(self.budget, prompt_name, room=0)
 
     def begin_tool_call(self, prompt_name: str) -> None:
         """Check and count at once, so that calls side by side cannot slip past a limit together."""
         with self._lock:
             self.check_tool_call(prompt_name)
-            self._tool_calls += 1
+            spent = self._spent
+            self._spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1)
 
     def _check_deadline(self, prompt_name: str) -> None:
         deadline = self.deadline
@@ -227,7 +239,7 @@ class Meter:
             )
 
     def _check_spending(self, budget: Budget, prompt_name: str, *, room: int) -> None:
-        usage = self._usage
+        usage = self.usage
         _refuse(prompt_name, "max_input_tokens", budget.max_input_tokens, usage.input_tokens, room=room)
         _refuse(prompt_name, "max_output_tokens", budget.max_output_tokens, usage.output_tokens, room=room)
         _refuse(prompt_name, "max_total_tokens", budget.max_total_tokens, usage.total_tokens, room=room)

@@ -1,4 +1,4 @@
-"""The outer circle: evaluate, open what the model asked for, evaluate again."""
+"""The outer loop: evaluate, open what the model asked for, evaluate again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakincentives.prompt import Prompt, SetVisibilityOverride, VisibilityExpan
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.events import EvaluationFailed, RunRestarted
 from weakincentives.runtime.inner_loop import check_prompt
-from weakincentives.runtime.response import PromptResponse
+from weakincentives.runtime.messages import PromptResponse
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
 
@@ -35,7 +35,7 @@ class MainLoop:
         recorder: AbstractContextManager[Any] | None = None,
     ) -> None:
         if recorder is not None and not isinstance(recorder, AbstractContextManager):
-            raise TypeError(f"recorder={recorder!r} is no recorder; write record(path), of weakincentives.telemetry")
+            raise TypeError(f"recorder must be a context manager, got {recorder!r}; write record(path)")
         self.max_expansions = max_expansions
         self.deadline = deadline
         self.budget = budget
@@ -131,4 +131,4 @@ class MainLoop:
 def _check(prompt: object, adapter: object) -> None:
     check_prompt(prompt)
     if not isinstance(adapter, ProviderAdapter):
-        raise TypeError(f"adapter={adapter!r} is no adapter; pass one, such as OpenAIAdapter(model)")
+        raise TypeError(f"adapter must be a ProviderAdapter, got {adapter!r}; pass one, such as OpenAIAdapter(model)")

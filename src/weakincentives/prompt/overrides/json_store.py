@@ -14,9 +14,8 @@ from pathlib import Path
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, SerdeError
-from weakincentives.prompt.overrides.descriptor import PromptDescriptor
+from weakincentives.prompt.overrides.descriptor import PromptDescriptor, PromptOverridesError
 from weakincentives.prompt.overrides.override import LATEST, PromptOverride, SectionOverride, ToolOverride
-from weakincentives.prompt.overrides.store import PromptOverridesError
 
 try:
     import fcntl
