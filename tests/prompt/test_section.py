@@ -156,7 +156,7 @@ async def _selected_later() -> bool:
         ({"enabled": True}, "enabled must be a callable, got True"),
         ({"visibility": "full"}, "visibility must be a SectionVisibility or a callable, got 'full'"),
         ({"title": 1}, "has no title"),
-        ({"template": None}, "'t' needs text, got None"),
+        ({"template": None}, "'t' must be text, got None"),
         ({"summary": 3}, "'t': summary must be text, got 3"),
         ({"summary_suffix": 3}, "'t': summary_suffix must be text, got 3"),
         ({"tools": "refund"}, r"tools= takes a list, got 'refund'; write tools=\[\.\.\.\]"),

@@ -1,4 +1,4 @@
-"""Tool calls as transactions: check, snapshot, run, and undo what a failed call did."""
+"""Tool calls as transactions: check, snapshot, run, and roll back what a failed call did."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class ToolExecutor:
     idempotency_key: Callable[[ToolCall], str] | None = None
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
-        """Run the calls: one after the other, or side by side when there are several and all are read-only.
+        """Run the calls in order, or in parallel if all of them are read-only.
 
-        A call that ends the turn is the last one to run.
+        No call runs after one that ends the turn.
         """
         if len(calls) > 1 and self.all_read_only(calls):
             return side_by_side([functools.partial(self._execute, call) for call in calls])
@@ -96,7 +96,7 @@ class ToolExecutor:
         return call_sync(self._execution(call), self.bridge)
 
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
-        """One call from check to event."""
+        """One call, from checking it to recording it."""
         self.scope.meter.begin_tool_call(self.prompt.name)
         started = self.session.clock.monotonic()
         tool = self.toolbox.tool(call.name)
@@ -117,7 +117,7 @@ class ToolExecutor:
         return outcome
 
     def _attempt(self, tool: Tool[Any, Any], params: Any, call: ToolCall) -> Generator[Step, Any, _Attempt]:
-        """Call the handler within the resources of this one call; if it fails, compensate and undo what it did."""
+        """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
         before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
         resources = self.prompt.resources.context.tool_scope()
         context = self._context(call, resources)

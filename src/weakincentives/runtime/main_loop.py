@@ -22,8 +22,8 @@ OutputT = TypeVar("OutputT")
 class MainLoop:
     """Runs a prompt to its answer, restarting with more sections open where the adapter or strategy needs it.
 
-    Deadline and budget hold for all evaluations together; at most `max_expansions` restarts are made. A deadline is
-    a moment, so a loop that serves many requests gives each its own: `execute(..., deadline=Deadline.after(30))`.
+    Deadline and budget cover all evaluations together; at most `max_expansions` restarts are made. A deadline is a
+    point in time, so a loop that serves many requests gives each its own: `execute(..., deadline=Deadline.after(30))`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class MainLoop:
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> PromptResponse[OutputT]:
-        """Evaluate until there is an answer; `deadline` and `budget` take the place of the loop's own."""
+        """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
         attempts = self.attempts(prompt, session, deadline=deadline, budget=budget)
         scope = next(attempts)
         _check(prompt, adapter)
@@ -99,7 +99,7 @@ class MainLoop:
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> Generator[RunScope, PromptResponse[Any], PromptResponse[Any]]:
-        """Yield the scope of each evaluation to make; receive its response, or have its signal thrown in."""
+        """Yield the scope of each evaluation; expects its response to be sent, or its signal thrown, back in."""
         meter = Meter(budget or self.budget, deadline or self.deadline)
         scope = RunScope(meter) if run_id is None else RunScope(meter, run_id)
         while True:

@@ -26,9 +26,9 @@ class OverrideProblem(NamedTuple):
     detail: str
 
 
-MISSING = OverrideProblem("missing", "the prompt has none of this name")
-CLOSED = OverrideProblem("closed", "it accepts no overrides")
-CHANGED = OverrideProblem("changed", "it was written for other text than today's; write it again or delete it")
+MISSING = OverrideProblem("missing", "the prompt has nothing of this name")
+CLOSED = OverrideProblem("closed", "it does not accept overrides")
+CHANGED = OverrideProblem("changed", "it was written for text that has changed since; rewrite it or delete it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ def _describe_section(node: Node) -> SectionDescriptor:
 
 
 def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:
-    """A name that two tools share in different sections is closed: an override could not say which one it means."""
+    """A name that tools of two sections share is closed: an override could not say which one it means."""
     described = tool.param_descriptions
     columns = () if tool.params_type is None else fields(cast(Any, tool.params_type))
     params = {column.name: described.get(column.name, "") for column in columns}
