@@ -2,7 +2,7 @@
 
 import pickle
 
-from weakincentives.errors import BudgetExceededError, OutputParseError, FieldProblem, SerdeError
+from weakincentives.errors import BudgetExceededError, FieldProblem, OutputParseError, SerdeError
 
 
 def test_errors_travel_with_their_attributes() -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError
 
-__all__ = ["Budget", "Deadline", "Meter", "Prices", "TokenUsage"]
+__all__ = ["Budget", "Deadline", "Meter", "Prices", "Spent", "TokenUsage"]
 
 
 class _Clocked:
@@ -97,6 +97,15 @@ class TokenUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run has spent so far; `turns` counts model replies."""
+
+    usage: TokenUsage = TokenUsage()
+    turns: int = 0
+    tool_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Prices:
     """Prices per million tokens, in the currency of `Budget.max_cost`. `cached_input` defaults to the input price."""
 
@@ -159,64 +168,67 @@ class Meter:
         self.budget = budget
         self.deadline = deadline
         self._lock = threading.Lock()
-        self._usage = TokenUsage()
-        self._turns = 0
-        self._tool_calls = 0
+        self._spent = Spent()
+
+    @property
+    def spent(self) -> Spent:
+        """What was counted so far; pass it to `restore` to continue in another process."""
+        return self._spent
 
     @property
     def usage(self) -> TokenUsage:
-        return self._usage
+        return self._spent.usage
 
     @property
     def turns(self) -> int:
-        """Model replies so far."""
-        return self._turns
+        return self._spent.turns
 
     @property
     def tool_calls(self) -> int:
-        return self._tool_calls
+        return self._spent.tool_calls
 
     @property
     def cost(self) -> float | None:
         """The cost so far; None if the budget has no prices."""
         prices = self.budget.prices if self.budget else None
-        return None if prices is None else prices.cost(self._usage)
+        return None if prices is None else prices.cost(self.usage)
 
     def add_usage(self, usage: TokenUsage) -> None:
         """Count one model reply and its tokens."""
         with self._lock:
-            self._usage = self._usage + usage
-            self._turns += 1
+            spent = self._spent
+            self._spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls)
 
     def set_tool_calls(self, count: int) -> None:
         """Set the count from a record, or undo the count of a postponed call."""
         with self._lock:
-            self._tool_calls = count
+            self._spent = replace(self._spent, tool_calls=count)
 
-    def carry(self, usage: TokenUsage, *, turns: int, tool_calls: int) -> None:
-        """Start from what the run had spent before it was resumed."""
+    def restore(self, spent: Spent) -> None:
+        """Continue from what the run had spent before it was resumed."""
         with self._lock:
-            self._usage, self._turns, self._tool_calls = usage, turns, tool_calls
+            self._spent = spent
 
     def check_model_call(self, prompt_name: str) -> None:
         """Raise if a limit is reached: a model call always spends something."""
         self._check_deadline(prompt_name)
         if self.budget is not None:
-            _check_limit(prompt_name, "max_turns", self.budget.max_turns, self._turns)
+            _check_limit(prompt_name, "max_turns", self.budget.max_turns, self.turns)
             self._check_spending(self.budget, prompt_name)
 
     def check_tool_call(self, prompt_name: str) -> None:
         """Raise if a limit is exceeded. A tool call spends no tokens, so an exactly used budget still allows it."""
         self._check_deadline(prompt_name)
         if self.budget is not None:
-            _check_limit(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self._tool_calls)
+            _check_limit(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self.tool_calls)
             self._check_spending(self.budget, prompt_name, allow_equal=True)
 
     def begin_tool_call(self, prompt_name: str) -> None:
         """Check and count in one step, so that concurrent calls cannot pass a limit together."""
         with self._lock:
             self.check_tool_call(prompt_name)
-            self._tool_calls += 1
+            spent = self._spent
+            self._spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1)
 
     def _check_deadline(self, prompt_name: str) -> None:
         deadline = self.deadline
@@ -229,7 +241,7 @@ class Meter:
             )
 
     def _check_spending(self, budget: Budget, prompt_name: str, *, allow_equal: bool = False) -> None:
-        usage = self._usage
+        usage = self.usage
         spent: dict[str, float] = {
             "max_input_tokens": usage.input_tokens,
             "max_output_tokens": usage.output_tokens,

@@ -22,7 +22,7 @@ from weakincentives.runtime import (
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.codec import CodecRegistry
+from weakincentives.runtime.hosted import CodecRegistry
 from weakincentives.session import Session, Snapshot
 
 

@@ -33,7 +33,7 @@ from weakincentives.runtime import (
     RunTools,
     ToolExecutionOutcome,
 )
-from weakincentives.runtime.drivers import Steps
+from weakincentives.runtime.drivers import LoopCursor
 from weakincentives.serde import register_type
 from weakincentives.session import Session
 
@@ -150,8 +150,8 @@ class _Execution:
         inner = self._recipe.adapter.loop(prompt, session, scope=scope)
         answers_of(session)
         try:
-            with session.claim(session.session_id), self._recipe.adapter.line(inner) as channel:
-                steps = Steps(inner)
+            with session.claim(session.session_id), self._recipe.adapter.open_channel(inner) as channel:
+                steps = LoopCursor(inner)
                 while (effect := steps.effect) is not None:
                     try:
                         outcome = self._perform(effect, inner, channel)

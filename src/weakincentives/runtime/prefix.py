@@ -1,7 +1,7 @@
-"""The prefix check: proof on the wire that each request extends the one before it.
+"""The prefix check: whether each request on the wire extends the one before it.
 
-A provider's prompt cache holds for as long as a request begins with all of the last one. The check compares request
-bodies as they were sent and, where one is no extension, names what changed and the section behind it.
+A provider's prompt cache holds as long as each request begins with all of the previous one. The check compares request
+bodies as they were sent and, where one is not an extension, names what changed and the section it came from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFIX_KEYS = ("model", "tools", "instructions", "system", "text", "response_fo
 
 @dataclass(frozen=True, slots=True)
 class PrefixBreak:
-    """Request number `request` (from 0) is no extension of the one before: `where` changed, because of the section."""
+    """Request number `request` (from 0) does not extend the previous one: `where` changed, in this section."""
 
     request: int
     where: str
@@ -33,7 +33,7 @@ class PrefixBreak:
 
 
 def prefix_breaks(requests: Sequence[Mapping[str, Any]], session: Session | None = None) -> tuple[PrefixBreak, ...]:
-    """Every request that is no extension of its predecessor; the session's events tell the sections apart."""
+    """Every request that does not extend its predecessor; the session's events identify the sections."""
     rendered = session[PromptRendered].all() if session is not None else ()
     pairs = itertools.pairwise(requests)
     found = (_compare(number, before, after, rendered) for number, (before, after) in enumerate(pairs, start=1))
@@ -41,7 +41,7 @@ def prefix_breaks(requests: Sequence[Mapping[str, Any]], session: Session | None
 
 
 def assert_prefix_kept(requests: Sequence[Mapping[str, Any]], session: Session | None = None) -> None:
-    """Fail with every break that there is."""
+    """Raise AssertionError with every break found."""
     breaks = prefix_breaks(requests, session)
     if breaks:
         raise AssertionError("; ".join(map(str, breaks)))
@@ -73,7 +73,7 @@ def _compare(
 
 
 def _unmarked(value: Any) -> Any:
-    """Without cache markers, which move with the end of the conversation and are no part of the prefix."""
+    """The value without cache markers, which move with the conversation and are not part of the prefix."""
     if isinstance(value, Mapping):
         return {key: _unmarked(item) for key, item in value.items() if key != "cache_control"}
     return [_unmarked(item) for item in value] if isinstance(value, list) else value
@@ -112,7 +112,7 @@ def _section_of_text(old: Any, new: Any, rendered: Sequence[PromptRendered]) -> 
 
 
 def _text(item: Any) -> str:
-    """The text of a message or of a list of text blocks, whatever the provider's form."""
+    """The text of a message or of a list of text blocks, in any provider's format."""
     if isinstance(item, str):
         return item
     if isinstance(item, Mapping):

@@ -17,10 +17,10 @@ from weakincentives.prompt import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
     CollapseSection,
+    DisclosureRequest,
     SetVisibilityOverride,
 )
 from weakincentives.runtime.events import (
-    DisclosureRequest,
     EvaluationFailed,
     ModelCalled,
     PromptRendered,

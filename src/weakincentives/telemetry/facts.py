@@ -130,7 +130,9 @@ class _Reader:
         self._states = {".".join(state.path): state for state in event.sections}
         if not self.facts.sections:
             self.facts.sections = dict(self._states)
-        self.facts.shown |= {key: state for key, state in self._states.items() if state.visibility is not None}
+        self.facts.shown |= {
+            key: state for key, state in self._states.items() if state.visibility is not SectionVisibility.HIDDEN
+        }
 
     def _call(self, event: ModelCalled) -> None:
         self.facts.turns.append(

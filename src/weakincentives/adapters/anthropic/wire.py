@@ -11,7 +11,7 @@ import msgspec
 from weakincentives.adapters.anthropic.reply import CONTAINER, MessageEvents, decode_container, read
 from weakincentives.adapters.network.wire import OPENING, Outgoing, Wire, by_name, encode, encoded_tools
 from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
 
 PROVIDER = "anthropic"

@@ -99,7 +99,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         return self._channel(None, None)
 
     @contextmanager
-    def line(self, loop: InnerLoop) -> Iterator[ClaudeChannel]:
+    def open_channel(self, loop: InnerLoop) -> Iterator[ClaudeChannel]:
         with self._workspace(loop) as root:
             channel = self._channel(root, loop)
             try:
@@ -109,7 +109,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
                 self._ended(loop, channel)
 
     @asynccontextmanager
-    async def line_async(self, loop: InnerLoop) -> AsyncIterator[ClaudeChannel]:
+    async def open_channel_async(self, loop: InnerLoop) -> AsyncIterator[ClaudeChannel]:
         with self._workspace(loop) as root:
             channel = await asyncio.to_thread(self._channel, root, loop)
             try:

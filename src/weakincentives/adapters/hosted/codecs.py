@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from weakincentives.adapters.hosted.capability import adapters_of
-from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.hosted import HostedToolCodec
 
 
 class LazyCodecs(Mapping[str, HostedToolCodec[Any, Any]]):

@@ -19,7 +19,7 @@ from weakincentives.adapters.network.retry import Retries
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.hosted import HostedToolCodec
 
 _NEEDS_NO_USER_TURN = frozenset({"openai", "azure"})
 

@@ -8,7 +8,7 @@ from typing import Any
 from weakincentives.adapters.litellm.reply import ChunkEvents, read
 from weakincentives.adapters.network.wire import OPENING, Outgoing, Wire, encode, encoded_tools
 from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
 
 PROVIDER = "litellm"

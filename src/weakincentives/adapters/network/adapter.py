@@ -20,7 +20,7 @@ from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.hosted import HostedToolCodec
 
 
 class ClientOptions(TypedDict, total=False):

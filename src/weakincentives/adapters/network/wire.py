@@ -12,7 +12,7 @@ import msgspec
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
 
 encode = msgspec.json.Encoder().encode

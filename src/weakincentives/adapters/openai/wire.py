@@ -9,7 +9,7 @@ from typing import Any, Literal
 from weakincentives.adapters.network.wire import Outgoing, Wire, by_name, encode, encoded_tools
 from weakincentives.adapters.openai.reply import ResponseEvents, read
 from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.codec import HostedToolCodec
+from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
 
 PROVIDER = "openai"

@@ -118,7 +118,7 @@ class ScriptedAdapter(ProviderAdapter):
         for message in request.messages[counted:]:
             characters += len(message.text) + sum(len(asked.arguments) for asked in message.tool_calls)
         self._counted = len(request.messages), characters
-        return characters + sum(len(tool.wire_text) for tool in request.tools if tool.name not in request.revoked)
+        return characters + sum(len(tool.definition) for tool in request.tools if tool.name not in request.revoked)
 
 
 class _ScriptedChannel:

@@ -1,6 +1,6 @@
-"""Text prepared for one combination of open, summarized and absent sections.
+"""Text laid out for one combination of open, summarized and absent sections.
 
-Which sections are shown seldom changes between renders, so the literals, headings and numbers are laid out once per
+Which sections are shown seldom changes between renders, so literals, headings and numbers are laid out once per
 combination; a render then only fills in values and joins.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt.outline import ABSENT, SUMMARY, VISIBILITIES, AnyTool, Node, Outline
-from weakincentives.prompt.params import Params
+from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, AnyTool, Node, Outline, Params
 from weakincentives.prompt.section import Section, heading, missing_summary
 from weakincentives.prompt.text import TemplateText
 
@@ -18,7 +17,7 @@ Suffix = Callable[[Node], str]
 Price = Callable[[Node], str]
 
 
-class Plan:
+class Layout:
     """Pieces of text with slots; `marks` says at which piece each shown section begins."""
 
     def __init__(self, outline: Outline, states: bytes, suffix: Suffix, *, root: Node | None = None) -> None:
@@ -36,7 +35,7 @@ class Plan:
 
     @property
     def full(self) -> Iterable[Node]:
-        """The sections that are shown in full, in order."""
+        """The sections shown in full, in order."""
         return (node for node, _ in self.marks if self._states[node.index] != SUMMARY)
 
     def tools(self) -> list[tuple[Node, AnyTool]]:
@@ -44,7 +43,7 @@ class Plan:
         return [(node, tool) for node in self.full for tool in node.all_tools]
 
     def fill(self, params: Params, price: Price | None = None) -> list[str]:
-        """The pieces with every slot filled; joined they are the text."""
+        """The pieces with every slot filled; joined, they are the text."""
         pieces = self._pieces.copy()
         values = []
         for source, name in self.values:
@@ -120,30 +119,27 @@ class Plan:
         self._pieces.append("")
 
     def _whole_section(self, node: Node, depth: int, number: str) -> Callable[[Params], str]:
-        visibility = VISIBILITIES[self._states[node.index]]
+        visibility = PACKED[self._states[node.index]]
 
-        def call(params: Params) -> str:
-            return _guarded(
-                node,
-                lambda: node.section.render(
-                    params[node.source], depth=depth, number=number, path=node.path, visibility=visibility
-                ),
+        def render(params: Params) -> str:
+            return node.section.render(
+                params[node.source], depth=depth, number=number, path=node.path, visibility=visibility
             )
 
-        return call
+        return lambda params: _checked(node, render, params)
 
 
 def _body(node: Node) -> Callable[[Params], str]:
-    return lambda params: _guarded(node, lambda: node.section.render_body(params[node.source]))
+    return lambda params: _checked(node, lambda params: node.section.render_body(params[node.source]), params)
 
 
-def _guarded(node: Node, render: Callable[[], str]) -> str:
+def _checked(node: Node, render: Callable[[Params], str], params: Params) -> str:
     try:
-        text = render()
+        text = render(params)
     except PromptRenderError:
         raise
     except Exception as error:
         raise PromptRenderError(f"Section '{node.key}' failed to render: {type(error).__name__}: {error}") from error
     if not isinstance(text, str):
-        raise PromptRenderError(f"Section '{node.key}' rendered a {type(text).__name__}; it must return text.")
+        raise PromptRenderError(f"Section '{node.key}' must render text, got a {type(text).__name__}.")
     return text
