@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ class StepClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     def stand_at(self, moment: datetime) -> None:
         self._at = moment

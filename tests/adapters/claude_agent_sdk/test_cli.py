@@ -11,9 +11,8 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 
 from tests.adapters.claude_agent_sdk.cli_runs import prompt, section
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
-from weakincentives.adapters.claude_agent_sdk.capability import disprove, follows_list_changes
 from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
-from weakincentives.adapters.claude_agent_sdk.cli import OLDEST, Cli, find_cli
+from weakincentives.adapters.claude_agent_sdk.cli import MIN_VERSION, Cli, disprove, find_cli, follows_list_changes
 from weakincentives.adapters.claude_agent_sdk.conversation import Settings
 from weakincentives.adapters.claude_agent_sdk.permissions import permissions
 from weakincentives.errors import PromptEvaluationError
@@ -83,7 +82,7 @@ def test_whether_tools_may_appear_is_found_out_without_a_model() -> None:
 
 
 def test_a_cli_that_once_did_not_take_up_tools_is_not_trusted_again(tmp_path: Path) -> None:
-    cli = Cli(tmp_path, OLDEST)
+    cli = Cli(tmp_path, MIN_VERSION)
     assert follows_list_changes(cli)
     disprove(cli)
     assert not follows_list_changes(cli)
