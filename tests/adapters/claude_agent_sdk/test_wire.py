@@ -28,7 +28,7 @@ def turn_of(text: str, *calls: Call) -> Turn:
 
 
 def test_a_text_message_becomes_a_reply() -> None:
-    reply = turn_of("hello big world").parse_reply()
+    reply = turn_of("hello big world").reply()
     assert (reply.text, reply.stop_reason, reply.response_id) == ("hello big world", "end", "msg_0")
     assert reply.items == (json.dumps({"type": "text", "text": "hello big world"}),)
 
