@@ -177,7 +177,7 @@ def test_a_file_that_stays_busy_is_given_up_and_the_agent_goes_on(
 def test_what_is_too_much_to_keep_is_dropped_and_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "MOST_PENDING", 5)
+    monkeypatch.setattr(writer, "MAX_PENDING", 5)
     with record(path):
         run()
     with RunStore(path) as store:

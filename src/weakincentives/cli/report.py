@@ -33,8 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from weakincentives.telemetry import RunStore, advise
-    from weakincentives.telemetry.plain import plain
+    from weakincentives.telemetry import RunStore, advise, plain
     from weakincentives.telemetry.prices import AS_OF
 
     prices = dict(map(price, arguments.price))

@@ -18,7 +18,7 @@ from weakincentives.cli.table import table
 from weakincentives.cli.usage import UsageError
 
 if TYPE_CHECKING:
-    from weakincentives.runtime import ToolCall
+    from weakincentives.runtime import RunHistory, ToolCall
     from weakincentives.telemetry import RunStore, RunSummary, Turn
 
 STATUSES = ("running", "ok", "failed", "halted", "interrupted")
@@ -90,37 +90,50 @@ def show_run(store: RunStore, arguments: argparse.Namespace) -> int:
     run = chosen(store, arguments.run)
     if arguments.turn is not None:
         return show_turn(store.turn(run.run_id, arguments.turn), as_json=arguments.json)
-    ledger = store.ledger(run.run_id)
-    opened = store.query(
-        "SELECT turn, action, section, reason, route, tools FROM disclosure WHERE run_id = ? ORDER BY seq",
-        (run.run_id,),
-    )
-    failed = store.query("SELECT turn, source, name, message FROM errors WHERE run_id = ? ORDER BY seq", (run.run_id,))
-    called = dict(
-        store.query(
-            "SELECT turn, group_concat(payload ->> '$.v.name', ', ') FROM events "
-            "WHERE run_id = ? AND kind = 'ToolInvoked' GROUP BY turn",
-            (run.run_id,),
-        )
-    )
+    history = store.history(run.run_id)
+    errors = store.query("SELECT turn, source, name, message FROM errors WHERE run_id = ? ORDER BY seq", (run.run_id,))
     if arguments.json:
-        names = ("turn", "action", "section", "reason", "route", "tools")
-        disclosure = [dict(zip(names, row, strict=True)) | {"tools": json.loads(row[5])} for row in opened]
-        errors = [dict(zip(("turn", "source", "name", "message"), row, strict=True)) for row in failed]
-        turns = [
-            {
-                "turn": row.turn,
-                "attempt": row.attempt,
-                "sent": row.sent_tokens,
-                "cached": row.cached_tokens,
-                "full_prompt": row.full_prompt_tokens,
-                "cache_lost": row.cache_lost_tokens,
-                "tools": called.get(row.turn, ""),
-            }
-            for row in ledger.rows
-        ]
-        print_json(facts(run) | {"turn_list": turns, "disclosure": disclosure, "errors": errors})
-        return 0
+        print_json(facts(run) | history_facts(history, errors))
+    else:
+        print_history(run, history, errors)
+    return 0
+
+
+def history_facts(history: RunHistory, errors: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    from weakincentives.runtime import ledger_of
+
+    turns = [
+        {
+            "turn": row.turn,
+            "attempt": row.attempt,
+            "sent": row.sent_tokens,
+            "cached": row.cached_tokens,
+            "full_prompt": row.full_prompt_tokens,
+            "cache_lost": row.cache_lost_tokens,
+            "tools": ", ".join(use.name for use in turn.uses),
+        }
+        for row, turn in zip(ledger_of(history).rows, history.turns, strict=True)
+    ]
+    disclosure = [
+        {
+            "turn": step.turn,
+            "action": step.tool or step.kind,
+            "section": section,
+            "reason": step.reason,
+            "route": step.route,
+            "tools": list(step.tools),
+        }
+        for step in history.steps
+        for section in step.sections
+    ]
+    failed = [dict(zip(("turn", "source", "name", "message"), row, strict=True)) for row in errors]
+    return {"turn_list": turns, "disclosure": disclosure, "errors": failed}
+
+
+def print_history(run: RunSummary, history: RunHistory, errors: Sequence[Sequence[Any]]) -> None:
+    from weakincentives.runtime import ledger_of
+
+    ledger = ledger_of(history)
     heading = f"{run.run_id}  {run.status}  {run.prompt}  {run.adapter} {run.model}  {run.duration:.1f} s"
     print(printable(heading))
     if run.error:
@@ -132,25 +145,27 @@ def show_run(store: RunStore, arguments: argparse.Namespace) -> int:
             f"{row.sent_tokens:,}",
             f"{row.cached_tokens:,}",
             "-" if row.full_prompt_tokens is None else f"{row.full_prompt_tokens:,}",
-            called.get(row.turn, "answers"),
+            printable(", ".join(use.name for use in turn.uses)) or "answers",
         )
-        for row in ledger.rows
+        for row, turn in zip(ledger.rows, history.turns, strict=True)
     ]
     print("\n" + table(("turn", "attempt", "sent", "cached", "full prompt", "does"), rows, right=(0, 1, 2, 3, 4)))
     print(
         f"\nsent {ledger.sent_tokens:,} tokens; the full prompt would have sent {ledger.full_prompt_tokens:,} "
         f"({'saved' if ledger.saved >= 0 else 'lost'} {abs(ledger.saved):,})"
     )
-    for turn, action, section, reason, route, tools in opened:
-        extras = [f"by {route}" if route else "", ", ".join(json.loads(tools)), f"because: {reason}" if reason else ""]
-        print(printable(f"turn {turn}: {action} {section}  {'  '.join(filter(None, extras))}".rstrip()))
-    for turn, source, name, message in failed:
+    for step in history.steps:
+        extras = [f"by {step.route}" if step.route else "", ", ".join(step.tools)]
+        extras += [f"because: {step.reason}"] if step.reason else []
+        for section in step.sections:
+            line = f"turn {step.turn}: {step.tool or step.kind} {section}  {'  '.join(filter(None, extras))}"
+            print(printable(line.rstrip()))
+    for turn, source, name, message in errors:
         print(printable(f"turn {turn}: {source} {name} failed: {message}"))
-    return 0
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> int:
-    from weakincentives.telemetry.plain import plain
+    from weakincentives.telemetry import plain
 
     if as_json:
         print_json(plain(turn))
@@ -158,7 +173,7 @@ def show_turn(turn: Turn, *, as_json: bool) -> int:
     rows = [
         (
             "  " * (len(section.path) - 1) + section.key,
-            "read" if section.read else section.visibility.value if section.visibility else "hidden",
+            "read" if section.read else section.visibility.value,
             section.decided_by,
             f"{section.shown_tokens:,}",
             f"{section.hidden_tokens:,}",
@@ -186,7 +201,7 @@ def said(heading: str, text: str, calls: Sequence[ToolCall] = ()) -> None:
 
 
 def export_runs(store: RunStore, arguments: argparse.Namespace) -> int:
-    from weakincentives.telemetry.plain import plain
+    from weakincentives.telemetry import plain
 
     wanted = [store.run(name).run_id for name in arguments.runs]
     if not wanted:

@@ -2,6 +2,15 @@
 
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest
+from weakincentives.runtime.accounts import (
+    Ledger,
+    LedgerSection,
+    LedgerTurn,
+    RequestTokens,
+    ledger,
+    ledger_of,
+    request_tokens,
+)
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.drivers import Channel, Completed, StreamEvent, TextDelta, ToolEnded, ToolStarted
 from weakincentives.runtime.events import (
@@ -18,9 +27,18 @@ from weakincentives.runtime.events import (
 )
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
+from weakincentives.runtime.history import (
+    HistoryBuilder,
+    HistoryTurn,
+    RunHistory,
+    RunState,
+    Step,
+    ToolUse,
+    TurnSection,
+    run_history,
+)
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
-from weakincentives.runtime.ledger import Ledger, LedgerSection, LedgerTurn, ledger, ledger_of
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.messages import (
     CallModel,
@@ -45,6 +63,8 @@ __all__ = [
     "Effect",
     "EvaluationFailed",
     "Explanation",
+    "HistoryBuilder",
+    "HistoryTurn",
     "HostedToolCodec",
     "HostedToolInvoked",
     "InnerLoop",
@@ -63,11 +83,15 @@ __all__ = [
     "PromptRendered",
     "PromptResponse",
     "ProviderAdapter",
+    "RequestTokens",
     "Run",
+    "RunHistory",
     "RunRestarted",
     "RunScope",
+    "RunState",
     "RunTools",
     "SectionState",
+    "Step",
     "StreamEvent",
     "TextDelta",
     "ToolCall",
@@ -76,10 +100,14 @@ __all__ = [
     "ToolExecutor",
     "ToolInvoked",
     "ToolStarted",
+    "ToolUse",
     "ToolsInjected",
     "ToolsWithdrawn",
+    "TurnSection",
     "assert_prefix_kept",
     "ledger",
     "ledger_of",
     "prefix_breaks",
+    "request_tokens",
+    "run_history",
 ]

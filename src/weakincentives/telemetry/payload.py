@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
@@ -18,18 +18,19 @@ from typing import Any
 import msgspec
 
 from weakincentives.errors import SerdeError
-from weakincentives.prompt.view import Span
-from weakincentives.runtime.events import PromptRendered
+from weakincentives.prompt import Span
+from weakincentives.runtime import ModelCalled, PromptRendered
 from weakincentives.serde import tagged
-from weakincentives.telemetry.dumped import Dumped, dump, placeholder
-from weakincentives.telemetry.placeholder import UnknownType
+from weakincentives.telemetry.frozen import FrozenEvent, dump, placeholder
 from weakincentives.telemetry.redaction import REDACTED, Redactor, is_secret_name
-from weakincentives.telemetry.rows import pack_rows, unpack_rows
+from weakincentives.telemetry.values import UnknownType
 
 logger = logging.getLogger("weakincentives.telemetry")
 
 REFERENCES = frozenset({"text", "texts", "json"})
 LONG = 512
+# From this length on, what most events of a kind repeat is kept as a text of its own.
+REPEATED = 96
 CACHED_TEXTS = 512
 
 
@@ -46,11 +47,13 @@ class Packer:
         try:
             if isinstance(event, PromptRendered):
                 data = self._rendered(event)
+            elif isinstance(event, ModelCalled):
+                data = self._called(event)
             else:
-                data = self._walk(event.data if isinstance(event, Dumped) else dump(event))
+                data = self._walk(event.data if isinstance(event, FrozenEvent) else dump(event))
             return msgspec.json.encode(data).decode()
         except Exception:
-            whole = event.event if isinstance(event, Dumped) else event
+            whole = event.event if isinstance(event, FrozenEvent) else event
             logger.exception("An event %s could not be recorded.", type(whole).__qualname__)
             data = placeholder(whole)
             data["v"]["text"] = self.redactor.text(data["v"]["text"])
@@ -77,6 +80,13 @@ class Packer:
         }
         return data
 
+    def _called(self, event: ModelCalled) -> Any:
+        """A call of the model, whose tools and overrides are mostly those of the call before."""
+        data = self._walk(dump(event))
+        for name in ("tools", "overrides"):
+            data["v"][name] = self._keep_json(data["v"][name], self.texts, shortest=REPEATED)
+        return data
+
     def _keep_pieces(self, text: str, pieces: list[str]) -> Any:
         if len(text) < LONG or storable(text) != text:
             return self._walk(dump("".join(pieces)))
@@ -90,9 +100,9 @@ class Packer:
             return dump(())
         return self._keep_json({"$": "rows", "v": pack_rows(items, lambda value: self._walk(dump(value)))}, self.texts)
 
-    def _keep_json(self, data: Any, kept: dict[str, str]) -> Any:
+    def _keep_json(self, data: Any, kept: dict[str, str], *, shortest: int = LONG) -> Any:
         text = msgspec.json.encode(data).decode()
-        if len(text) < LONG:
+        if len(text) < shortest:
             return data
         key = _hash(text)
         self.texts[key] = kept[key] = text
@@ -177,6 +187,37 @@ class Packer:
         key = _hash(text)
         self.texts[key] = text
         return {"$": "text", "v": key}
+
+
+def pack_rows(items: Sequence[Any], dump: Callable[[Any], Any]) -> Any:
+    """The items, all of one class, as plain data; `dump` turns a field into data."""
+    cls = type(items[0])
+    names = [field.name for field in fields(cls)]
+    values: list[Any] = []
+    known: dict[bytes, int] = {}
+
+    def number(value: Any) -> int:
+        data = dump(value)
+        key = msgspec.json.encode(data)
+        if key not in known:
+            known[key] = len(values)
+            values.append(data)
+        return known[key]
+
+    rows = [[number(getattr(item, name)) for name in names] for item in items]
+    return {"class": f"{cls.__module__}:{cls.__qualname__}", "names": names, "values": values, "rows": rows}
+
+
+def unpack_rows(table: Any) -> Any:
+    """What `tagged.dump` makes of a tuple of the items."""
+    values = table["values"]
+    return {
+        "$": "tuple",
+        "v": [
+            {"$": table["class"], "v": {name: values[at] for name, at in zip(table["names"], row, strict=True)}}
+            for row in table["rows"]
+        ],
+    }
 
 
 def references(data: Any, tags: frozenset[str]) -> Iterator[str]:

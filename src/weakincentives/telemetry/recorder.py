@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from weakincentives.limits import Prices
-from weakincentives.runtime.run import Run
+from weakincentives.runtime import Run
 from weakincentives.session import Session, observing
-from weakincentives.telemetry.dumped import settled
+from weakincentives.telemetry.frozen import freeze
 from weakincentives.telemetry.redaction import NoRedaction, Redactor
 from weakincentives.telemetry.writer import Writer
 
@@ -86,7 +86,7 @@ class _Line:
         if not run_id or type(run_id) is not str:
             run = session[Run].latest()
             run_id = "" if run is None else run.run_id
-        self.writer.put((run_id, session.session_id, time.time(), settled(event)))
+        self.writer.put((run_id, session.session_id, time.time(), freeze(event)))
 
     def close(self) -> None:
         self._stack.close()

@@ -1,20 +1,27 @@
-"""One recorder's hold on a file of runs: what is written, in which statements."""
+"""Writing to a file of runs: what one recorder adds to it, and deleting runs from it."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weakincentives.limits import Prices
-from weakincentives.runtime.events import PromptRendered
+from weakincentives.limits import Prices, TokenUsage
+from weakincentives.runtime import (
+    EvaluationFailed,
+    ModelCalled,
+    PromptExecuted,
+    PromptRendered,
+    RunRestarted,
+    ToolInvoked,
+)
 from weakincentives.telemetry.payload import storable
-from weakincentives.telemetry.schema import SILENT_SECONDS, open_for_writing
-from weakincentives.telemetry.tally import OpenRun, Tally
+from weakincentives.telemetry.prices import prices_for
+from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError, open_for_writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,84 @@ class Packed:
     event: object
     payload: str
     texts: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """A run that has not ended; `asked` is whether its last tool call asked to open something."""
+
+    session_id: str
+    asked: bool = False
+
+    @property
+    def status(self) -> str:
+        """What to call it when nothing more comes: a request to open sections was handed to the caller."""
+        return "halted" if self.asked else "interrupted"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a batch of events changes in the row of one run: columns to set, and amounts to add."""
+
+    run_id: str
+    session_id: str
+    events: int
+    turns: int
+    updated: float = 0.0
+    columns: dict[str, Any] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+    texts: set[str] = field(default_factory=set)
+
+    def count(
+        self, event: object, at: float, open_runs: dict[str, OpenRun], prices: Mapping[str, Prices] | None
+    ) -> None:
+        """Take in one event, and keep account of which runs are open."""
+        self.events += 1
+        self.updated = at
+        match event:
+            case PromptRendered():
+                self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}", prompt_name=event.prompt_name)
+                self.columns.update(adapter=event.adapter, model=event.model)
+                self._runs(open_runs)
+            case ModelCalled():
+                self.turns += 1
+                self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
+                self._spend(event.usage, prices_for(event.model, prices))
+                self._runs(open_runs)
+            case ToolInvoked():
+                self._add(tool_calls=1, tool_failures=not event.success, disclosures=event.disclosure is not None)
+                if self.run_id in open_runs:
+                    open_runs[self.run_id].asked = event.disclosure is not None
+            case RunRestarted():
+                self._add(restarts=1)
+                self._runs(open_runs)
+            case EvaluationFailed():
+                self.end("failed", at, open_runs)
+                self.columns["error"] = f"{event.error}: {event.message}"
+            case PromptExecuted():
+                self.end("halted" if event.halted else "ok", at, open_runs)
+
+    def end(self, status: str, at: float, open_runs: dict[str, OpenRun]) -> None:
+        self.columns.update(status=status, ended=at)
+        open_runs.pop(self.run_id, None)
+
+    def _runs(self, open_runs: dict[str, OpenRun]) -> None:
+        self.columns.update(status="running", ended=None, error="")
+        open_runs.setdefault(self.run_id, OpenRun(self.session_id))
+
+    def _spend(self, usage: TokenUsage, prices: Prices | None) -> None:
+        self._add(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        )
+        if prices is not None:
+            self._add(cost=prices.cost(usage))
+
+    def _add(self, **amounts: float) -> None:
+        for name, amount in amounts.items():
+            self.sums[name] = self.sums.get(name, 0) + amount
 
 
 class RunFile:
@@ -152,3 +237,58 @@ class RunFile:
             f"UPDATE runs SET {', '.join(assignments)} WHERE run_id = :run_id",
             {**values, **tally.sums, "run_id": tally.run_id},
         )
+
+
+def prune(
+    path: str | os.PathLike[str],
+    *,
+    older_than_days: float | None = None,
+    keep: int | None = None,
+    run_ids: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Delete runs and give back their ids: those named, those older than so many days, all but the newest few.
+
+    Runs that are still going on stay. The space is given back to the disk.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise RunFileError(f"There is no file of runs at '{file}'.")
+    now = time.time()
+    silent = "recorder_id IN (SELECT id FROM recorders WHERE beat < ?)"
+    conditions: list[str] = [f"(status <> 'running' OR {silent})"]
+    values: list[Any] = [now - SILENT_SECONDS]
+    if run_ids:
+        conditions.append(f"run_id IN ({', '.join('?' * len(run_ids))})")
+        values += list(run_ids)
+    if older_than_days is not None:
+        conditions.append("updated < ?")
+        values.append(now - older_than_days * 86_400)
+    if keep is not None:
+        conditions.append("run_id NOT IN (SELECT run_id FROM runs ORDER BY started DESC, run_id LIMIT ?)")
+        values.append(keep)
+    if len(conditions) == 1:
+        return ()
+    connection = open_for_writing(file)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        where = " AND ".join(conditions)
+        gone = tuple(row[0] for row in connection.execute(f"SELECT run_id FROM runs WHERE {where}", values))
+        for table in ("runs", "events", "run_texts"):
+            connection.executemany(f"DELETE FROM {table} WHERE run_id = ?", [(run_id,) for run_id in gone])
+        if older_than_days is not None:
+            # What happened in sessions before their first run has no run to go with.
+            connection.execute("DELETE FROM events WHERE run_id = '' AND time < ?", (now - older_than_days * 86_400,))
+            connection.execute(
+                "DELETE FROM run_texts WHERE run_id = '' AND NOT EXISTS (SELECT 1 FROM events WHERE run_id = '')"
+            )
+        connection.execute("DELETE FROM texts WHERE hash NOT IN (SELECT hash FROM run_texts)")
+        connection.execute(
+            "DELETE FROM recorders WHERE beat < ? AND id NOT IN (SELECT recorder_id FROM runs)", (now - SILENT_SECONDS,)
+        )
+        connection.execute("COMMIT")
+        if gone:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+    finally:
+        connection.close()
+    return gone

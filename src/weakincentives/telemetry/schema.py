@@ -11,7 +11,7 @@ from pathlib import Path
 
 from weakincentives.errors import WinkError
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x57494E4B
 BUSY_SECONDS = 5.0
 # A recorder writes down that it is alive this often; one that was silent for longer than the limit is gone.
@@ -43,6 +43,7 @@ CREATE TABLE events (
 ) STRICT;
 CREATE UNIQUE INDEX events_by_run ON events (run_id, seq);
 CREATE INDEX events_by_kind ON events (run_id, kind, seq);
+CREATE INDEX events_disclosing ON events (run_id, seq) WHERE kind = 'ToolInvoked' AND instr(payload, '"disclosure":{');
 CREATE TABLE texts (hash TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT;
 CREATE TABLE run_texts (run_id TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (run_id, hash)) STRICT, WITHOUT ROWID;
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from weakincentives.limits import Prices
-from weakincentives.telemetry.dumped import Dumped
+from weakincentives.telemetry.frozen import FrozenEvent
 from weakincentives.telemetry.payload import Packer
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import Packed, RunFile
@@ -23,11 +23,11 @@ logger = logging.getLogger("weakincentives.telemetry")
 
 BATCH_SECONDS = 0.08
 BATCH_EVENTS = 1_000
-MOST_PENDING = 200_000
+MAX_PENDING = 200_000
 RETRY_SECONDS = 0.1
 CLOSING_SECONDS = 5.0
 
-Heard = tuple[str, str, float, object]
+QueuedEvent = tuple[str, str, float, object]
 
 
 class Writer:
@@ -45,10 +45,10 @@ class Writer:
         self._reset()
         self._file = self._opened()
 
-    def put(self, heard: Heard) -> None:
+    def put(self, heard: QueuedEvent) -> None:
         """Take one event; the caller's thread does nothing more than this."""
         pending = self._pending
-        if len(pending) >= MOST_PENDING:
+        if len(pending) >= MAX_PENDING:
             self._dropped += 1
             return
         pending.append(heard)
@@ -90,7 +90,7 @@ class Writer:
         self._reset()
 
     def _reset(self) -> None:
-        self._pending: deque[Heard] = deque()
+        self._pending: deque[QueuedEvent] = deque()
         self._dropped = 0
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -133,7 +133,7 @@ class Writer:
 
     def _pack(self, run_id: str, session_id: str, at: float, heard: object) -> Packed:
         payload = self._packer.pack(heard)
-        event = heard.event if isinstance(heard, Dumped) else heard
+        event = heard.event if isinstance(heard, FrozenEvent) else heard
         return Packed(run_id, session_id, at, event, payload, self._packer.texts)
 
     def _write(self, batch: list[Packed]) -> None:

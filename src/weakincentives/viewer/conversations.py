@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from weakincentives.telemetry import RunStore
-from weakincentives.telemetry.turns import requests
 
 Ranges = list[tuple[int, int]]
 
@@ -24,7 +23,7 @@ class Conversations:
         known = self._ranges.setdefault(run_id, {})
         if called not in known:
             ranges: Ranges = []
-            for seq, kept, added in requests(self._store, run_id):
+            for seq, kept, added in self._store.requests(run_id):
                 ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
         return known[called]
 

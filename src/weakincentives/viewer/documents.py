@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
-from weakincentives.runtime.events import PromptRendered, ToolInvoked
-from weakincentives.runtime.messages import Message
-from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, Turn, advise
-from weakincentives.telemetry.plain import plain
+from weakincentives.runtime import Message, PromptRendered, ToolInvoked
+from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, Turn, advise, plain
 from weakincentives.viewer.conversations import Conversations, Ranges
 from weakincentives.viewer.overview import overview, summary
-from weakincentives.viewer.pending import pending_turn
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 160
@@ -60,19 +56,21 @@ class Documents:
         One turn more than were answered may be pending: a request that has no reply, or not yet.
         """
         run = self.store.run(run_id)
-        pending = pending_turn(self.store, run) if n >= run.turns else None
+        pending = self.store.pending_turn(run.run_id) if n >= run.turns else None
         if pending is not None and n == run.turns + 1:
             turn, seqs = pending
-            return self._turn(turn, seqs[0], self._conversations.ranges(run.run_id, seqs)) | {"pending": True}
+            request = self._conversations.ranges(run.run_id, seqs)
+            return self._turn(turn, seqs[0], request, len(seqs)) | {"pending": True}
         turn = self.store.turn(run_id, n, with_messages=False)
         called = turn.events[0].seq
-        document = self._turn(turn, called, self._conversations.request(turn.run_id, called))
+        request = self._conversations.request(turn.run_id, called)
+        document = self._turn(turn, called, request, turn.called.messages if turn.called else 0)
         if pending is not None:
             # The request after this one is what failed.
             document["ended"] = [event for event in document["ended"] if event["kind"] != "EvaluationFailed"]
         return document
 
-    def _turn(self, turn: Turn, seq: int, request: Ranges) -> dict[str, Any]:
+    def _turn(self, turn: Turn, seq: int, request: Ranges, messages: int) -> dict[str, Any]:
         return {
             "run_id": turn.run_id,
             "n": turn.n,
@@ -82,8 +80,8 @@ class Documents:
             "called": plain(turn.called),
             "sections": plain(turn.sections),
             "request": request,
-            "messages": turn.called.messages,
-            "complete": sum(stop - start for start, stop in request) == turn.called.messages,
+            "messages": messages,
+            "complete": sum(stop - start for start, stop in request) == messages,
             "tools": _tools(turn),
             "reply": None if turn.reply is None else plain(turn.reply),
             "calls": [
@@ -126,7 +124,7 @@ class Documents:
         found: list[dict[str, Any]] = []
         characters = 0
         for at in range(0, len(seqs), 50):
-            for recorded in self._numbered(run_id, seqs[at : at + 50]):
+            for recorded in self.store.numbered(run_id, seqs[at : at + 50]):
                 found.append(self._message(recorded))
                 characters += len(found[-1]["text"])
                 if characters > PAGE_CHARACTERS:
@@ -148,12 +146,12 @@ class Documents:
             "kinds": dict(
                 self.store.query("SELECT kind, count(*) FROM events WHERE run_id = ? GROUP BY kind", (run_id,))
             ),
-            "events": [_line(recorded) for recorded in self._numbered(run_id, [seq for (seq,) in seqs])],
+            "events": [_line(recorded) for recorded in self.store.numbered(run_id, [seq for (seq,) in seqs])],
         }
 
     def event(self, run_id: str, seq: int) -> dict[str, Any]:
         """One event with everything in it."""
-        found = self._numbered(run_id, [seq])
+        found = self.store.numbered(run_id, [seq])
         if not found:
             raise RunNotFoundError(f"Run '{run_id}' has no event {seq}.")
         return {**_line(found[0]), "event": plain(found[0].event)}
@@ -178,10 +176,6 @@ class Documents:
             "SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'PromptRendered' AND seq < ?", (run_id, seq)
         )
         return found[0][0] if found else None
-
-    def _numbered(self, run_id: str, seqs: Sequence[int]) -> Sequence[RecordedEvent]:
-        marks = ", ".join("?" * len(seqs))
-        return self.store.events_where(f"run_id = ? AND seq IN ({marks})", (run_id, *seqs))
 
     def _message(self, recorded: RecordedEvent) -> dict[str, Any]:
         message: dict[str, Any] = {"seq": recorded.seq, "turn": recorded.turn, **plain(recorded.event)}
@@ -222,10 +216,10 @@ def _tools(turn: Turn) -> list[dict[str, Any]]:
         {
             "name": name,
             "section": owners.get(name, ""),
-            "builtin": name in RESERVED_NAMES,
+            "builtin": name not in owners,
             "hosted": name in hosted,
             "initial": name in first,
-            "revoked": name in turn.revoked,
+            "withdrawn": name in turn.withdrawn,
             "definition": turn.definitions.get(name, ""),
         }
         for name in turn.tools

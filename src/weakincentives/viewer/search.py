@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.telemetry import RecordedEvent, RunStore
-from weakincentives.telemetry.plain import plain
+from weakincentives.telemetry import RecordedEvent, RunStore, plain
 
 BEFORE, AFTER = 60, 140
-MOST_TEXTS = 60
+MAX_TEXTS = 60
 _SKIPPED = ("role", "provider", "run_id", "call_id", "id", "response_id", "spans", "current_visibility_state")
 
 
@@ -36,7 +35,7 @@ def _candidates(store: RunStore, words: str, run_id: str, limit: int) -> list[tu
     like = _pattern(words)
     of_run = "AND hash IN (SELECT hash FROM run_texts WHERE run_id = ?)" if run_id else ""
     texts = store.query(
-        f"SELECT hash FROM texts WHERE text LIKE ? ESCAPE '\\' {of_run} LIMIT {MOST_TEXTS}",
+        f"SELECT hash FROM texts WHERE text LIKE ? ESCAPE '\\' {of_run} LIMIT {MAX_TEXTS}",
         (like, run_id) if run_id else (like,),
     )
     # In payloads the words stand as JSON text.

@@ -1,4 +1,4 @@
-"""An event as it is now: itself if it cannot change, else turned into data at once."""
+"""Events frozen as they are when they happen: themselves if they cannot change, else turned into data at once."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from weakincentives.prompt import (
     DisclosureRequest,
     SetVisibilityOverride,
 )
-from weakincentives.runtime.events import (
+from weakincentives.runtime import (
     EvaluationFailed,
+    Message,
     ModelCalled,
     PromptRendered,
     RunRestarted,
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.messages import Message
 from weakincentives.serde import tagged
-from weakincentives.telemetry.placeholder import Unserialisable
+from weakincentives.telemetry.values import Unserialisable
 
 REPR_LENGTH = 400
-MOST_PARTS = 500
+MAX_PARTS = 500
 
 
-class Dumped:
+class FrozenEvent:
     """An event that was turned into data at once, since something in it may change later."""
 
     __slots__ = ("data", "event")
@@ -46,14 +46,14 @@ class Dumped:
         self.data = dump(event)
 
 
-def settled(event: object) -> object:
+def freeze(event: object) -> object:
     """The event itself if nothing in it can change, else what it is now, dumped."""
     if type(event) in _UNCHANGING:
         return event
     try:
-        return event if _is_immutable(event) else Dumped(event)
+        return event if _is_immutable(event) else FrozenEvent(event)
     except Exception:
-        return Dumped(event)
+        return FrozenEvent(event)
 
 
 def dump(value: Any) -> Any:
@@ -74,7 +74,7 @@ class _Parts:
     """Dumps a value part by part, since as a whole it cannot be; gives up where it contains itself or is too large."""
 
     def __init__(self) -> None:
-        self._left = MOST_PARTS
+        self._left = MAX_PARTS
         self._within: set[int] = set()
 
     def dump(self, value: Any) -> Any:

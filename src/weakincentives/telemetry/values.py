@@ -1,4 +1,4 @@
-"""Recorded values as plain JSON for a person to look at: no tags, and nothing that JSON cannot say."""
+"""Recorded values: what stands for one that cannot be written or read, and all of them as plain JSON to look at."""
 
 from __future__ import annotations
 
@@ -6,14 +6,31 @@ import enum
 import math
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
-
 _PAIRS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unserialisable:
+    """A value that has no serialised form; `text` is the beginning of its repr."""
+
+    type: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownType:
+    """A value of a class that this process has not imported; `value` is what was recorded of it.
+
+    For a dataclass that is the mapping of its fields.
+    """
+
+    type: str
+    value: Any
 
 
 def plain(value: Any) -> Any:
