@@ -334,5 +334,5 @@ def test_a_file_that_is_no_file_of_runs_is_refused(path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named_with_the_way_out(path: Path) -> None:
-    with pytest.raises(RunFileError, match=r"no file of runs at .*record"):
+    with pytest.raises(RunFileError, match=r"no run file at .*record"):
         RunStore(path)

@@ -1,6 +1,6 @@
-"""What was recorded and what it says: recorder, reading runs back, advice, OpenTelemetry.
+"""Recording runs, reading them back, advice from them, and OpenTelemetry.
 
-An agent that records loads the recorder alone; what reads and advises is loaded when it is first used.
+An agent that records loads only the recorder; what reads and advises is loaded on first use.
 """
 
 from __future__ import annotations

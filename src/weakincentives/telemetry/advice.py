@@ -6,11 +6,11 @@ Per run and section, with the prices of the run's model and cache rates measured
     again   = input - c  * (input - cached)      a token that the request before had too; c of those come from the cache
     FULL    = F * (first + (n - 1) * again)      F tokens in each of the n turns that did not only open the section
     SUMMARY = what the section had in each of those n turns, new tokens at `input`, the others at `first` or `again`
-              + what the other turns cost        they only opened it, or a restart for it threw them away
+              + what the other turns cost        they only opened it, or a restart for it discarded them
               + lost * (input - cached)          tokens that could not be read from the cache, since its tools came
 
-What a summarized section hides belongs to it: to open something inside it is what its summary costs. A cost shared by
-several sections is divided among them. FULL is advised where its mean over the runs is the smaller.
+What a summarized section hides belongs to it: opening something inside it is a cost of its summary. A cost shared by
+several sections is divided among them. FULL is advised where its mean over the runs is smaller.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from weakincentives.telemetry.prices import prices_for
 from weakincentives.telemetry.store import RunStore
 
 MIN_RUNS = 3
-# Costs in input tokens, for models without a known price: output at five times, cached input at a tenth of the price.
+# Costs in input tokens for models without a known price: output counts five times, cached input a tenth.
 RELATIVE = Prices(1_000_000, 5_000_000, 100_000)
-# The size of a summary that no recorded run has shown, where the prompt shows no other either.
+# The assumed size of a summary where no run has shown any.
 TYPICAL_SUMMARY_TOKENS = 40
 
 NEVER_OPENED = "never opened"
@@ -41,9 +41,9 @@ TOOLS_NEVER_USED = "shown in full, but its tools were never used"
 class SectionAdvice:
     """One section over the runs of its prompt.
 
-    `cost_full` and `cost_summary` are expected per run, None where the runs cannot tell; `advised` is 'full', 'summary'
-    or '' (leave it as it is, for the reason given). `first_use` is the median turn in which it was first opened, or in
-    which a tool of it was first used when it was open from the start.
+    `cost_full` and `cost_summary` are expected costs per run, None where the runs cannot tell; `advised` is 'full',
+    'summary' or '' (leave it as it is, for the reason given). `first_use` is the median turn in which it was first
+    opened, or in which one of its tools was first used if it was open from the start.
     """
 
     key: str
@@ -68,7 +68,7 @@ class SectionAdvice:
 class PromptAdvice:
     """One prompt: its sections, and what its recorded runs cost and would have cost with the advice.
 
-    `unit` is 'USD', or 'input tokens' where the price of a model is not known. `cache_first` and `cache_again` are the
+    `unit` is 'USD', or 'input tokens' where a model's price is unknown. `cache_first` and `cache_again` are the
     measured shares of tokens that came from the cache.
     """
 
@@ -105,7 +105,7 @@ def advise(
     prices: Mapping[str, Prices] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Advice:
-    """Advice from the last runs of a file that ended well, for each of its prompts or the one named."""
+    """Advice from the last successful runs of a file, for each of its prompts or the one named."""
     found = store.list_runs(last, status="ok", prompt=prompt)
     grouped: dict[str, list[_Run]] = {}
     for summary in found:
@@ -174,7 +174,7 @@ class _Run:
 
 
 class PriceModel:
-    """What a token costs: prices of the models, and the cache as it was measured."""
+    """What a token costs: the prices of the models, with the cache rates that were measured."""
 
     def __init__(self, runs: Sequence[_Run], prices: Mapping[str, Prices] | None) -> None:
         models = {turn.called.model for run in runs for turn in run.turns}
@@ -198,7 +198,7 @@ class PriceModel:
         ]
 
     def of(self, turn: HistoryTurn, *, first: bool) -> tuple[float, float, float]:
-        """Per token: new, at the start of an evaluation or sent again, and what a miss of the cache adds."""
+        """Per token: a new one, one at the start of an evaluation or sent again, and what a cache miss adds."""
         prices = self._prices[turn.called.model]
         fresh = prices.input / 1_000_000
         cached = fresh if prices.cached_input is None else prices.cached_input / 1_000_000
@@ -212,13 +212,13 @@ class PriceModel:
         return self._prices[turn.called.model].cost(turn.called.usage)
 
     def full(self, tokens: int, key: str, run: _Run) -> float:
-        """What so many tokens cost that are there from the start, in the turns that would have been left."""
+        """The cost of so many tokens in every turn that would remain if they were there from the start."""
         within = run.within(key)
         left = [turn for turn, opens in zip(run.turns, run.opened_for, strict=True) if within.isdisjoint(opens)]
         return sum(tokens * self.of(turn, first=turn.first or turn is left[0])[1] for turn in left)
 
     def summary(self, key: str, run: _Run) -> float:
-        """What the section has cost in a run that began with its summary."""
+        """What the section cost in a run that began with its summary."""
         cost, before, within = 0.0, 0, run.within(key)
         for turn, sections, opens in zip(run.turns, run.tokens, run.opened_for, strict=True):
             fresh, base, miss = self.of(turn, first=turn.first)
@@ -306,18 +306,18 @@ def _verdict(
     if shown == "hidden":
         return "", f"inside '{key.rpartition('.')[0]}', which is summarized"
     if runs < MIN_RUNS:
-        return "", f"only {runs} run{'s' if runs > 1 else ''}; {MIN_RUNS} say more"
+        return "", f"only {runs} run{'s' if runs > 1 else ''}; at least {MIN_RUNS} are needed"
     if cost_full is not None and cost_summary is not None:
         if cost_full < cost_summary:
             return "full", f"in full it costs {1 - cost_full / cost_summary:.0%} less"
         return "summary", f"summarized it costs {1 - cost_summary / cost_full:.0%} less" if cost_full else "equal cost"
     if TOOLS_NEVER_USED in findings:
-        return "summary", "its tools were used in no run"
-    return "", "open in every run, so the runs cannot tell who would have opened it"
+        return "summary", "no run used its tools"
+    return "", "open in every run, so the runs do not show which would have opened it"
 
 
 def _full_tokens(key: str, runs: Sequence[_Run]) -> int:
-    """What opening the section shows: itself with its tools, and what is inside it as that was last seen."""
+    """What opening the section shows: itself with its tools, and the sections inside it as they were last seen."""
     seen = {name: state for run in runs for name, state in run.shown.items()}
     total = 0
     sections = runs[-1].sections

@@ -37,7 +37,7 @@ MAX_PARTS = 500
 
 
 class FrozenEvent:
-    """An event that was turned into data at once, since something in it may change later."""
+    """An event that was turned into data at once, because something in it may change later."""
 
     __slots__ = ("data", "event")
 
@@ -47,7 +47,7 @@ class FrozenEvent:
 
 
 def freeze(event: object) -> object:
-    """The event itself if nothing in it can change, else what it is now, dumped."""
+    """The event itself if nothing in it can change, else its data as it is now."""
     if type(event) in _UNCHANGING:
         return event
     try:
@@ -57,7 +57,7 @@ def freeze(event: object) -> object:
 
 
 def dump(value: Any) -> Any:
-    """`tagged.dump`, with an `Unserialisable` in place of each part that has no serialised form."""
+    """`tagged.dump`, with an `Unserialisable` for each part that has no serialised form."""
     try:
         return tagged.dump(value)
     except Exception:
@@ -65,13 +65,13 @@ def dump(value: Any) -> Any:
 
 
 def placeholder(value: Any) -> Any:
-    """Data in place of a value that has none."""
+    """The data that stands for a value without a serialised form."""
     cls = type(value)
     return tagged.dump(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
 
 
 class _Parts:
-    """Dumps a value part by part, since as a whole it cannot be; gives up where it contains itself or is too large."""
+    """Dumps a value part by part where it cannot be dumped whole; stops where it contains itself or is too large."""
 
     def __init__(self) -> None:
         self._left = MAX_PARTS
@@ -109,7 +109,7 @@ class _Parts:
 
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
-# Made of immutable parts by the loop itself.
+# The loop makes these of immutable parts.
 _UNCHANGING = frozenset(
     {
         ClearAllVisibilityOverrides,

@@ -1,24 +1,21 @@
-"""Recorded events read back from a file of runs."""
+"""Reading events back from a run file."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from weakincentives.telemetry.payload import load, references, unpack
+from weakincentives.telemetry.payload import is_packed, load, references, unpack
 from weakincentives.telemetry.schema import open_for_reading
 
-_SHARED, _TEXTS = frozenset({"json"}), frozenset({"text", "texts"})
-# Most events refer to nothing, and need not be searched for it.
-_REFERENCE = re.compile(r'"\$":"(?:text|texts|json|rows)"')
 _VARIABLES = 500
+MAX_SHARED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +31,19 @@ class RecordedEvent:
 
 
 class EventReader:
-    """A file of runs, open for reading; it may still be written to."""
+    """A run file open for reading; it may still be written to."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
         self._connection = open_for_reading(self.path)
+        self._shared: dict[str, Any] = {}
 
     def close(self) -> None:
         self._connection.close()
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a SELECT of your own; docs/observability.md has the tables and views."""
+        """The rows of your own SELECT; docs/observability.md describes the tables and views."""
         with self._lock:
             return self._connection.execute(sql, tuple(values)).fetchall()
 
@@ -73,13 +71,24 @@ class EventReader:
 
     def decode(self, payloads: Sequence[str]) -> list[Any]:
         """The values that were recorded as these payloads."""
-        decoded = [msgspec.json.decode(payload) for payload in payloads]
-        referring = [_REFERENCE.search(payload) is not None for payload in payloads]
-        packed = [data for data, refers in zip(decoded, referring, strict=True) if refers]
-        texts = self._texts({key for data in packed for key in references(data, _SHARED)})
-        packed += [msgspec.json.decode(text) for text in texts.values()]
-        texts |= self._texts({key for data in packed for key in references(data, _TEXTS)})
-        return [load(unpack(data, texts) if refers else data) for data, refers in zip(decoded, referring, strict=True)]
+        packed = {payload: references(payload) for payload in payloads if is_packed(payload)}
+        wanted = {key for keys, _ in packed.values() for key in keys}
+        shared = {key: self._shared[key] for key in wanted & self._shared.keys()}
+        parts = self._texts(wanted - shared.keys())
+        inner = [references(part)[1] for part in parts.values()]
+        texts = self._texts({key for keys in (*inner, *(keys for _, keys in packed.values())) for key in keys})
+        shared |= {key: load(unpack(msgspec.json.decode(part), texts, {})) for key, part in parts.items()}
+        self._keep(shared)
+        return [
+            load(unpack(data, texts, shared) if payload in packed else data)
+            for payload, data in zip(payloads, map(msgspec.json.decode, payloads), strict=True)
+        ]
+
+    def _keep(self, shared: Mapping[str, Any]) -> None:
+        """Remember parts that many events repeat, such as the sections of a prompt."""
+        if len(self._shared) > MAX_SHARED:
+            self._shared = {}
+        self._shared.update(shared)
 
     def numbered(self, run_id: str, seqs: Sequence[int]) -> list[RecordedEvent]:
         """Events of a run by their numbers, oldest first."""

@@ -1,4 +1,4 @@
-"""Reading recorded runs: lists, events page by page, and every turn as the model had it."""
+"""Reading recorded runs: lists, events page by page, and each turn as the model saw it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PAGE = 500
 
 
 class RunNotFoundError(WinkError):
-    """The file has no such run, or the beginning of an id fits several."""
+    """The file has no such run or turn, or the beginning of an id fits several runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One recorded run. `cost` is in US dollars, and None where a price is not known; times are seconds since 1970."""
+    """One recorded run. `cost` is in US dollars, None where a price is unknown; times are seconds since 1970."""
 
     run_id: str
     session_id: str
@@ -54,7 +54,7 @@ class RunSummary:
 
 
 class RunStore(EventReader):
-    """A file of runs, open for reading; it may still be written to."""
+    """A run file open for reading; it may still be written to."""
 
     def __enter__(self) -> RunStore:
         return self
@@ -67,7 +67,7 @@ class RunStore(EventReader):
     def list_runs(
         self, limit: int = 50, offset: int = 0, search: str = "", *, status: str = "", prompt: str = ""
     ) -> tuple[RunSummary, ...]:
-        """The newest runs first; `search` looks into ids, prompts, models, errors and everything that was said."""
+        """The newest runs first; `search` looks in ids, prompts, models, errors and everything that was said."""
         where, values = self._filter(search, status, prompt)
         rows = self.query(
             f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY started DESC, run_id LIMIT ? OFFSET ?",
@@ -81,24 +81,21 @@ class RunStore(EventReader):
         return int(found[0][0])
 
     def run(self, run_id: str) -> RunSummary:
-        """One run, by its id or the beginning of it that is its alone."""
+        """One run, by its id or an unambiguous beginning of it."""
         rows = self.query(
-            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE run_id = ? OR substr(run_id, 1, ?) = ? "
-            "ORDER BY run_id = ? DESC LIMIT 2",
-            (time.time() - SILENT_SECONDS, run_id, len(run_id), run_id, run_id),
+            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT 2",
+            (time.time() - SILENT_SECONDS, run_id, f"{run_id}\U0010ffff"),
         )
         if not run_id or not rows:
-            raise RunNotFoundError(
-                f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows what there is."
-            )
+            raise RunNotFoundError(f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows those it has.")
         if len(rows) > 1 and rows[0][0] != run_id:
-            raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}; write more of the id.")
+            raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}; give more of the id.")
         return _summary(rows[0])
 
     def events(
         self, run_id: str, after: int = 0, limit: int = PAGE, *, kinds: Sequence[str] = ()
     ) -> tuple[RecordedEvent, ...]:
-        """The events of a run that come after the one numbered `after`, oldest first."""
+        """The events of a run after the one numbered `after`, oldest first."""
         if kinds:
             return self.of_kinds(run_id, kinds, after, limit=limit)
         return self.events_where("run_id = ? AND seq > ?", (run_id, after), limit=limit)
@@ -115,7 +112,7 @@ class RunStore(EventReader):
         return self.events_where("run_id = '' AND session_id = ? AND seq > ?", (session_id, after), limit=limit)
 
     def turn(self, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
-        """Everything about the n-th call of the model, counted from 1 over all restarts of the run."""
+        """Everything about the n-th model call, counted from 1 over all restarts of the run."""
         run = self.run(run_id)
         if not 1 <= n <= run.turns:
             has = f"turns 1 to {run.turns}" if run.turns else "no turns"
@@ -136,11 +133,11 @@ class RunStore(EventReader):
         return read_history(self, self.run(run_id).run_id)
 
     def ledger(self, run_id: str, *, tokenizer: Tokenizer | None = None) -> Ledger:
-        """Tokens sent, cached and lost, against those of the full prompt; `rows[n - 1]` is turn n."""
+        """Tokens sent, cached and lost, compared with the full prompt; `rows[n - 1]` is turn n."""
         return ledger_of(self.history(run_id), tokenizer=tokenizer)
 
     def last_event_id(self) -> int:
-        """A number that grows with every event in the file: what a live view looks at."""
+        """A number that grows with every event in the file, for a live view to poll."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM events")[0][0])
 
     def _filter(self, search: str, status: str, prompt: str) -> tuple[str, list[Any]]:
@@ -166,9 +163,9 @@ class RunStore(EventReader):
 
 
 def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
-    """The events of a recorded run, equal to those that its session dispatched.
+    """The events of a recorded run, equal to those its session dispatched.
 
-    Classes are looked up among those that this program has imported; a value of any other is an `UnknownType`.
+    Classes are looked up among those this program has imported; a value of any other class is an `UnknownType`.
     """
     with RunStore(path) as store:
         return tuple(recorded.event for recorded in store.all_events(store.run(run_id).run_id))
@@ -179,7 +176,7 @@ _COLUMNS = (
     "tool_calls, tool_failures, disclosures, restarts, input_tokens, output_tokens, cached_tokens, reasoning_tokens, "
     "cost, error"
 )
-# A run whose recorder has gone silent without a word was killed.
+# A run whose recorder went silent without closing was killed.
 _RUNS = (
     "(SELECT runs.run_id, session_id, prompt, prompt_name, adapter, model, "
     "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status, "

@@ -1,14 +1,14 @@
-"""Recorded runs put together again: the history of one, and each turn as the model had it.
+"""Recorded runs put back together: the history of a run, and each turn as the model saw it.
 
-Only what is needed is read, however long a run is: most of its events are messages and ordinary tool calls.
+Only what is needed is read, however long the run: most of its events are messages and ordinary tool calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ from weakincentives.runtime import (
     ToolUse,
     TurnSection,
 )
-from weakincentives.telemetry.reader import EventReader, RecordedEvent
+from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ _DISCLOSING = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the model had when it was called for the n-th time, what it said, and what came of it.
+    """What the model was sent when it was called for the n-th time, what it replied, and what its tools did.
 
     `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong. `tools`
     are all that were offered so far, of which `withdrawn` may no longer be called; `definitions` is each tool's JSON
@@ -76,19 +76,26 @@ class Turn:
 
 def read_history(reader: EventReader, run_id: str) -> RunHistory:
     """The history of a run."""
-    calls = _model_calls(reader, run_id)
-    uses, disclosing = _tool_uses(reader, run_id)
-    rare = reader.of_kinds(run_id, _RARE)
-    read = _results(reader, run_id, disclosing, [recorded.seq for recorded in calls])
-    ordered: list[RecordedEvent | _RecordedUse] = [*rare, *calls, *uses, *disclosing, *read]
-    ordered.sort(key=attrgetter("seq"))
+    light, events = _read_events(reader, run_id)
+    calls = [item.seq for item in light if isinstance(item.what, ModelCalled)]
+    calls += [recorded.seq for recorded in events if recorded.kind == "ModelCalled"]
+    asked = [recorded for recorded in events if recorded.kind == "ToolInvoked"]
+    events += _results(reader, run_id, asked, sorted(calls))
     builder = HistoryBuilder(run_id)
-    for item in ordered:
-        if isinstance(item, _RecordedUse):
-            builder.add_use(item.use, seq=item.seq, time=item.time)
+    for item in sorted([*light, *(_Item(r.seq, r.time, r.event) for r in events)], key=attrgetter("seq")):
+        if isinstance(item.what, ToolUse):
+            builder.add_use(item.what, seq=item.seq, time=item.time)
         else:
-            builder.add(item.event, seq=item.seq, time=item.time)
+            builder.add(item.what, seq=item.seq, time=item.time)
     return builder.build()
+
+
+class _Item(NamedTuple):
+    """What a history is fed with: an event, or of an ordinary tool call what the history needs."""
+
+    seq: int
+    time: float
+    what: Any
 
 
 class _Tagged(msgspec.Struct, Generic[T]):
@@ -134,10 +141,16 @@ _INVOKED: msgspec.json.Decoder[_Tagged[_Invoked]] = msgspec.json.Decoder(_Tagged
 _OWN = tuple(name for name in _Called.__struct_fields__ if name not in ("usage", "tools", "overrides"))
 
 
-def _model_calls(reader: EventReader, run_id: str) -> list[RecordedEvent]:
-    """Every call of the model, decoded in a tenth of the time that the general way takes."""
-    found: list[RecordedEvent] = []
-    whole: list[int] = []
+def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[RecordedEvent]]:
+    """The events of a run that a history needs but messages: those that can be decoded fast, and the others."""
+    kinds = (*_RARE, "ModelCalled", "ToolInvoked")
+    rows = reader.query(
+        "SELECT run_id, seq, kind, time, turn, payload FROM events INDEXED BY events_by_kind "
+        f"WHERE run_id = ? AND kind IN ({marks(kinds)})",
+        (run_id, *kinds),
+    )
+    light: list[_Item] = []
+    others: list[Any] = []
     known: dict[bytes, Any] = {}
 
     def shared(raw: msgspec.Raw) -> Any:
@@ -146,67 +159,58 @@ def _model_calls(reader: EventReader, run_id: str) -> list[RecordedEvent]:
             (known[data],) = reader.decode([data.decode()])
         return known[data]
 
-    for seq, turn, time, payload in _rows(reader, run_id, "ModelCalled"):
+    for row in rows:
         try:
-            row = _CALLED.decode(payload).v
-            own = {name: getattr(row, name) for name in _OWN}
-            event = ModelCalled(usage=row.usage.v, tools=shared(row.tools), overrides=shared(row.overrides), **own)
+            what = _decode_fast(row[2], row[5], shared)
         except msgspec.ValidationError:
-            # A text that is kept elsewhere, or something else that only the general way can read.
-            whole.append(seq)
-            continue
-        found.append(RecordedEvent(run_id, seq, "ModelCalled", time, turn, event))
-    return sorted([*found, *reader.numbered(run_id, whole)], key=attrgetter("seq"))
-
-
-@dataclass(frozen=True, slots=True)
-class _RecordedUse:
-    seq: int
-    time: float
-    use: ToolUse
-
-
-def _tool_uses(reader: EventReader, run_id: str) -> tuple[list[_RecordedUse], list[RecordedEvent]]:
-    """The tool calls of a run: ordinary ones as far as a history needs them, and those that ask for sections."""
-    uses: list[_RecordedUse] = []
-    whole: list[int] = []
-    for seq, _, time, payload in _rows(reader, run_id, "ToolInvoked"):
-        try:
-            row = _INVOKED.decode(payload).v
-        except msgspec.ValidationError:
-            whole.append(seq)
-            continue
-        result = row.result.v
-        if bytes(result.disclosure) == b"null":
-            use = ToolUse(row.name, row.section_key, result.success, row.rolled_back, row.call_id)
-            uses.append(_RecordedUse(seq, time, use))
+            # A text that is stored elsewhere, or something else that only the general decoder can read.
+            what = None
+        if what is None:
+            others.append(row)
         else:
-            whole.append(seq)
-    return uses, reader.numbered(run_id, whole)
+            light.append(_Item(row[1], row[3], what))
+    events = reader.decode([payload for *_, payload in others])
+    return light, [
+        RecordedEvent(run_id, seq, kind, time, turn, event)
+        for (_, seq, kind, time, turn, _), event in zip(others, events, strict=True)
+    ]
 
 
-def _rows(reader: EventReader, run_id: str, kind: str) -> list[tuple[Any, ...]]:
-    sql = "SELECT seq, turn, time, payload FROM events WHERE run_id = ? AND kind = ? ORDER BY seq"
-    return reader.query(sql, (run_id, kind))
+def _decode_fast(kind: str, payload: str, shared: Callable[[msgspec.Raw], Any]) -> ModelCalled | ToolUse | None:
+    """A model call or an ordinary tool call, in a tenth of the time of the general decoder; None for other events."""
+    if kind == "ModelCalled":
+        called = _CALLED.decode(payload).v
+        own = {name: getattr(called, name) for name in _OWN}
+        return ModelCalled(usage=called.usage.v, tools=shared(called.tools), overrides=shared(called.overrides), **own)
+    if kind == "ToolInvoked":
+        invoked = _INVOKED.decode(payload).v
+        result = invoked.result.v
+        if bytes(result.disclosure) == b"null":
+            return ToolUse(invoked.name, invoked.section_key, result.success, invoked.rolled_back, invoked.call_id)
+    return None
 
 
 def _results(
-    reader: EventReader, run_id: str, disclosing: Sequence[RecordedEvent], calls: Sequence[int]
+    reader: EventReader, run_id: str, asked: Sequence[RecordedEvent], calls: Sequence[int]
 ) -> list[RecordedEvent]:
-    """The messages by which the model read what was opened: they come before its next call."""
+    """The messages in which the model read what was opened; they come before the next model call."""
     found: list[RecordedEvent] = []
-    first = {recorded.turn: recorded.seq for recorded in reversed(disclosing)}
-    for turn, seq in first.items():
-        end = calls[turn] if turn < len(calls) else float("inf")
-        found += reader.of_kinds(run_id, ["Message"], seq, end)
+    first: dict[int, int] = {}
+    for recorded in asked:
+        first[recorded.turn] = min(recorded.seq, first.get(recorded.turn, recorded.seq))
+    ranges = [(seq, calls[turn] if turn < len(calls) else float("inf")) for turn, seq in first.items()]
+    for at in range(0, len(ranges), 100):
+        some = ranges[at : at + 100]
+        between = " OR ".join(["seq > ? AND seq < ?"] * len(some))
+        found += reader.events_where(
+            f"run_id = ? AND kind = 'Message' AND instr(payload, '\"role\":\"tool\"') AND ({between})",
+            (run_id, *(bound for pair in some for bound in pair)),
+        )
     return found
 
 
 def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
-    """Put the n-th turn of a run together.
-
-    Most of what it takes is for the messages; `with_messages=False` leaves them out.
-    """
+    """The n-th turn of a run. Messages take most of the time to read; `with_messages=False` leaves them out."""
     ((called_seq,),) = reader.query(
         "SELECT seq FROM events WHERE run_id = ? AND kind = 'ModelCalled' ORDER BY seq LIMIT 1 OFFSET ?",
         (run_id, n - 1),
@@ -237,9 +241,9 @@ def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool 
 
 
 def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[int]] | None:
-    """The turn after the last one, if the run came as far as to ask the model again, and the events of its messages.
+    """The turn after the last one, if the run got as far as calling the model again, and its messages' event numbers.
 
-    The model is still at it, or the run ended there; its events are those of the failure, if it failed.
+    The reply is still to come, or the run ended there; `events` are those of the failure, if it failed.
     """
     ((called, start),) = reader.query(
         "SELECT coalesce(max(CASE kind WHEN 'ModelCalled' THEN seq END), 0), "
@@ -288,7 +292,7 @@ def _turn(run_id: str, n: int, rendered: RecordedEvent | None, state: RunState, 
 
 
 def _evaluation(reader: EventReader, run_id: str, until: float) -> tuple[RecordedEvent | None, list[RecordedEvent]]:
-    """The last render before an event, and what decides the state of its evaluation: restarts, then what changed."""
+    """The last render before an event, and the events that make up the state of its evaluation."""
     rendered = reader.events_where(
         "run_id = ? AND seq = (SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'PromptRendered' AND seq < ?)",
         (run_id, run_id, until),
@@ -311,11 +315,11 @@ def _folded(events: Sequence[RecordedEvent]) -> RunHistory:
 def requests(
     reader: EventReader, run_id: str, start: int = 0, stop: float = float("inf")
 ) -> Iterator[tuple[int, int, list[int]]]:
-    """Each call of the model after `start` up to `stop`: its number, and its messages by the numbers of their events.
+    """Each model call after `start` up to `stop`: its event number, how many messages of the request before it keeps,
+    and the event numbers of those it adds.
 
-    Of those there are two parts: how many of the request before it keeps, and which it adds. A run that was resumed
-    from a snapshot says some of its messages again: what came before a failure or in another session may have been
-    undone, and how long the conversation was at the next call of the model tells how far.
+    A run resumed from a snapshot repeats some of its messages: those before a failure, or of another session, may have
+    been undone, and the length of the conversation at the next model call says how many.
     """
     kept: list[int] = []
     fresh: list[int] = []
@@ -353,6 +357,6 @@ def _conversation(reader: EventReader, run_id: str, start: int, called_seq: int)
 
 
 def _unanswered(messages: Sequence[RecordedEvent]) -> bool:
-    """Whether tools of the last reply are still at work."""
+    """Whether tools of the last reply are still running."""
     asked = {call.id for recorded in messages for call in recorded.event.tool_calls}
     return bool(asked - {recorded.event.call_id for recorded in messages})

@@ -1,4 +1,4 @@
-"""Recorded values: what stands for one that cannot be written or read, and all of them as plain JSON to look at."""
+"""Recorded values: placeholders for those that cannot be written or read, and all of them as plain JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ITEMS = frozenset({"tuple", "set", "frozenset"})
 
 @dataclass(frozen=True, slots=True)
 class Unserialisable:
-    """A value that has no serialised form; `text` is the beginning of its repr."""
+    """A value without a serialised form; `text` is the beginning of its repr."""
 
     type: str
     text: str
@@ -26,7 +26,7 @@ class Unserialisable:
 class UnknownType:
     """A value of a class that this process has not imported; `value` is what was recorded of it.
 
-    For a dataclass that is the mapping of its fields.
+    For a dataclass that is a mapping of its fields.
     """
 
     type: str
@@ -34,7 +34,7 @@ class UnknownType:
 
 
 def plain(value: Any) -> Any:
-    """The value made of objects, arrays, texts, numbers, true, false and null."""
+    """The value as JSON for a person to read: no type tags, and nothing that JSON cannot express."""
     match value:
         case None | bool() | int() | str() if not isinstance(value, enum.Enum):
             return value
@@ -68,7 +68,7 @@ def _key(key: Any) -> str:
 
 
 def _untagged(data: Any) -> Any:
-    """Tagged data of classes that this process does not have."""
+    """Tagged data of classes this process does not have."""
     if isinstance(data, list):
         return [_untagged(item) for item in data]
     if not isinstance(data, dict):

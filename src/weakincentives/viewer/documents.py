@@ -1,4 +1,4 @@
-"""What the viewer's pages show, as JSON documents made from a file of runs.
+"""What the viewer's pages show, as JSON documents made from a run file.
 
 Texts that many turns share are documents of their own: a turn names its prompt by the number of the event that
 rendered it, and its conversation by ranges over all messages of the run.
@@ -22,7 +22,7 @@ CACHED_RUNS = 8
 
 
 class Documents:
-    """Reads documents from a store; what costs time is kept until the run grows."""
+    """Makes documents from a store; an overview is kept until its run grows."""
 
     def __init__(self, store: RunStore) -> None:
         self.store = store
@@ -30,7 +30,7 @@ class Documents:
         self._conversations = Conversations(store)
 
     def runs(self, *, search: str = "", status: str = "", offset: int = 0, limit: int = 100) -> dict[str, Any]:
-        """One page of the list, newest first, and how many there are."""
+        """One page of the list, newest first, and the total."""
         found = self.store.list_runs(limit, offset, search, status=status)
         return {
             "file": self.store.path.name,
@@ -51,9 +51,9 @@ class Documents:
         return kept[1]
 
     def turn(self, run_id: str, n: int) -> dict[str, Any]:
-        """What the model had at turn n, what it replied, and what its tools did.
+        """What the model was sent at turn n, what it replied, and what its tools did.
 
-        One turn more than were answered may be pending: a request that has no reply, or not yet.
+        The turn after the last answered one may be pending: a request without a reply.
         """
         run = self.store.run(run_id)
         pending = self.store.pending_turn(run.run_id) if n >= run.turns else None
@@ -66,7 +66,7 @@ class Documents:
         request = self._conversations.request(turn.run_id, called)
         document = self._turn(turn, called, request, turn.called.messages if turn.called else 0)
         if pending is not None:
-            # The request after this one is what failed.
+            # It was the request after this one that failed.
             document["ended"] = [event for event in document["ended"] if event["kind"] != "EvaluationFailed"]
         return document
 
@@ -100,7 +100,7 @@ class Documents:
         }
 
     def prompt(self, run_id: str, seq: int) -> dict[str, Any]:
-        """A rendered prompt in pieces, each with the section it came from."""
+        """A rendered prompt in pieces, each with its section."""
         found = self.store.events_where("run_id = ? AND seq = ? AND kind = 'PromptRendered'", (run_id, seq))
         if not found:
             raise RunNotFoundError(f"Run '{run_id}' has no prompt rendered at {seq}.")
@@ -119,7 +119,7 @@ class Documents:
         }
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
-        """Some of all messages of a run, in their order; fewer than asked for where they are long."""
+        """Some of all messages of a run, in order; fewer than asked for where they are long."""
         seqs = self._conversations.seqs(run_id, stop)[start:stop]
         found: list[dict[str, Any]] = []
         characters = 0
@@ -157,13 +157,13 @@ class Documents:
         return {**_line(found[0]), "event": plain(found[0].event)}
 
     def search(self, words: str, run_id: str = "") -> dict[str, Any]:
-        """Places that say these words."""
+        """Places where these words occur."""
         hits = search(self.store, words, run_id)
         names = {hit["run_id"] for hit in hits}
         return {"hits": hits, "runs": {name: summary(self.store.run(name)) for name in names}}
 
     def report(self) -> dict[str, Any]:
-        """The advice that the last runs give."""
+        """The advice from the last runs."""
         advice = advise(self.store)
         return {
             "file": self.store.path.name,
@@ -208,7 +208,7 @@ def _pieces(event: PromptRendered) -> list[dict[str, Any]]:
 
 
 def _tools(turn: Turn) -> list[dict[str, Any]]:
-    """Every tool of the request with the section it came from; `initial` were there when the conversation began."""
+    """Every tool of the request with its section; `initial` ones were there when the conversation began."""
     owners = {name: section.key for section in turn.sections for name in section.tools}
     first = set() if turn.rendered is None else {*turn.rendered.tools, *turn.rendered.hosted_tools}
     hosted = set() if turn.rendered is None else set(turn.rendered.hosted_tools)
@@ -227,7 +227,7 @@ def _tools(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _call(recorded: RecordedEvent, events: Iterable[RecordedEvent]) -> dict[str, Any]:
-    """A tool call with what the model read of its result."""
+    """A tool call with the text the model read as its result."""
     call: ToolInvoked = recorded.event
     read = next(
         (
@@ -251,10 +251,10 @@ def _line(recorded: RecordedEvent) -> dict[str, Any]:
 
 
 def _describe(event: Any) -> str:
-    """The few words that tell an event from others of its kind."""
+    """A few words that distinguish an event from others of its kind."""
     if not isinstance(event, dict):
         return str(event)[:SUMMARY_LENGTH]
-    parts = [_words(event[name], "." if name == "path" else ", ") for name in _TELLING if event.get(name)]
+    parts = [_words(event[name], "." if name == "path" else ", ") for name in _IDENTIFYING if event.get(name)]
     for name in ("reason", "message", "arguments", "text"):
         value = event.get(name)
         if isinstance(value, str) and value:
@@ -277,4 +277,15 @@ def _words(value: Any, between: str) -> str:
     return between.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-_TELLING = ("role", "name", "kind", "section_key", "path", "visibility", "tool_names", "route", "stop_reason", "error")
+_IDENTIFYING = (
+    "role",
+    "name",
+    "kind",
+    "section_key",
+    "path",
+    "visibility",
+    "tool_names",
+    "route",
+    "stop_reason",
+    "error",
+)
