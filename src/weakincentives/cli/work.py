@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, get_args
 
 from weakincentives._imports import require_extra
-from weakincentives.cli.output import print_json
+from weakincentives.cli.output import UsageError, print_json
 from weakincentives.cli.settings import default
-from weakincentives.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from weakincentives.durable import Work, WorkStore

@@ -13,9 +13,9 @@ import signal
 import sys
 import time
 
+from weakincentives.cli.output import UsageError
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import resolve
-from weakincentives.cli.usage import UsageError
 
 _PERIODS = {"s": 1, "m": 60, "h": 3600}
 
