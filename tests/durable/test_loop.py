@@ -141,6 +141,7 @@ def test_a_key_of_another_request_is_refused(tmp_path: Path) -> None:
 
 def test_submitted_work_is_done_in_the_background(tmp_path: Path) -> None:
     with running(tmp_path, lambda request: request.messages[0].text[-3:]) as loop:
+        loop.start()
         for number in range(20):
             loop.submit(Question(f"no {number:03}"), key=f"{number}")
         assert len({loop.result(f"{number}").text for number in range(20)}) == 1
@@ -256,6 +257,7 @@ def test_another_process_cannot_run_the_work_of_a_file_that_is_in_use(tmp_path: 
         loop.submit(Question("?"), key="b")
         assert loop.status("b").status == "queued"
         other.communicate("\n")
+        loop.start()
         assert loop.result("b").text == "yes"
 
 
@@ -304,11 +306,13 @@ def test_a_prompt_that_changed_between_runs_is_detected(tmp_path: Path) -> None:
 
 def test_work_of_another_version_is_left_to_its_workers(tmp_path: Path) -> None:
     with running(tmp_path, ["never"], version="1") as loop:
+        loop.start()
         loop.store.submit("test", "a", Question("?"), queue="test", version="2", tenant=None)
         loop.submit(Question("?"), key="b")
         loop.result("b")
         assert (loop.status("a").status, loop.status("a").version) == ("queued", "2")
     with running(tmp_path, ["done"], version="2") as loop:
+        loop.start()
         assert loop.result("a").text == "done"
 
 

@@ -82,7 +82,7 @@ def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
 
 def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
     work, steps = store.find(arguments.id), store.steps(arguments.id)
-    questions = store.questions(arguments.id) if work.status == "waiting" else ()
+    questions = store.questions(work_id=arguments.id)
     failure = store.failure(arguments.id)
     if arguments.json:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
@@ -106,8 +106,7 @@ def retry(store: WorkStore, arguments: argparse.Namespace) -> int:
 
 
 def cancel(store: WorkStore, arguments: argparse.Namespace) -> int:
-    store.cancel(arguments.id)
-    _print_status(store.find(arguments.id), arguments)
+    _print_status(store.cancel(arguments.id), arguments)
     return 0
 
 
