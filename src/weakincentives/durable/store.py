@@ -295,7 +295,9 @@ class WorkStore:
             own_tables.create_all(system.engine)
             return
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(sa.select(sa.func.pg_advisory_lock(_SCHEMA_LOCK)))
+            # Not pg_advisory_lock(): CREATE INDEX CONCURRENTLY waits for every statement that runs, so also for that.
+            while not connection.execute(sa.select(sa.func.pg_try_advisory_lock(_SCHEMA_LOCK))).scalar():
+                time.sleep(0.1)
             try:
                 self.client._sys_db.run_migrations()
                 own_tables.create_all(self.engine)
