@@ -1,10 +1,10 @@
 """Durable work under attack: cancelled in its steps, its disk filled, its server stopped, its file opened by many."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,7 +95,7 @@ def test_cancel_then_retry_during_a_step_never_runs_it_twice_at_once(database_ur
         until(lambda: "gate/b" in gate.entered, "the queue to be polled after the retry")
         assert gate.entered == ["gate/a", "gate/b"]
         gate.open.set()
-        assert loop.result("a").text == "passed 1"
+        assert loop.result("a", timeout=PATIENCE).text == "passed 1"
         assert gate.entered == ["gate/a", "gate/b"]
         assert steps(loop, "a") == ["begin", "model", "gate", "model"]
 
@@ -111,7 +111,7 @@ def test_a_step_that_finished_is_recorded_although_its_work_was_cancelled(databa
         until(lambda: steps(loop, "a") == ["begin", "model", "gate"], "the step to be recorded")
         assert loop.status("a").status == "cancelled"
         loop.retry("a")
-        assert (loop.result("a").text, gate.entered) == ("passed 1", ["gate/a"])
+        assert (loop.result("a", timeout=PATIENCE).text, gate.entered) == ("passed 1", ["gate/a"])
 
 
 def test_cancels_and_retries_at_random_repeat_no_step_and_lose_none(database_url: str) -> None:
@@ -126,7 +126,7 @@ def test_cancels_and_retries_at_random_repeat_no_step_and_lose_none(database_url
             loop.cancel(key)
             if loop.status(key).status == "cancelled":
                 loop.retry(key)
-        assert [loop.result(key).text for key in keys] == ["passed 12"] * 12
+        assert [loop.result(key, timeout=PATIENCE).text for key in keys] == ["passed 12"] * 12
         assert Counter(gate.entered) == {f"gate/{key}": 12 for key in keys}
         assert set(gate.most.values()) == {1}
         assert {len(steps(loop, key)) for key in keys} == {26}
@@ -143,7 +143,7 @@ def test_workers_that_share_a_database_do_not_share_a_cancelled_step(server: Any
         client.submit(Task("next"), key="next")
         until(lambda: "agent/next tool b" in calls(tmp_path), "the queue to be polled after the retry")
         (tmp_path / "hold").unlink()
-        assert client.result("job").text == "Total(value=3) abc for job"
+        assert client.result("job", timeout=PATIENCE).text == "Total(value=3) abc for job"
         assert max(Counter(calls(tmp_path)).values()) == 1
 
 
@@ -187,7 +187,7 @@ def test_a_step_that_a_full_disk_cannot_record_is_recorded_later_and_not_repeate
         assert "database or disk is full" in loop.health().reason
         assert steps(loop, "a") == ["begin", "model"]
         filler.unlink()
-        assert (loop.result("a").text, gate.entered) == ("passed 1", ["gate/a"])
+        assert (loop.result("a", timeout=PATIENCE).text, gate.entered) == ("passed 1", ["gate/a"])
         until(lambda: loop.health().ready, "the worker to be ready again")
 
 
@@ -210,7 +210,7 @@ def test_an_outcome_that_a_full_disk_cannot_record_puts_the_work_back_when_there
             until(lambda: loop.health().running == 0, "the execution to end without an outcome")
         assert loop.status("a").status == "running"
         fillers[0].unlink()
-        assert loop.result("a").text == "passed 2"
+        assert loop.result("a", timeout=PATIENCE).text == "passed 2"
         assert gate.entered == ["gate/a", "gate/a"]
     assert "gate/a ended without an outcome; it is back in its queue." in caplog.messages
 
@@ -240,9 +240,30 @@ def test_a_stopped_server_costs_no_step_and_no_restart(server: Any, tmp_path: Pa
             server.start()
         assert result.result(PATIENCE).text == "Total(value=3) abc for job"
         client.submit(Task("other"), key="other")
-        assert client.result("other").text == "Total(value=3) abc for other"
+        assert client.result("other", timeout=PATIENCE).text == "Total(value=3) abc for other"
         effects = Counter(line for line in calls(tmp_path) if not line.endswith("prepare"))
         assert set(effects.values()) == {1}
+
+
+def test_workers_that_lost_their_server_give_each_other_time_to_come_back(server: Any, tmp_path: Path) -> None:
+    url = new_database(server.get_uri())
+    (tmp_path / "hold").write_text("job tool b")
+    with DurableClient[Task, None]("agent", url) as client, workers(2, tmp_path, url, lease=20.0) as fleet:
+        client.submit(Task("job"), key="job")
+        until(lambda: "agent/job tool b" in calls(tmp_path), "the step")
+        (slow,) = [worker for worker in fleet if f"-{worker.pid}-" in client.status("job").worker]
+        (quick,) = [worker for worker in fleet if worker is not slow]
+        slow.signal(signal.SIGSTOP)
+        server.stop()
+        quick.wait_for("cannot renew its lease")
+        server.start()
+        quick.wait_for("has its database again")
+        client.submit(Task("other"), key="other")
+        assert client.result("other", timeout=PATIENCE).text == "Total(value=3) abc for other"
+        slow.signal(signal.SIGCONT)
+        (tmp_path / "hold").unlink()
+        assert client.result("job", timeout=PATIENCE).text == "Total(value=3) abc for job"
+        assert max(Counter(calls(tmp_path)).values()) == 1
 
 
 def test_work_that_lost_its_server_at_its_end_finishes_when_the_server_is_back(server: Any) -> None:
@@ -264,7 +285,7 @@ def test_work_that_lost_its_server_at_its_end_finishes_when_the_server_is_back(s
             finally:
                 until(stopped.is_set, "the server to be stopped")
                 server.start()
-        assert (loop.result("a").text, gate.entered) == ("passed 1", ["gate/a"])
+        assert (loop.result("a", timeout=PATIENCE).text, gate.entered) == ("passed 1", ["gate/a"])
 
 
 NEWCOMER = """
@@ -288,7 +309,6 @@ def test_processes_that_open_a_new_file_at_the_same_moment_all_hand_in_their_wor
         database, start = tmp_path / f"{round_number}.db", tmp_path / f"start-{round_number}"
         script = [sys.executable, "-c", NEWCOMER, str(database)]
         processes = [subprocess.Popen([*script, f"{n}", str(start)], stderr=subprocess.PIPE) for n in range(6)]
-        time.sleep(0)
         start.touch()
         assert [(process.communicate()[1], process.returncode) for process in processes] == [(b"", 0)] * 6
         with DurableClient[Task, None]("agent", str(database)) as client:

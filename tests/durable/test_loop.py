@@ -326,6 +326,19 @@ def test_async_tools_run_in_durable_work_too(tmp_path: Path) -> None:
         assert loop.execute(Question("?"), key="a").text == "later a"
 
 
+def test_a_resource_that_cannot_be_closed_does_not_cost_the_answer(tmp_path: Path) -> None:
+    class Stubborn:
+        def close(self) -> None:
+            raise OSError("still in use")
+
+    def prepare(question: Question) -> Prompt[Any]:
+        return prompt_with(shout)(question).bind(resources={Stubborn: Stubborn()})
+
+    adapter = ScriptedAdapter([call("shout", text="hi"), "HI"])
+    with DurableMainLoop("test", prepare, adapter, str(tmp_path / "d.db")) as loop:
+        assert loop.execute(Question("?"), key="a").text == "HI"
+
+
 def test_a_value_that_cannot_be_serialised_is_named(tmp_path: Path) -> None:
     class Handle:
         def render(self) -> str:

@@ -21,6 +21,7 @@ from weakincentives.durable.errors import DurableError
 from weakincentives.durable.journal import Change, apply_change, record_change
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
+from weakincentives.resources import ResourceCloseError
 from weakincentives.runtime import (
     CallModel,
     Channel,
@@ -173,15 +174,23 @@ class _Execution:
         main = MainLoop(max_expansions=workflow.max_expansions, deadline=deadline, budget=workflow.budget)
         attempts = main.attempts(prompt, session, run_id=work_id)
         scope = next(attempts)
-        with prompt.resources:
-            while True:
-                try:
-                    response = self._evaluate(prompt, session, scope)
-                    scope = attempts.send(response)
-                except VisibilityExpansionRequired as signal:
-                    scope = attempts.throw(signal)
-                except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
+        response: PromptResponse[Any] | None = None
+        try:
+            with prompt.resources:
+                while response is None:
+                    try:
+                        scope = attempts.send(self._evaluate(prompt, session, scope))
+                    except VisibilityExpansionRequired as signal:
+                        scope = attempts.throw(signal)
+                    except StopIteration as done:
+                        response = done.value
+        except ResourceCloseError as error:
+            # The answer is there and paid for.
+            if response is None:
+                raise
+            _log.warning("%s is done, but not all of its resources could be closed: %s", work_id, error)
+        assert response is not None
+        return response
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
         inner = self._workflow.adapter.loop(prompt, session, scope=scope)

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 import sqlalchemy as sa
 from dbos import DBOS, SetWorkflowID
 from dbos._context import assert_current_dbos_context
-from dbos._error import DBOSWorkflowCancelledError, DBOSWorkflowConflictIDError
+from dbos._error import DBOSException, DBOSWorkflowCancelledError, DBOSWorkflowConflictIDError
 from dbos._utils import GlobalParams
 
 from weakincentives.durable.approval import Approval, Question
@@ -142,7 +142,12 @@ class Engine:
 
         def record() -> T:
             context.function_id = number
-            return DBOS.run_step({"name": name}, once)
+            try:
+                return DBOS.run_step({"name": name}, once)
+            except DBOSException:
+                if self._stopping.is_set():
+                    raise Released("closed") from None
+                raise
 
         return self._when_available(record, is_own=lambda error: error is once.error)
 
