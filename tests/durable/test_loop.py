@@ -13,6 +13,7 @@ import pytest
 
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
+    Binding,
     Budget,
     MarkdownSection,
     OpenAndHalt,
@@ -20,6 +21,7 @@ from weakincentives import (
     Prompt,
     PromptEvaluationError,
     PromptTemplate,
+    ResourceRegistry,
     ScriptedAdapter,
     SectionVisibility,
     Tool,
@@ -332,7 +334,8 @@ def test_a_resource_that_cannot_be_closed_does_not_cost_the_answer(tmp_path: Pat
             raise OSError("still in use")
 
     def prepare(question: Question) -> Prompt[Any]:
-        return prompt_with(shout)(question).bind(resources={Stubborn: Stubborn()})
+        stubborn = Binding(Stubborn, lambda _: Stubborn(), eager=True)
+        return prompt_with(shout)(question).bind(resources=ResourceRegistry.of(stubborn))
 
     adapter = ScriptedAdapter([call("shout", text="hi"), "HI"])
     with DurableMainLoop("test", prepare, adapter, str(tmp_path / "d.db")) as loop:
