@@ -20,7 +20,13 @@ from tests.durable.fleet import PATIENCE, calls, until, workers
 from tests.durable.postgres import new_database, running_server
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, Tool, ToolContext, ToolResult
 from weakincentives.adapters.scripted import call
-from weakincentives.durable import DatabaseUnavailableError, DurableClient, DurableError, DurableMainLoop
+from weakincentives.durable import (
+    DatabaseUnavailableError,
+    DeadLetterError,
+    DurableClient,
+    DurableError,
+    DurableMainLoop,
+)
 from weakincentives.runtime import PromptExecuted
 from weakincentives.session import observing
 
@@ -286,6 +292,21 @@ def test_work_that_lost_its_server_at_its_end_finishes_when_the_server_is_back(s
                 until(stopped.is_set, "the server to be stopped")
                 server.start()
         assert (loop.result("a", timeout=PATIENCE).text, gate.entered) == ("passed 1", ["gate/a"])
+
+
+def test_a_tool_that_exits_every_time_ends_as_a_dead_letter(database_url: str) -> None:
+    class Exit(Gate):
+        def __call__(self, params: None, *, context: ToolContext) -> ToolResult[None]:
+            self.entered.append(context.session.session_id)
+            sys.exit(3)
+
+    gate = Exit()
+    with gate.loop(database_url, max_attempts=3) as loop:
+        loop.start()
+        loop.submit(Task("a"), key="a")
+        with pytest.raises(DeadLetterError, match="'gate/a' was given up after 3 attempts without progress"):
+            loop.result("a", timeout=PATIENCE)
+    assert gate.entered == ["gate/a"] * 3
 
 
 NEWCOMER = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.durable.fleet import until
+from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
     Budget,
     MainLoop,
@@ -72,7 +72,7 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
         assert [(q.call_id, q.text) for q in loop.questions("r")] == [("c1", "Refund 5?")]
-        assert loop.drain(0.0)
+        assert loop.drain(PATIENCE)
     with desk(database_url) as elsewhere:
         elsewhere.approve("r", "c1", by="Ann")
     with desk(database_url, budget=Budget(max_tool_calls=1)) as loop:

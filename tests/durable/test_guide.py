@@ -33,7 +33,7 @@ def fetch(tmp_path: Path) -> Iterator[Fetch]:
     ):
         (tmp_path / "shop").mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    environment = os.environ | {"WINK_DATABASE_URL": "shop.db", "PYTHONPATH": str(tmp_path)}
+    environment = os.environ | {"WINK_DATABASE_URL": "shop.db"}
     options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "stderr": subprocess.PIPE, "text": True}
     web_command = [sys.executable, "-m", "uvicorn", "shop.web:app", "--port", "0"]
     worker_command = [sys.executable, "-m", "weakincentives.cli", "worker", "shop.agent:loop"]

@@ -24,8 +24,6 @@ APPLICATION = "weakincentives"
 NO_TENANT = "-"
 # Work started without a queue continues in the queue of this suffix; every process that runs the loop serves it.
 DIRECT = ".direct"
-# An execution option: transactions hold the write lock of a SQLite file from their beginning.
-EXCLUSIVE = "wink_exclusive"
 _SQLITE = "sqlite:///"
 _CANNOT_USE = "Cannot use "
 # Serialization failure, lock not available, statement timeout.
@@ -78,19 +76,20 @@ def sqlite_path(url: str) -> Path | None:
     return Path(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else None
 
 
-def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.Engine:
+def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0, exclusive: bool = False) -> sa.Engine:
     """Make an engine for a resolved URL, configured for many small commits and errors of ours.
 
     SQLite: WAL with synchronous=NORMAL, so that a step costs one append instead of two disk flushes. A power failure
     may lose the last steps, which are then repeated; a killed process loses none. Postgres: a transaction left open by
     a frozen worker ends after `idle_timeout`, so that its row locks cannot stop others from taking its work over.
+    `exclusive` transactions hold the write lock of a SQLite file from their beginning.
     """
     _quieten_engine_log()
     path = sqlite_path(url)
     if path is None:
         engine = _connect_postgres(url, pool_size, idle_timeout)
     else:
-        engine = _connect_sqlite(path, pool_size)
+        engine = _connect_sqlite(path, pool_size, exclusive)
     sa.event.listen(engine, "handle_error", _translate_error, retval=True)
     return engine
 
@@ -118,7 +117,7 @@ def _connect_postgres(url: str, pool_size: int, idle_timeout: float) -> sa.Engin
     )
 
 
-def _connect_sqlite(path: Path, pool_size: int) -> sa.Engine:
+def _connect_sqlite(path: Path, pool_size: int, exclusive: bool) -> sa.Engine:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -138,7 +137,7 @@ def _connect_sqlite(path: Path, pool_size: int) -> sa.Engine:
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
         # The driver begins a transaction before the first INSERT or UPDATE, not before CREATE TABLE.
-        if connection.get_execution_options().get(EXCLUSIVE):
+        if exclusive:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine

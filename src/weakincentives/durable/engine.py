@@ -233,10 +233,10 @@ class Engine:
                     raise Released("started too late")
             try:
                 return self._bodies[loop](request)
-            except (Released, DBOSWorkflowCancelledError) as left:
+            except DBOSWorkflowCancelledError:
                 with suppress(*_UNAVAILABLE):
                     self.store.ownership.leave(work_id, owner)
-                raise Released(str(left)) from None
+                raise Released("cancelled") from None
             except DBOSWorkflowConflictIDError:
                 # Otherwise the engine would keep a thread to poll for what the new owner makes of it.
                 raise Released("taken over") from None

@@ -16,7 +16,6 @@ from weakincentives.durable.approval import Approval, Question
 from weakincentives.durable.database import (
     APPLICATION,
     DIRECT,
-    EXCLUSIVE,
     NO_TENANT,
     SCHEMA,
     connect,
@@ -55,10 +54,9 @@ class WorkStore:
         self.serializer = TaggedSerializer()
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.base_engine = engine
-        self.client = self._engine_client(engine)
+        self.client = _engine_client(engine, self.serializer)
         self.engine = self.client._sys_db.engine
         self.ownership = Ownership(self.engine, self.serializer)
-        self._create_tables()
 
     @classmethod
     def open(cls, url: str | None = None, *, create: bool = True, idle_timeout: float = 5.0) -> WorkStore:
@@ -73,6 +71,7 @@ class WorkStore:
         with _opening:
             store = _open.get(url)
             if store is None:
+                _create_tables(url)
                 store = _open[url] = cls(connect(url, idle_timeout=idle_timeout))
             store._users += 1
             return store
@@ -276,34 +275,39 @@ class WorkStore:
         with self.engine.begin() as connection:
             connection.execute(sa.delete(question_table).where(c.workflow_uuid == work_id, c.step >= since_step))
 
-    def _engine_client(self, engine: sa.Engine) -> DBOSClient:
-        return DBOSClient(
-            system_database_engine=engine,
-            dbos_system_schema=SCHEMA,
-            serializer=cast(Any, self.serializer),
-            application_name=APPLICATION,
-            lazy=True,
-            retry_connection_errors=False,
-        )
 
-    def _create_tables(self) -> None:
-        if self.is_sqlite:
-            # Two processes may open a new file at the same moment.
-            exclusive = self.base_engine.execution_options(**{EXCLUSIVE: True})
-            system = self._engine_client(exclusive)._sys_db
+def _engine_client(engine: sa.Engine, serializer: TaggedSerializer) -> DBOSClient:
+    return DBOSClient(
+        system_database_engine=engine,
+        dbos_system_schema=SCHEMA,
+        serializer=cast(Any, serializer),
+        application_name=APPLICATION,
+        lazy=True,
+        retry_connection_errors=False,
+    )
+
+
+def _create_tables(url: str) -> None:
+    """Create or upgrade the tables, one process at a time: several may open a new database at the same moment."""
+    engine = connect(url, idle_timeout=60.0, exclusive=True)
+    system = _engine_client(engine, TaggedSerializer())._sys_db
+    try:
+        if engine.dialect.name == "sqlite":
             system.run_migrations()
             own_tables.create_all(system.engine)
             return
-        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             # Not pg_advisory_lock(): CREATE INDEX CONCURRENTLY waits for every statement that runs, so also for that.
             while not connection.execute(sa.select(sa.func.pg_try_advisory_lock(_SCHEMA_LOCK))).scalar():
                 time.sleep(0.1)
             try:
-                self.client._sys_db.run_migrations()
-                own_tables.create_all(self.engine)
+                system.run_migrations()
+                own_tables.create_all(system.engine)
             finally:
                 with suppress(DatabaseUnavailableError):
                     connection.execute(sa.select(sa.func.pg_advisory_unlock(_SCHEMA_LOCK)))
+    finally:
+        engine.dispose()
 
 
 @contextmanager
