@@ -42,7 +42,9 @@ def test_submit_and_result_do_not_make_a_process_a_worker(tmp_path: Path) -> Non
     with loop, DurableClient[Question, None]("test", str(database)) as client:
         for key, submitter in (("a", client), ("b", loop)):
             submitter.submit(Question("?"), key=key)
-            with pytest.raises(WorkPendingError, match=f"'test/{key}' is queued"):
+            with pytest.raises(
+                WorkPendingError, match=f"'test/{key}' is queued for workers of version '{loop.version}'"
+            ):
                 submitter.result(key, timeout=0)
         assert (loop.health().ready, loop.health().reason) == (False, "not started")
         assert not (tmp_path / "durable.db.lock").exists()

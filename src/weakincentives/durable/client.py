@@ -166,7 +166,8 @@ class DurableClient(Generic[RequestT, OutputT]):
         if work.status in FINISHED:
             return work
         if wait.is_over():
-            raise WorkPendingError(f"{work_id!r} is {work.status}.", status=work.status)
+            whose = f" for workers of version {work.version!r}" if work.status == "queued" else ""
+            raise WorkPendingError(f"{work_id!r} is {work.status}{whose}.", status=work.status)
         return None
 
     def _response(self, work: Work) -> PromptResponse[OutputT]:

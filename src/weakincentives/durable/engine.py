@@ -191,12 +191,12 @@ class Engine:
         self._draining.set()
         for event in _instance().background_thread_stop_events:
             event.set()
-        idle = threading.Event()
-        for _ in range(max(1, int(timeout / 0.05))):
-            if not _running():
-                return True
-            idle.wait(0.05)
-        return False
+        until = time.monotonic() + timeout
+        while _running():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.05)
+        return True
 
     def health(self) -> WorkerHealth:
         live = self._keeper.is_alive() and time.monotonic() - self._kept_at < _STUCK_SECONDS
@@ -275,7 +275,7 @@ class Engine:
             _log.warning("%s ended without an outcome; it is back in its queue.", work_id)
 
     def _when_available(self, call: Callable[[], T], is_own: Callable[[Exception], bool] = lambda error: False) -> T:
-        """Call something that needs the database, and again until it is available or this process drains."""
+        """Call something that needs the database, and again until it is available or this engine stops."""
         work_id, pause = self.work_id, _MIN_PAUSE_SECONDS
         try:
             while True:
@@ -287,7 +287,7 @@ class Engine:
                     if work_id not in self._blocked:
                         _log.warning("%s waits for its database: %s", work_id, error)
                     self._blocked[work_id] = str(error)
-                if self._draining.wait(pause):
+                if self._stopping.wait(pause):
                     raise Released("left without its database")
                 pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         finally:
@@ -369,4 +369,8 @@ def _instance() -> Any:
 
 def _running() -> frozenset[str]:
     """The ids of the work that this process runs."""
-    return frozenset(_instance()._active_workflows_set.activeList())
+    try:
+        return frozenset(_instance()._active_workflows_set.activeList())
+    except DBOSException:
+        # Asked for while the engine stops.
+        return frozenset()
