@@ -397,6 +397,18 @@ def test_work_that_is_retried_goes_back_to_its_own_queue(database_url: str, end:
         assert (work.status, work.queue, work.tenant) == ("queued", "machine-7", "t")
 
 
+def test_pruned_work_is_gone_with_its_steps_and_its_key_is_free(database_url: str) -> None:
+    answers = iter(["first", "second"])
+    with DurableMainLoop("test", prompt_with(), ScriptedAdapter(lambda _: next(answers)), database_url) as loop:
+        assert loop.execute(Question("?"), key="a").text == "first"
+        loop.submit(Question("?"), key="later", queue="machine-7")
+        assert loop.store.prune(older_than_seconds=3600) == 0
+        assert loop.store.prune(older_than_seconds=-60) == 1
+        assert [work.key for work in loop.store.list()] == ["later"]
+        assert loop.store.steps("test/a") == ()
+        assert loop.execute(Question("other"), key="a").text == "second"
+
+
 def give_up(store: Any) -> None:
     """Mark all work as the engine marks work that was attempted too often."""
     import sqlalchemy as sa
