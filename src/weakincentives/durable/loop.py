@@ -110,7 +110,10 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
         return self._engine is None or self._engine.drain(seconds)
 
     def close(self) -> None:
-        """Close the database, and with the last loop of this process stop working. The loop can be used again."""
+        """Close the database, and with the last loop of this process stop working. The loop can be used again.
+
+        Others may repeat a step that is running now: call `drain()` first.
+        """
         with self._lock:
             if self._engine is not None:
                 self._engine.leave(self.name)
