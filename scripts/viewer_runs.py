@@ -19,8 +19,7 @@ from weakincentives import MainLoop, MarkdownSection, Prompt, PromptTemplate, Se
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import Clock, FakeClock
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import OpenOrRead, ReadSections, SectionVisibility, Tool, ToolContext
-from weakincentives.prompt.disclosure import Disclosure
+from weakincentives.prompt import Disclosure, OpenOrRead, ReadSections, SectionVisibility, Tool, ToolContext
 from weakincentives.prompt.tokens import default_tokenizer
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 from weakincentives.telemetry import record
@@ -368,7 +367,7 @@ class Narrated(ScriptedAdapter):
         reply = super().reply(request)
         count = default_tokenizer().count
         said = [f"{m.text} {' '.join(made.arguments for made in m.tool_calls)}" for m in request.messages]
-        sent = sum(map(count, said)) + sum(count(offered.wire_text) for offered in request.tools)
+        sent = sum(map(count, said)) + sum(count(offered.definition) for offered in request.tools)
         cached = 0 if len(request.messages) == 1 else min(self._cached, sent) // 128 * 128
         self._cached = sent
         spent = count(reply.text) + sum(count(made.arguments) + 12 for made in reply.tool_calls)

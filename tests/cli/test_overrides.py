@@ -33,7 +33,7 @@ def test_an_override_of_text_that_changed_since_is_stale(wink: Wink) -> None:
     agent.write_text(agent.read_text(encoding="utf-8").replace("Greet", "Welcome"), encoding="utf-8")
     done = wink("overrides", "show", "desk:template")
     assert done.returncode == 1
-    assert done.stdout.startswith("section  welcome  stale: it was written for other text than today's")
+    assert done.stdout.startswith("section  welcome  stale: it was written for text that has changed since")
     assert wink("overrides", "diff", "desk:template").stdout.startswith("# not applied: section 'welcome'")
 
 

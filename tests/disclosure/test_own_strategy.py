@@ -11,7 +11,7 @@ import pytest
 from tests.disclosure.desk import desk, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import Prompt, ReadSectionResult, Tool, ToolContext, ToolResult
-from weakincentives.runtime import MainLoop, RunRestarted
+from weakincentives.runtime import MainLoop, RunRestarted, ToolInvoked, ledger
 from weakincentives.session import Session
 
 
@@ -26,7 +26,8 @@ def look_up(params: Query, *, context: ToolContext) -> ToolResult[ReadSectionRes
         path = view.find(key)
         if path is not None and params.words in view.content(path):
             opening = view.opening(path)
-            return ToolResult(f"Found in {key}:", ReadSectionResult(opening.show(), opening.tools, opening.overrides))
+            found = ReadSectionResult(opening.render(), opening.tools, opening.overrides)
+            return ToolResult(f"Found in {key}:", found, disclosure=view.request([key]))
     return ToolResult("No section has these words.", success=False)
 
 
@@ -51,3 +52,15 @@ def test_a_strategy_of_ones_own_opens_sections_with_their_tools(dynamic: bool) -
     MainLoop().execute(Prompt(template), session=session, adapter=adapter)
     assert "lookup" in tool_names(adapter.requests[1].tools)
     assert [event.section_keys for event in session[RunRestarted].all()] == ([] if dynamic else [("orders",)])
+
+
+def test_an_opening_by_a_strategy_of_ones_own_is_recorded_and_priced_as_one() -> None:
+    session = Session()
+    adapter = ScriptedAdapter([call("look_up", words="All of orders"), call("lookup", order=7), "done"])
+    MainLoop().execute(Prompt(desk(disclosure=LookUp())), session=session, adapter=adapter)
+    opening, use = session[ToolInvoked].all()
+    assert opening.disclosure is not None and opening.disclosure.requested_sections == ("orders",)
+    assert opening.disclosure.current_visibility_state["orders",] == "summary"
+    assert use.disclosure is None
+    accounts = {section.key: section for section in ledger(session).sections}
+    assert (accounts["orders"].opened, accounts["orders"].tools_used) == (1, 1)

@@ -188,7 +188,7 @@ def test_a_token_budget_opens_what_fits_the_cheapest_first() -> None:
         for key, size in (("big", 500), ("small", 20), ("middle", 100))
     ]
     base = PromptTemplate(ns="t", key="k", sections=sections, tokenizer=tokenizer)
-    start = tokenizer.count(base.render().text) + tokenizer.count(base.render().tools[0].wire_text)
+    start = tokenizer.count(base.render().text) + tokenizer.count(base.render().tools[0].definition)
 
     def opened(budget: int) -> list[str]:
         template = PromptTemplate(ns="t", key="k", sections=sections, tokenizer=tokenizer, token_budget=budget)

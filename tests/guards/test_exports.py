@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from importlib import import_module
 from pathlib import Path
 
@@ -49,3 +50,10 @@ def test_dir_shows_the_names_of_the_front_door() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Promt'"):
         weakincentives.Promt  # noqa: B018
+
+
+def test_the_front_of_prompts_hides_no_module_of_its_own() -> None:
+    import weakincentives.prompt.tool as module
+
+    assert inspect.ismodule(module) and module.Tool is weakincentives.Tool
+    assert weakincentives.prompt.tool(name="t", description="d")(lambda: None).name == "t"

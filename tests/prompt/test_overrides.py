@@ -171,7 +171,7 @@ def test_rendering_leaves_a_stale_override_out_and_warns(store, caplog):
     with caplog.at_level(logging.WARNING):
         text = Prompt(changed, overrides_store=store).bind(Tone()).render().text
     assert "Newly kind." in text
-    assert "it was written for other text than today's" in caplog.text
+    assert "it was written for text that has changed since" in caplog.text
 
 
 def test_an_edit_shows_at_the_next_render_and_a_deletion_too(store):
@@ -310,7 +310,7 @@ def test_a_diff_shows_what_changes_and_what_does_not_apply():
         "@@ -1 +1 @@\n"
         "-Be ${tone}.\n"
         "+Always ${tone}.\n"
-        "# not applied: tool 'find': it was written for other text than today's; write it again or delete it\n"
+        "# not applied: tool 'find': it was written for text that has changed since; rewrite it or delete it\n"
         "--- tool find (prompt)\n"
         "+++ tool find (latest)\n"
         "@@ -1 +1 @@\n"
@@ -320,5 +320,5 @@ def test_a_diff_shows_what_changes_and_what_does_not_apply():
 
 
 def test_a_stale_override_reads_as_a_sentence():
-    stale = StaleOverride("tool", "find", "closed", "it accepts no overrides")
-    assert str(stale) == "tool 'find': it accepts no overrides"
+    stale = StaleOverride("tool", "find", "closed", "it does not accept overrides")
+    assert str(stale) == "tool 'find': it does not accept overrides"

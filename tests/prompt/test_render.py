@@ -288,12 +288,12 @@ def test_visibility_may_be_given_by_its_word() -> None:
 
 
 def test_what_is_no_visibility_or_no_path_is_refused() -> None:
-    with pytest.raises(PromptValidationError, match="None is no visibility"):
+    with pytest.raises(PromptValidationError, match=r"A visibility must be .*, got None"):
         template(text("a")).render(visibility_overrides={("a",): None})
-    with pytest.raises(PromptValidationError, match="'open' is no visibility"):
+    with pytest.raises(PromptValidationError, match=r"A visibility must be .*, got 'open'"):
         SetVisibilityOverride(("a",), "open")
     for event in (ClearVisibilityOverride, CollapseSection, lambda path: SetVisibilityOverride(path, FULL)):
-        with pytest.raises(PromptValidationError, match=r"'a\.b' is no section path; write a tuple of keys"):
+        with pytest.raises(PromptValidationError, match=r"must be a tuple of keys, .*, got 'a\.b'"):
             event("a.b")
 
 

@@ -140,7 +140,7 @@ def test_a_selector_that_fails_names_the_section() -> None:
 
 def test_a_selector_must_answer_a_visibility() -> None:
     section = MarkdownSection(title="T", key="t", template="x", visibility=lambda: "full")
-    with pytest.raises(PromptRenderError, match="answered 'full'"):
+    with pytest.raises(PromptRenderError, match="got 'full'"):
         PromptTemplate(ns="a", key="b", sections=[section]).render()
 
 
@@ -151,14 +151,14 @@ async def _selected_later() -> bool:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"enabled": _selected_later}, "enabled= is async"),
-        ({"visibility": _selected_later}, "visibility= is async"),
+        ({"enabled": _selected_later}, "enabled= must be an ordinary function"),
+        ({"visibility": _selected_later}, "visibility= must be an ordinary function"),
         ({"enabled": True}, "enabled must be a callable, got True"),
         ({"visibility": "full"}, "visibility must be a SectionVisibility or a callable, got 'full'"),
         ({"title": 1}, "has no title"),
-        ({"template": None}, "'t' needs text, got None"),
-        ({"summary": 3}, "'t', summary needs text, got 3"),
-        ({"summary_suffix": 3}, "'t', summary_suffix needs text, got 3"),
+        ({"template": None}, "'t' must be text, got None"),
+        ({"summary": 3}, "'t': summary must be text, got 3"),
+        ({"summary_suffix": 3}, "'t': summary_suffix must be text, got 3"),
         ({"tools": "refund"}, r"tools= takes a list, got 'refund'; write tools=\[\.\.\.\]"),
         ({"children": Section}, "children= takes a list"),
         ({"tools": [_selected_later]}, "the function _selected_later in tools= is not a Tool; decorate it with @tool"),
@@ -177,11 +177,11 @@ def test_a_wrong_argument_is_caught_at_construction(arguments: dict[str, Any], m
             {"sections": MarkdownSection(title="T", key="t", template="x")},
             r"Prompt 'b': sections= takes a list, got MarkdownSection\('t'\); write",
         ),
-        ({"sections": ["hello"]}, "'hello' in sections= is not a Section; write MarkdownSection"),
+        ({"sections": ["hello"]}, "sections= must hold Section objects, got 'hello'; write MarkdownSection"),
         ({"disclosure": OpenAndHalt}, r"OpenAndHalt is a class; write disclosure=OpenAndHalt\(\)"),
         (
             {"disclosure": "halt"},
-            r"'halt' is no strategy, it has no tools\(\); pass ReadSections\(\)",
+            r"must be a strategy with tools\(\) and suffix\(\), got 'halt'; pass ReadSections",
         ),
     ],
 )

@@ -90,10 +90,10 @@ def test_a_misspelled_option_is_the_programmers_mistake() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prompt": PromptTemplate(ns="a", key="b")}, r"is no Prompt; write Prompt\(template\)"),
-        ({"session": None}, r"session=None is no Session; pass session=Session\(\)"),
-        ({"deadline": 5}, r"deadline=5 is no Deadline; write Deadline\.after"),
-        ({"budget": 5}, "budget=5 is no Budget"),
+        ({"prompt": PromptTemplate(ns="a", key="b")}, r"prompt must be a Prompt, got .*; write Prompt\(template\)"),
+        ({"session": None}, r"session must be a Session, got None; pass session=Session\(\)"),
+        ({"deadline": 5}, r"deadline must be a Deadline, got 5; pass Deadline\.after"),
+        ({"budget": 5}, "budget must be a Budget, got 5"),
     ],
 )
 def test_an_argument_of_the_wrong_type_is_named(arguments: dict[str, Any], message: str) -> None:
@@ -104,8 +104,8 @@ def test_an_argument_of_the_wrong_type_is_named(arguments: dict[str, Any], messa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prompt": TEMPLATE}, r"is no Prompt; write Prompt\(template\)"),
-        ({"adapter": "openai:gpt-5.6"}, "adapter='openai:gpt-5.6' is no adapter; pass one, such as"),
+        ({"prompt": TEMPLATE}, r"prompt must be a Prompt, got .*; write Prompt\(template\)"),
+        ({"adapter": "openai:gpt-5.6"}, "adapter must be a ProviderAdapter, got 'openai:gpt-5.6'; pass one, such as"),
     ],
 )
 def test_the_main_loop_names_an_argument_of_the_wrong_type(arguments: dict[str, Any], message: str) -> None:
@@ -354,7 +354,7 @@ def test_the_script_must_be_used_up() -> None:
 
 
 def test_a_script_is_no_text() -> None:
-    with pytest.raises(TypeError, match=r"A script is a list of replies, got the text 'hi'; write ScriptedAdapter\(\["):
+    with pytest.raises(TypeError, match="script must be a list of replies, got the string 'hi'"):
         ScriptedAdapter("hi")
 
 
@@ -441,7 +441,7 @@ def test_an_execution_may_have_limits_of_its_own() -> None:
 
 
 def test_a_path_is_no_recorder() -> None:
-    with pytest.raises(TypeError, match=r"recorder='runs.db' is no recorder; write record\(path\)"):
+    with pytest.raises(TypeError, match=r"recorder must be a context manager, got 'runs.db'; write record\(path\)"):
         MainLoop(recorder="runs.db")  # type: ignore[arg-type]
 
 

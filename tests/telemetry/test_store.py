@@ -32,7 +32,7 @@ def test_every_request_can_be_put_together_again(path: Path) -> None:
     for turn, request in zip(turns(path, response.run_id), adapter.requests, strict=True):
         assert turn.messages == tuple(request.messages)[: turn.called.messages] and turn.complete
         assert turn.tools == tuple(tool.name for tool in request.tools)
-        assert turn.definitions == {tool.name: tool.wire_text for tool in request.tools}
+        assert turn.definitions == {tool.name: tool.definition for tool in request.tools}
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
@@ -97,7 +97,7 @@ def test_a_section_inside_a_closed_one_is_hidden_until_it_opens(path: Path) -> N
     (turn,) = turns(path, response.run_id)
     assert [(section.key, section.visibility) for section in turn.sections] == [
         ("parent", SUMMARY),
-        ("parent.child", None),
+        ("parent.child", SectionVisibility.HIDDEN),
     ]
 
 

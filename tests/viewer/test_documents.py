@@ -12,8 +12,7 @@ from tests.viewer.hosted import record_hosted_run
 from weakincentives import MainLoop, Prompt, Session
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import OpenAndHalt, OpenOrRead, OpenToFiles
-from weakincentives.prompt.disclosure import Disclosure
+from weakincentives.prompt import Disclosure, OpenAndHalt, OpenOrRead, OpenToFiles
 from weakincentives.telemetry import RunNotFoundError, RunStore, record
 from weakincentives.viewer.documents import Documents
 

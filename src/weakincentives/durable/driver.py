@@ -6,6 +6,7 @@ point where it stopped.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import zlib
@@ -35,8 +36,8 @@ from weakincentives.runtime import (
     RunTools,
     ToolExecutionOutcome,
 )
-from weakincentives.runtime.drivers import Steps
-from weakincentives.serde import tagged
+from weakincentives.runtime.drivers import LoopCursor
+from weakincentives.serde import register_type
 from weakincentives.session import Session
 
 _log = logging.getLogger(__name__)
@@ -132,6 +133,9 @@ class StepClock:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    async def sleep_async(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     def stop_at(self, moment: datetime) -> None:
         self._at = moment
 
@@ -196,8 +200,8 @@ class _Execution:
         inner = self._workflow.adapter.loop(prompt, session, scope=scope)
         answers_of(session)
         try:
-            with session.claim(session.session_id), self._workflow.adapter.line(inner) as channel:
-                steps = Steps(inner)
+            with session.claim(session.session_id), self._workflow.adapter.open_channel(inner) as channel:
+                steps = LoopCursor(inner)
                 while (effect := steps.effect) is not None:
                     try:
                         outcome = self._perform(effect, inner, channel)
@@ -304,4 +308,4 @@ def _register_types(prompt: Prompt[Any]) -> None:
     for node in prompt.outline().nodes:
         for tool in node.tools:
             if tool.params_type is not None:
-                tagged.register(tool.params_type)
+                register_type(tool.params_type)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from weakincentives.errors import SerdeError
-from weakincentives.filesystem import InMemorySnapshot
-from weakincentives.filesystem.memory import Directory
+from weakincentives.filesystem import InMemoryDirectory as Directory, InMemorySnapshot
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.serde import tagged
+from weakincentives.serde import dump_tagged, load_tagged
 from weakincentives.session import Session, Slice, Snapshot
 
 T = TypeVar("T")
@@ -78,7 +77,7 @@ def apply_change(change: Change, session: Session, resources: ScopedResourceCont
     for each in change.resources:
         assert resources is not None
         resource: Any = resources.get(each.protocol)
-        state = tagged.load(json.loads(each.state))
+        state = load_tagged(json.loads(each.state))
         resource.restore(apply_patch(resource.snapshot(), state) if isinstance(state, Patch) else state)
 
 
@@ -117,7 +116,7 @@ def _resource_changes(before: Mapping[type, Any], after: Mapping[type, Any]) -> 
         if isinstance(state, InMemorySnapshot) and isinstance(old, InMemorySnapshot):
             state = difference(old, state)
         try:
-            changes.append(ResourceChange(protocol, json.dumps(tagged.dump(state), separators=(",", ":"))))
+            changes.append(ResourceChange(protocol, json.dumps(dump_tagged(state), separators=(",", ":"))))
         except SerdeError:
             _unserializable.add(type(state))
             _log.info("%s is not recorded: its snapshot cannot be serialised.", protocol.__qualname__)

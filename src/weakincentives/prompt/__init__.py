@@ -1,5 +1,7 @@
 """Typed prompts: sections, templates, rendering, disclosure, overrides and output."""
 
+from typing import TYPE_CHECKING
+
 from weakincentives.errors import (
     OutputParseError,
     PromptError,
@@ -7,9 +9,7 @@ from weakincentives.errors import (
     PromptValidationError,
     ToolValidationError,
 )
-from weakincentives.prompt.context import ToolContext
 from weakincentives.prompt.disclosure import (
-    Disclosure,
     OpenAndHalt,
     OpenOrRead,
     OpenSectionsParams,
@@ -21,6 +21,7 @@ from weakincentives.prompt.disclosure import (
 )
 from weakincentives.prompt.hosted import HostedTool, HostedToolConfig, HostedToolOutput
 from weakincentives.prompt.markdown import MarkdownSection
+from weakincentives.prompt.outline import AnyTool
 from weakincentives.prompt.output import StructuredOutputConfig, parse_structured_output
 from weakincentives.prompt.overrides import (
     JsonPromptOverridesStore,
@@ -28,17 +29,18 @@ from weakincentives.prompt.overrides import (
     PromptOverride,
     PromptOverridesStore,
 )
-from weakincentives.prompt.prompt import Prompt
+from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.rendered import RenderedPrompt
 from weakincentives.prompt.section import Section
-from weakincentives.prompt.template import PromptTemplate
-from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer
-from weakincentives.prompt.tool import Tool, ToolResult, tool
-from weakincentives.prompt.view import Span
+from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
+from weakincentives.prompt.tool import Tool, ToolResult
+from weakincentives.prompt.view import Disclosure, Opening, Span, View
 from weakincentives.prompt.visibility import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
     CollapseSection,
+    DisclosureRequest,
+    Overrides,
     SectionPath,
     SectionVisibility,
     SetVisibilityOverride,
@@ -47,11 +49,17 @@ from weakincentives.prompt.visibility import (
 )
 from weakincentives.prompt.workspace import WorkspaceSection
 
+if TYPE_CHECKING:
+    # At run time `tool` is the module of that name, which can be called as the decorator.
+    from weakincentives.prompt.tool import tool
+
 __all__ = [
+    "AnyTool",
     "ClearAllVisibilityOverrides",
     "ClearVisibilityOverride",
     "CollapseSection",
     "Disclosure",
+    "DisclosureRequest",
     "EstimatedTokens",
     "HostedTool",
     "HostedToolConfig",
@@ -64,7 +72,9 @@ __all__ = [
     "OpenSectionsParams",
     "OpenSectionsResult",
     "OpenToFiles",
+    "Opening",
     "OutputParseError",
+    "Overrides",
     "Prompt",
     "PromptDescriptor",
     "PromptError",
@@ -88,9 +98,11 @@ __all__ = [
     "ToolContext",
     "ToolResult",
     "ToolValidationError",
+    "View",
     "VisibilityExpansionRequired",
     "VisibilityOverrides",
     "WorkspaceSection",
+    "default_tokenizer",
     "parse_structured_output",
     "tool",
 ]

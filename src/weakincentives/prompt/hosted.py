@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, is_dataclass
 from typing import Generic, TypeVar
 
@@ -33,6 +34,11 @@ class HostedTool(Generic[ConfigT]):
     name: str
     description: str
     config: ConfigT
+
+    @property
+    def definition(self) -> str:
+        """The tool as JSON text in no provider's format; for counting."""
+        return json.dumps({"name": self.name, "kind": self.kind, "description": self.description})
 
     def __post_init__(self) -> None:
         check_tool_name(self.name)

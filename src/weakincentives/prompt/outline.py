@@ -1,13 +1,13 @@
-"""A template's tree, flattened and checked once: what every render walks over."""
+"""A template's tree, flattened and checked once, and the params that fill it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
-from weakincentives.errors import PromptValidationError
+from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.section import Section
 from weakincentives.prompt.text import TemplateText, split_text
@@ -16,14 +16,14 @@ from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
 AnyTool = Tool[Any, Any] | HostedTool[Any]
 
-ABSENT, FULL, SUMMARY = 0, 1, 2
-STATES = {SectionVisibility.FULL: FULL, SectionVisibility.SUMMARY: SUMMARY}
-VISIBILITIES = {FULL: SectionVisibility.FULL, SUMMARY: SectionVisibility.SUMMARY}
+# A tree's visibility is packed into one byte per section, so that it can be compared and cached whole.
+PACKED = (SectionVisibility.ABSENT, SectionVisibility.FULL, SectionVisibility.SUMMARY)
+ABSENT, FULL, SUMMARY = range(len(PACKED))
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A section in its place; `end` is the index after its last descendant."""
+    """A section at its place in the tree; `end` is the index after its last descendant."""
 
     index: int
     section: Section[Any]
@@ -43,7 +43,7 @@ class Node:
 
     @property
     def all_tools(self) -> tuple[AnyTool, ...]:
-        """Tools of our side, then hosted ones."""
+        """The tools we run, then the hosted ones."""
         return (*self.tools, *self.hosted_tools)
 
 
@@ -91,7 +91,7 @@ class Outline:
             for node in self.nodes
             if node.section.enabled is not None or not isinstance(node.section.visibility, SectionVisibility)
         )
-        self.plans: dict[object, Any] = {}
+        self.cache: dict[object, Any] = {}
         self._check_tool_names(reserved)
 
     def subtree(self, node: Node) -> tuple[Node, ...]:
@@ -124,7 +124,7 @@ class Outline:
     ) -> None:
         for section in sections:
             if not isinstance(section, Section):
-                raise PromptValidationError(f"{section!r} in sections= is not a Section.")
+                raise PromptValidationError(f"sections= must hold Section objects, got {section!r}.")
             index, path = len(nodes), (*prefix, section.key)
             nodes.append(None)
             self._add(section.children, path, depth + 1, index, nodes)
@@ -180,7 +180,7 @@ class Outline:
                     )
 
     def _shown_by_declaration(self, node: Node) -> bool:
-        """Whether nothing but the author's constants decides that the section is shown in full."""
+        """Whether the author's constants alone show the section in full."""
         return all(
             up.section.visibility is SectionVisibility.FULL and up.section.enabled is None
             for up in (node, *self.ancestors(node))
@@ -195,3 +195,52 @@ def _first_defaults(sections: Sequence[Section[Any]]) -> dict[type, Any]:
         for params_type, default in _first_defaults(section.children).items():
             defaults.setdefault(params_type, default)
     return defaults
+
+
+class Params:
+    """Resolves each source once: the bound instance, else the default, else the type without arguments."""
+
+    def __init__(self, outline: Outline, bound: dict[type, Any]) -> None:
+        self._sources = outline.sources
+        self._bound = bound
+        self._resolved: list[Any] = [None] * len(outline.sources)
+
+    def __getitem__(self, source: int) -> Any:
+        if source < 0:
+            return None
+        instance = self._resolved[source]
+        if instance is None:
+            instance = self._resolved[source] = self._resolve(self._sources[source])
+        return instance
+
+    def _resolve(self, source: ParamsSource) -> Any:
+        instance = self._bound.get(source.params_type, source.default)
+        if instance is not None:
+            return instance
+        try:
+            return source.params_type()
+        except Exception as error:
+            missing = tuple(f.name for f in fields(source.params_type) if f.init and _required(f))
+            name = source.params_type.__name__
+            why = (
+                f"it has required fields ({', '.join(missing)})"
+                if missing
+                else f"it cannot be made by itself ({error})"
+            )
+            raise UnboundParamsError(
+                f"No {name} was bound and {why}; pass one to bind().", params_type=name, missing=missing
+            ) from error
+
+
+def check_params(params: Iterable[Any]) -> None:
+    """Reject params that are not dataclass instances."""
+    for value in params:
+        if isinstance(value, type) or not is_dataclass(value):
+            given = (
+                f"the class {value.__name__}; write {value.__name__}(...)" if isinstance(value, type) else repr(value)
+            )
+            raise PromptValidationError(f"Params must be dataclass instances, got {given}.")
+
+
+def _required(field: Any) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING

@@ -1,8 +1,8 @@
 """Structured output: what a prompt declares, and how an answer becomes a value of that type.
 
 An answer may wrap its JSON in prose. Fenced `json` blocks are tried first, then the whole message, then the first value
-of the declared container in the text. Text that is not JSON falls through to the next; JSON that does not fit is an
-error, since looking further could pick up something that was never meant as the answer.
+of the declared container in the text. Text that is not JSON falls through to the next candidate; JSON that does not fit
+the type is an error, since looking further could pick up something that was never meant as the answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Literal, Protocol, get_args, get_origin
 
 from weakincentives import serde
 from weakincentives.errors import OutputParseError, PromptValidationError, SerdeError
-from weakincentives.serde.scan import values
 
 Container = Literal["object", "array"]
 
@@ -32,17 +31,17 @@ class StructuredOutputConfig:
 
     @property
     def name(self) -> str:
-        """The type as messages call it."""
+        """The type's name in messages."""
         return self._codec.node.name
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The strict JSON Schema of the answer; shared, so do not change it."""
+        """The strict JSON Schema of the answer; shared, so do not modify it."""
         return self._codec.schema()
 
     @cached_property
     def wire_schema(self) -> dict[str, Any]:
-        """The schema to send: providers want an object at the top, so an array is the one field `items`."""
+        """The schema to send: providers require an object at the top, so an array becomes its one field `items`."""
         return self.schema if self.container == "object" else self._wrapped.schema()
 
     @cached_property
@@ -55,7 +54,7 @@ class StructuredOutputConfig:
         return serde.codec(make_dataclass("Items", [("items", list[self.output_type])]))  # type: ignore[name-defined]
 
     def read(self, text: str) -> Any:
-        """The value of JSON text; for arrays, also of an object that wraps one as `items`."""
+        """Parse JSON text; an array may also come wrapped in an object as `items`."""
         if self.container == "array" and text[:1] == "{":
             try:
                 return self._wrapped.decode(text, allow_extra=self.allow_extra_keys).items
@@ -67,7 +66,7 @@ class StructuredOutputConfig:
 
 
 class DeclaresOutput(Protocol):
-    """Anything that says what its answer must be: a rendered prompt."""
+    """Anything that declares what its answer must be, such as a rendered prompt."""
 
     @property
     def structured_output(self) -> StructuredOutputConfig | None: ...
@@ -96,7 +95,7 @@ def structured_output(annotation: Any, allow_extra_keys: bool = False) -> Struct
 
 
 def parse_structured_output(output_text: Any, rendered: DeclaresOutput | StructuredOutputConfig) -> Any:
-    """The typed value of an answer; a value that is already typed comes back as it is.
+    """The typed value of an answer; a value that already has the type is returned unchanged.
 
     `OutputParseError` has the whole answer as `raw` and the field that failed as `path`.
     """
@@ -112,7 +111,7 @@ def parse_structured_output(output_text: Any, rendered: DeclaresOutput | Structu
     try:
         return _find(output_text, config)
     except SerdeError as error:
-        raise _misfit(error, output_text, config) from error
+        raise _parse_error(error, output_text, config) from error
 
 
 def _typed(value: Any, config: StructuredOutputConfig) -> Any:
@@ -125,7 +124,7 @@ def _typed(value: Any, config: StructuredOutputConfig) -> Any:
     try:
         return config._codec.parse(value, allow_extra=config.allow_extra_keys)
     except SerdeError as error:
-        raise _misfit(error, str(value), config) from error
+        raise _parse_error(error, str(value), config) from error
 
 
 def _find(text: str, config: StructuredOutputConfig) -> Any:
@@ -146,7 +145,7 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
             other = other or error
     if other is not None:
         raise other
-    for candidate in values(text, opening):
+    for candidate in serde.find_json(text, opening):
         try:
             return config.read(candidate)
         except serde.MalformedJson as error:
@@ -156,7 +155,7 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """The insides of the fences that open with `json` at the start of a line, up to the next fence or the end."""
+    """The contents of fences that open with `json` at the start of a line, up to the next fence or the end."""
     block: list[str] | None = None
     for line in text.split("\n"):
         if not line.startswith(_FENCE):
@@ -171,5 +170,5 @@ def _fenced(text: str) -> Iterator[str]:
         yield "\n".join(block)
 
 
-def _misfit(error: SerdeError, raw: str, config: StructuredOutputConfig) -> OutputParseError:
+def _parse_error(error: SerdeError, raw: str, config: StructuredOutputConfig) -> OutputParseError:
     return OutputParseError(f"The answer does not fit {config.name}: {error}", raw=raw, path=error.problems[0].path)

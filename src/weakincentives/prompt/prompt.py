@@ -1,25 +1,149 @@
-"""A template with its params and resources: what an adapter evaluates."""
+"""Prompts: the template that declares one, the prompt bound for a run, and what its tools can reach."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from weakincentives._generics import OutputT, Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptValidationError
-from weakincentives.limits import Deadline
-from weakincentives.prompt.outline import ABSENT, FULL, SUMMARY, AnyTool, Outline
-from weakincentives.prompt.overrides import PromptOverridesStore
-from weakincentives.prompt.params import check_params
+from weakincentives.filesystem import Filesystem
+from weakincentives.limits import Budget, Deadline
+from weakincentives.prompt.disclosure import ReadSections
+from weakincentives.prompt.disclosure.strategy import COLLAPSE_SECTION, RESERVED_NAMES
+from weakincentives.prompt.markdown import check_placeholders
+from weakincentives.prompt.outline import AnyTool, Outline, Params, check_params
+from weakincentives.prompt.output import StructuredOutputConfig, structured_output
+from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.rendered import RenderedPrompt
-from weakincentives.prompt.shape import Overrides, Shape
-from weakincentives.prompt.template import PromptTemplate, duplicate_params, output_argument
-from weakincentives.prompt.view import View
+from weakincentives.prompt.section import Section, require_list
+from weakincentives.prompt.state import VisibilityState, declared_state, session_state, state_from_keys
+from weakincentives.prompt.text import split_text
+from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
+from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.view import Disclosure, View, split_tools
+from weakincentives.prompt.visibility import Overrides, SectionVisibility
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
 T = TypeVar("T")
+
+
+class PromptTemplate(Generic[OutputT]):
+    """Declare once, bind and render often: `PromptTemplate[Out](ns=, key=, sections=[...])`.
+
+    `token_budget` opens, at render, those summarized sections that fit; `show_prices` says under each summary what
+    opening it costs; `allow_collapse` offers `collapse_section`.
+    """
+
+    _output_type: ClassVar[Any] = None
+
+    def __init__(
+        self,
+        *,
+        ns: str,
+        key: str,
+        name: str | None = None,
+        sections: Iterable[Section[Any]] = (),
+        resources: ResourceRegistry | Mapping[type, Any] | None = None,
+        disclosure: Disclosure | None = None,
+        allow_extra_keys: bool = False,
+        allow_collapse: bool = False,
+        token_budget: int | None = None,
+        show_prices: bool = False,
+        tokenizer: Tokenizer | None = None,
+        output_type: Any = None,
+    ) -> None:
+        for what, value in (("ns", ns), ("key", key)):
+            if not isinstance(value, str) or not value.strip():
+                raise PromptValidationError(f"A prompt needs a non-empty {what}; got {value!r}.")
+        if token_budget is not None and token_budget < 1:
+            raise PromptValidationError(f"Prompt '{key}': token_budget must be positive, got {token_budget}.")
+        self.ns = ns.strip()
+        self.key = key.strip()
+        self.name = name or self.key
+        self.sections: tuple[Section[Any], ...] = require_list(f"Prompt '{key}'", "sections", sections)
+        for section in self.sections:
+            if not isinstance(section, Section):
+                raise PromptValidationError(
+                    f"Prompt '{key}': sections= must hold Section objects, got {section!r}; "
+                    "write MarkdownSection(key=, title=, template=)."
+                )
+        self.resources = ResourceRegistry().merge(resources)
+        self.disclosure: Disclosure = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
+        self.allow_collapse = allow_collapse
+        self.token_budget = token_budget
+        self.show_prices = show_prices
+        self.tokenizer = tokenizer
+        declared = self._output_type if output_type is None else output_type
+        self.structured_output: StructuredOutputConfig | None = (
+            None if declared is None else structured_output(declared, allow_extra_keys)
+        )
+        self.outline = Outline(self.sections, reserved=RESERVED_NAMES)
+        self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        args = type_args(item)
+        if has_type_variables(args):
+            return super().__class_getitem__(item)  # type: ignore[misc]
+        return Specialized(cls, args, lambda **named: cls(output_type=_output_argument(args), **named))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        args = inherited_type_args(cls)
+        if args is not None:
+            cls._output_type = _output_argument(args)
+
+    def render(
+        self, *params: Any, visibility_overrides: Overrides | None = None, session: Session | None = None
+    ) -> RenderedPrompt[OutputT]:
+        """Bind and render in one go."""
+        return Prompt(self).bind(*params).render(session=session, visibility_overrides=visibility_overrides)
+
+    def builtin_tools(self) -> tuple[Tool[Any, Any], ...]:
+        """Every disclosure tool that this template may ever offer."""
+        tools = self.disclosure.tools(with_tools=True, content_only=True)
+        return (*tools, COLLAPSE_SECTION) if self.allow_collapse else tools
+
+    def overridden(self, store: PromptOverridesStore, tag: str) -> Outline:
+        """The outline with the store's override applied; a stale override is reported and not applied."""
+        override = store.resolve(self.descriptor, tag)
+        if override is None:
+            return self.outline
+        if override != self._overridden[0]:
+            self._overridden = (override, self._override(override))
+        return self._overridden[1]
+
+    def _override(self, override: PromptOverride) -> Outline:
+        applied = apply_override(self.descriptor, override)
+        bodies = {}
+        for path, body in applied.section_bodies.items():
+            section = self.outline.by_path[path].section
+            bodies[path] = split_text(body, where=f"Override of section '{'.'.join(path)}'")
+            check_placeholders(section, bodies[path].names, "override")
+        tools = {
+            tool.name: tool.with_descriptions(words.description, words.param_descriptions)
+            for node in self.outline.nodes
+            for tool in node.tools
+            if (words := applied.tools.get(tool.name)) is not None
+        }
+        return Outline(self.sections, reserved=RESERVED_NAMES, bodies=bodies, tools=tools)
+
+    @property
+    def counter(self) -> Tokenizer:
+        """The template's tokenizer, or the offline default."""
+        return self.tokenizer or default_tokenizer()
+
+    @cached_property
+    def descriptor(self) -> PromptDescriptor:
+        """Content hashes of every section and tool, against which overrides are checked."""
+        return PromptDescriptor.of(self.ns, self.key, self.outline)
+
+    def __repr__(self) -> str:
+        return f"PromptTemplate({self.ns!r}, {self.key!r})"
 
 
 class Prompt(Generic[OutputT]):
@@ -51,7 +175,7 @@ class Prompt(Generic[OutputT]):
         self._bound: dict[type, Any] = {}
         self._duplicates: tuple[Any, ...] = ()
         self._bound_resources = ResourceRegistry()
-        self._base: Shape | None = None
+        self._base: VisibilityState | None = None
         self._base_outline: Outline | None = None
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -62,7 +186,7 @@ class Prompt(Generic[OutputT]):
         def build(template: PromptTemplate[Any] | None = None, **named: Any) -> Any:
             if template is not None:
                 return cls(template, **named)
-            return cls(output_type=output_argument(args), **named)
+            return cls(output_type=_output_argument(args), **named)
 
         return Specialized(cls, args, build)
 
@@ -70,7 +194,7 @@ class Prompt(Generic[OutputT]):
         super().__init_subclass__(**kwargs)
         args = inherited_type_args(cls)
         if args is not None:
-            cls._output_type = output_argument(args)
+            cls._output_type = _output_argument(args)
 
     @property
     def ns(self) -> str:
@@ -106,27 +230,30 @@ class Prompt(Generic[OutputT]):
     ) -> RenderedPrompt[OutputT]:
         """Text and tools as the model would see them now."""
         outline = self.outline()
-        base = self._new_base(outline, session, visibility_overrides or {})
-        return self.template.rendered(self.template.view(outline, self._bound, base, session), deadline)
+        return self._rendered(
+            self._view(outline, self._declared(outline, session, visibility_overrides), session), deadline
+        )
+
+    def begin(self, session: Session | None, visibility_overrides: Overrides | None = None) -> RenderedPrompt[OutputT]:
+        """Render for a run, and keep what was declared, selected, overridden and fitted as the base of its views."""
+        self._base = None
+        self._base_outline = self.outline()
+        self._base = self._declared(self._base_outline, session, visibility_overrides)
+        return self._rendered(self.view(session))
+
+    def resume(self, visibility: Mapping[str, SectionVisibility]) -> None:
+        """Continue a run that began elsewhere with this visibility of each section, by key."""
+        self._base_outline = self.outline()
+        self._base = state_from_keys(self._base_outline, visibility)
+
+    def base_visibility(self) -> dict[str, SectionVisibility]:
+        """What the run began with, by section key: what `resume` takes."""
+        return {} if self._base is None else self._base.by_key(self._base_outline or self.outline())
 
     def view(self, session: Session | None = None) -> View:
         """What is shown and offered at this moment; within a run, what the run began with is the base."""
         outline = self._base_outline or self.outline()
-        base = self._base or self._new_base(outline, session, {})
-        return self.template.view(outline, self._bound, base, session)
-
-    def begin(self, session: Session | None, visibility_overrides: Overrides | None = None) -> Shape:
-        """Fix for the coming run what is declared, selected, overridden by the caller and within budget."""
-        self._base = None
-        outline = self._base_outline = self.outline()
-        self._base = self._new_base(outline, session, visibility_overrides or {})
-        return self._base
-
-    def begin_from(self, visibility: Mapping[str, str]) -> None:
-        """Take up a run that began elsewhere with this visibility (section key to 'full', 'summary' or 'absent')."""
-        outline = self._base_outline = self.outline()
-        states = {"absent": ABSENT, "full": FULL, "summary": SUMMARY}
-        self._base = Shape(bytes(states[visibility.get(node.key, "absent")] for node in outline.nodes))
+        return self._view(outline, self._base or self._declared(outline, session), session)
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""
@@ -135,7 +262,7 @@ class Prompt(Generic[OutputT]):
         return self.template.overridden(self._overrides_store, self._overrides_tag)
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
-        """A tool of the section with this key, shown or not; '' is for the built-in ones."""
+        """A tool of the section with this key, shown or not; the built-in ones have the key ''."""
         if not section_key:
             return next((tool for tool in self.template.builtin_tools() if tool.name == name), None)
         node = (self._base_outline or self.outline()).by_key.get(section_key)
@@ -150,10 +277,48 @@ class Prompt(Generic[OutputT]):
             registry = registry.merge(node.section.resources())
         return registry.merge(self._bound_resources)
 
-    def _new_base(self, outline: Outline, session: Session | None, overrides: Overrides) -> Shape:
+    def _declared(
+        self, outline: Outline, session: Session | None, overrides: Overrides | None = None
+    ) -> VisibilityState:
+        """What is shown before the session's overrides: declared, selected, passed by the caller, or within budget."""
         if self._duplicates:
-            raise duplicate_params(self._duplicates)
-        return self.template.base_shape(outline, self._bound, session, overrides)
+            raise _duplicate_params(self._duplicates)
+        state = declared_state(outline, Params(outline, self._bound), session, overrides or {})
+        budget = self.template.token_budget
+        if budget is None:
+            return state
+        fitted = self._view(outline, state, session).fitted(budget, self.template.counter).state
+        for index, decider in fitted.decided.items():
+            if decider == "budget":
+                state = state.with_visibility(outline.nodes[index], fitted.packed[index], decider)
+        return state
+
+    def _view(self, outline: Outline, base: VisibilityState, session: Session | None) -> View:
+        template = self.template
+        return View(
+            outline,
+            Params(outline, self._bound),
+            session_state(outline, base, session),
+            template.disclosure,
+            collapse_tool=COLLAPSE_SECTION if template.allow_collapse else None,
+            price_tokenizer=template.counter if template.show_prices else None,
+        )
+
+    def _rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
+        pieces = view.pieces()
+        tools, hosted_tools = split_tools(view.offered())
+        template = self.template
+        return RenderedPrompt(
+            text="".join(pieces),
+            tools=tools,
+            hosted_tools=hosted_tools,
+            structured_output=template.structured_output,
+            deadline=deadline,
+            prompt_name=template.name,
+            view=view,
+            pieces=pieces,
+            make_descriptor=lambda: template.descriptor,
+        )
 
     def __repr__(self) -> str:
         return f"Prompt({self.ns!r}, {self.key!r})"
@@ -212,3 +377,49 @@ class PromptResources:
             return None
         context, self._context = self._context, None
         return context
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool handler can reach: the session, resources and limits of the run, and which call this is.
+
+    `idempotency_key` is the same for every attempt at this call, also after a crash on the durable engine.
+    """
+
+    session: Session
+    resources: ScopedResourceContext
+    prompt: Prompt[Any]
+    call_id: str = ""
+    deadline: Deadline | None = None
+    budget: Budget | None = None
+    idempotency_key: str = ""
+
+    @property
+    def filesystem(self) -> Filesystem | None:
+        """The prompt's filesystem, if a section or the caller provides one."""
+        return self.resources.get_optional(Filesystem)  # type: ignore[type-abstract]
+
+
+def _check_disclosure(key: str, given: Disclosure) -> Disclosure:
+    if isinstance(given, type):
+        name = given.__name__
+        raise PromptValidationError(f"Prompt '{key}': disclosure={name} is a class; write disclosure={name}().")
+    for method in ("tools", "suffix"):
+        if not callable(getattr(given, method, None)):
+            raise PromptValidationError(
+                f"Prompt '{key}': disclosure must be a strategy with tools() and suffix(), got {given!r}; pass "
+                "ReadSections(), OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own."
+            )
+    return given
+
+
+def _duplicate_params(params: Iterable[Any]) -> PromptValidationError:
+    names = [type(value).__name__ for value in params]
+    twice = next(name for name in names if names.count(name) > 1)
+    return PromptValidationError(f"{twice} was bound twice in one call; pass one instance of each params type.")
+
+
+def _output_argument(args: tuple[Any, ...]) -> Any:
+    if len(args) != 1:
+        raise PromptValidationError(f"A prompt has one output type, got {len(args)}.")
+    return None if args[0] is type(None) else args[0]

@@ -19,7 +19,7 @@ from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
 @dataclass(frozen=True)
 class RenderedPrompt(Generic[OutputT]):
-    """What the model gets to see at the start of a run."""
+    """What the model sees at the start of a run."""
 
     text: str
     tools: tuple[Tool[Any, Any], ...] = ()

@@ -13,7 +13,6 @@ from typing import Any, Generic
 from weakincentives._generics import ParamsT, Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.selector import Selector, selector
 from weakincentives.prompt.text import TemplateText, split_text
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides
@@ -21,6 +20,7 @@ from weakincentives.resources import ResourceRegistry
 from weakincentives.session import Session
 
 SECTION_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+Selector = Callable[[Any, Session | None], Any]
 
 
 class Section(ABC, Generic[ParamsT]):
@@ -55,18 +55,18 @@ class Section(ABC, Generic[ParamsT]):
             raise PromptValidationError(f"Section '{key}' has no title; pass title=...")
         for what, words in (("summary", summary), ("summary_suffix", summary_suffix)):
             if not isinstance(words, str | None):
-                raise PromptValidationError(f"Section '{key}', {what} needs text, got {words!r}.")
+                raise PromptValidationError(f"Section '{key}': {what} must be text, got {words!r}.")
         self.title = title.strip()
         self.key = key
-        self.children: tuple[Section[Any], ...] = several(f"Section '{key}'", "children", children)
+        self.children: tuple[Section[Any], ...] = require_list(f"Section '{key}'", "children", children)
         self.enabled = enabled
         self.default_params = default_params
         self.accepts_overrides = accepts_overrides
         self.visibility = visibility
         self.summary = summary
         self.summary_suffix = summary_suffix
-        self._tools: tuple[Tool[Any, Any], ...] = several(f"Section '{key}'", "tools", tools)
-        self._hosted_tools: tuple[HostedTool[Any], ...] = several(f"Section '{key}'", "hosted_tools", hosted_tools)
+        self._tools: tuple[Tool[Any, Any], ...] = require_list(f"Section '{key}'", "tools", tools)
+        self._hosted_tools: tuple[HostedTool[Any], ...] = require_list(f"Section '{key}'", "hosted_tools", hosted_tools)
         self._select_enabled: Selector | None = None
         self._select_visibility: Selector | None = None
         self._validate()
@@ -98,7 +98,7 @@ class Section(ABC, Generic[ParamsT]):
 
     @property
     def source(self) -> str | None:
-        """The text that an override replaces, or None where there is none (content made by code)."""
+        """The text that an override replaces; None for content made by code."""
         return None
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Section(ABC, Generic[ParamsT]):
         """The section's whole content without heading and children."""
 
     def body_text(self) -> TemplateText | None:
-        """The body as text with placeholders, where it is nothing more; lets the renderer prepare it once."""
+        """The body as text with placeholders, if that is all it is; the renderer then prepares it once."""
         return None
 
     def tools(self) -> tuple[Tool[Any, Any], ...]:
@@ -147,13 +147,16 @@ class Section(ABC, Generic[ParamsT]):
     def declared_visibility(
         self, params: ParamsT | None = None, *, session: Session | None = None
     ) -> SectionVisibility:
-        """The constant or the selector's answer."""
+        """The declared constant, or what the selector returns."""
         if self._select_visibility is None:
             return self.visibility if isinstance(self.visibility, SectionVisibility) else SectionVisibility.FULL
         chosen = _call(self._select_visibility, "visibility", self.key, params, session)
-        if not isinstance(chosen, SectionVisibility):
+        if not isinstance(chosen, SectionVisibility) or chosen not in (
+            SectionVisibility.FULL,
+            SectionVisibility.SUMMARY,
+        ):
             raise PromptRenderError(
-                f"Section '{self.key}': visibility= answered {chosen!r}; it must answer a SectionVisibility."
+                f"Section '{self.key}': visibility= must return SectionVisibility.FULL or SUMMARY, got {chosen!r}."
             )
         return chosen
 
@@ -192,10 +195,12 @@ class Section(ABC, Generic[ParamsT]):
     def _validate(self) -> None:
         for child in self.children:
             if not isinstance(child, Section):
-                raise PromptValidationError(f"Section '{self.key}': child {child!r} is not a Section.")
+                raise PromptValidationError(
+                    f"Section '{self.key}': children= must hold Section objects, got {child!r}."
+                )
         for tool in self._tools:
             if not isinstance(tool, Tool):
-                raise PromptValidationError(f"Section '{self.key}': {_no_tool(tool)}.")
+                raise PromptValidationError(f"Section '{self.key}': {_not_a_tool(tool)}.")
         for hosted in self._hosted_tools:
             if not isinstance(hosted, HostedTool):
                 hint = "; pass it in tools=" if isinstance(hosted, Tool) else ""
@@ -210,6 +215,11 @@ class Section(ABC, Generic[ParamsT]):
                 f"Section '{self.key}': default_params is a {type(self.default_params).__name__}, "
                 f"but the section takes {expected}."
             )
+        if self.visibility in (SectionVisibility.HIDDEN, SectionVisibility.ABSENT):
+            raise PromptValidationError(
+                f"Section '{self.key}': visibility must be FULL or SUMMARY, got {self.visibility}; "
+                "use enabled= to leave a section out."
+            )
         if self.visibility is SectionVisibility.SUMMARY and self.summary is None:
             raise missing_summary(self.key, PromptValidationError)
         if self.enabled is not None:
@@ -221,7 +231,7 @@ class Section(ABC, Generic[ParamsT]):
         if not callable(given):
             raise PromptValidationError(f"Section '{self.key}': {what} must be {expected}, got {given!r}.")
         if inspect.iscoroutinefunction(given):
-            raise PromptValidationError(f"Section '{self.key}': {what}= is async; a selector is an ordinary function.")
+            raise PromptValidationError(f"Section '{self.key}': {what}= must be an ordinary function, not async.")
         return selector(given)
 
 
@@ -230,14 +240,14 @@ def heading(title: str, depth: int, number: str) -> str:
     return f"{'#' * (depth + 2)} {number + '. ' if number else ''}{title}"
 
 
-def several(whose: str, what: str, given: Any) -> tuple[Any, ...]:
-    """The items of a list argument; one item without its brackets is told from a list of them."""
+def require_list(whose: str, what: str, given: Any) -> tuple[Any, ...]:
+    """The items of a list argument; reject a single item where a list is expected."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise PromptValidationError(f"{whose}: {what}= takes a list, got {given!r}; write {what}=[...].")
     return tuple(given)
 
 
-def _no_tool(given: Any) -> str:
+def _not_a_tool(given: Any) -> str:
     if isinstance(given, HostedTool):
         return f"{given!r} in tools= is not a Tool; pass it in hosted_tools="
     if inspect.isroutine(given):
@@ -267,3 +277,25 @@ def _call(function: Selector, what: str, key: str, params: Any, session: Session
         return function(params, session)
     except Exception as error:
         raise PromptRenderError(f"Section '{key}': {what}= raised {type(error).__name__}: {error}") from error
+
+
+def selector(function: Callable[..., Any]) -> Selector:
+    """Call `function` with the params, with `session=` by keyword, with both or with nothing, as it declares."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return lambda params, session: function(params)
+    wants_session = any(p.name == "session" or p.kind is p.VAR_KEYWORD for p in parameters)
+    wants_params = any(
+        p.kind is p.VAR_POSITIONAL
+        or (p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and (p.default is p.empty or p.name == "params"))
+        for p in parameters
+        if p.name != "session"
+    )
+    if wants_params and wants_session:
+        return lambda params, session: function(params, session=session)
+    if wants_session:
+        return lambda params, session: function(session=session)
+    if wants_params:
+        return lambda params, session: function(params)
+    return lambda params, session: function()

@@ -1,4 +1,4 @@
-"""Template text split once into literals and placeholders, by the rules of `string.Template`."""
+"""Template text, split once into literals and placeholders by the rules of `string.Template`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class TemplateText:
 
 
 def split_text(source: str, *, where: str, strict: bool = True) -> TemplateText:
-    """Split dedented, stripped `source`; a stray `$` is an error when strict, and itself otherwise."""
+    """Split dedented, stripped `source`; a stray `$` is an error if strict, else a literal."""
     if not isinstance(source, str):
-        raise PromptValidationError(f"{where} needs text, got {source!r}.")
+        raise PromptValidationError(f"{where} must be text, got {source!r}.")
     text = dedent(source).strip()
     literals: list[str] = []
     names: list[str] = []

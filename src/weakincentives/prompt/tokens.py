@@ -6,6 +6,8 @@ import re
 from functools import cache
 from typing import Any, Protocol
 
+from weakincentives._imports import import_extra
+
 _WORD = re.compile(r"[A-Za-z]+|\d+|[^\sA-Za-z\d]|\n+")
 
 
@@ -22,7 +24,7 @@ class Tokenizer(Protocol):
 
 
 class EstimatedTokens:
-    """A guess from word lengths, with no dependency; within about 10% of o200k on English prose."""
+    """An estimate from word lengths, with no dependency; within about 10% of o200k on English prose."""
 
     name = "estimate"
     exact = False
@@ -40,23 +42,20 @@ class O200kTokens:
     exact = True
 
     def __init__(self) -> None:
-        try:
-            import splintr
-        except ImportError as error:
-            raise ImportError("O200kTokens needs an extra: pip install 'weakincentives[tokens]'") from error
+        splintr = import_extra("splintr", "tokens", "O200kTokens")
         self._encoding: Any = splintr.Tokenizer.from_pretrained("o200k_base")
 
     def count(self, text: str) -> int:
         try:
             return len(self._encoding.encode(text))
         except UnicodeEncodeError:
-            # A lone surrogate has no UTF-8 and goes out as a replacement, too.
+            # A lone surrogate cannot be encoded; it is sent as a replacement character, too.
             return len(self._encoding.encode(text.encode("utf-8", "replace").decode()))
 
 
 @cache
 def default_tokenizer() -> Tokenizer:
-    """o200k where the extra is installed, else the estimate."""
+    """o200k if the extra is installed, else the estimate."""
     try:
         return O200kTokens()
     except ImportError:

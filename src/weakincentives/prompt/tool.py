@@ -1,4 +1,4 @@
-"""Tools that our side runs: their declaration and their result."""
+"""Tools that we run: their declaration and their result."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import copy
 import inspect
 import json
 import re
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin, get_type_hints, overload
 
 from weakincentives import serde
 from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.errors import PromptValidationError, SerdeError
+from weakincentives.prompt.visibility import DisclosureRequest
 
 ParamsT = TypeVar("ParamsT")
 ResultT = TypeVar("ResultT")
@@ -28,15 +31,17 @@ class ToolResult(Generic[ResultT]):
     """What a handler returns: a message for the model, a typed value, and whether it worked.
 
     `success=False` undoes what the call did to the session and to snapshotable resources; the model reads the message.
+    A tool that opens or closes sections says so in `disclosure`: that is how such calls are known.
     """
 
     message: str = ""
     value: ResultT | None = None
     success: bool = True
+    disclosure: DisclosureRequest | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
-            raise TypeError(f"ToolResult message={self.message!r} is no text; pass other things as value=")
+            raise TypeError(f"ToolResult message must be text, got {self.message!r}; pass other things as value=")
 
     def render(self) -> str:
         """The text that the model reads: the message, then the value."""
@@ -53,7 +58,7 @@ Handler = Callable[..., ToolResult[Any] | Awaitable[ToolResult[Any]]]
 
 
 class Tool(Generic[ParamsT, ResultT]):
-    """A capability that runs on our side: `Tool[Params, Result](name=, description=, handler=)`.
+    """A capability that we run: `Tool[Params, Result](name=, description=, handler=)`.
 
     `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so that
     several may run side by side without a transaction. `compensate(params, *, context)` undoes an effect outside our
@@ -106,7 +111,9 @@ class Tool(Generic[ParamsT, ResultT]):
     def __call__(self, *args: Any, **named: Any) -> Any:
         """The function that `@tool` was put on, called as it was written; no session, no transaction."""
         if self._function is None:
-            raise TypeError(f"Tool '{self.name}' is no function; call its handler(params, context=context).")
+            raise TypeError(
+                f"Tool '{self.name}' was not made from a function; call its handler(params, context=context)."
+            )
         return self._function(*args, **named)
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -146,8 +153,8 @@ class Tool(Generic[ParamsT, ResultT]):
         return {**schema, "properties": properties}
 
     @cached_property
-    def wire_text(self) -> str:
-        """The tool about as a provider shows it to the model; for counting."""
+    def definition(self) -> str:
+        """The tool as JSON text in no provider's format; for counting."""
         return json.dumps({"name": self.name, "description": self.description, "parameters": self.schema})
 
     @property
@@ -197,7 +204,7 @@ def _tool_types(args: tuple[Any, ...]) -> tuple[Any, Any]:
 
 
 def _check_handler(tool_name: str, what: str, handler: Any) -> None:
-    """A handler is called as `handler(params, context=...)`; one that cannot be is found out here, not by a model."""
+    """Reject a handler that cannot be called as `handler(params, context=...)`."""
     if not callable(handler):
         raise PromptValidationError(f"Tool '{tool_name}': {what} must be callable, got {type(handler).__name__}.")
     try:
@@ -337,3 +344,13 @@ def _column(default: Any, metadata: dict[str, str]) -> Any:
     if type(default).__hash__ is None:
         return field(default_factory=lambda: copy.copy(default), metadata=metadata, kw_only=True)
     return field(default=default, metadata=metadata, kw_only=True)
+
+
+class _CallableModule(ModuleType):
+    """Lets `weakincentives.prompt.tool` be this module and the decorator in one: the package cannot have both names."""
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return tool(*args, **named)
+
+
+sys.modules[__name__].__class__ = _CallableModule

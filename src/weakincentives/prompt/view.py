@@ -1,29 +1,38 @@
-"""A prompt as it is at one moment: what is shown, what can be opened, and what opening would bring."""
+"""A prompt at one moment: what is shown, what can be opened, and what opening would add."""
 
 from __future__ import annotations
 
-import json
+import heapq
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt.disclosure.collapse import COLLAPSE_SECTION
-from weakincentives.prompt.disclosure.strategy import Disclosure, Opening
 from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.outline import ABSENT, FULL, VISIBILITIES, AnyTool, Node, Outline
-from weakincentives.prompt.params import Params
-from weakincentives.prompt.plan import Plan
-from weakincentives.prompt.shape import Decider, Shape, opened_shape
+from weakincentives.prompt.layout import Layout
+from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, AnyTool, Node, Outline, Params
+from weakincentives.prompt.state import Decider, VisibilityState
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.tool import Tool
-from weakincentives.prompt.visibility import SectionPath, SectionVisibility
+from weakincentives.prompt.visibility import DisclosureRequest, Overrides, SectionPath, SectionVisibility
 
 logger = logging.getLogger("weakincentives.prompt")
 T = TypeVar("T")
-MAX_PLANS = 256
+MAX_CACHED = 256
+
+
+class Disclosure(Protocol):
+    """A strategy by which a model opens summarized sections."""
+
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        """The tools to offer, given which kinds of summarized sections are shown."""
+        ...
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        """The words after `---` under a summary."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,49 +46,71 @@ class Span:
     decided_by: Decider
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What opening a section would do: the overrides it needs, the tools it brings, and (on demand) its text."""
+
+    overrides: Overrides
+    tools: tuple[AnyTool, ...]
+    render: Callable[[], str]
+
+    def tokens(self, count: Callable[[str], int]) -> int:
+        """What opening adds to the context, text and tools."""
+        return count(self.render()) + sum(count(tool.definition) for tool in self.tools)
+
+
 class View:
-    """One shape of one prompt with its params; everything asked here is about this moment."""
+    """One visibility state of one prompt with its params."""
 
     def __init__(
         self,
         outline: Outline,
         params: Params,
-        shape: Shape,
+        state: VisibilityState,
         disclosure: Disclosure,
         *,
-        allow_collapse: bool = False,
+        collapse_tool: Tool[Any, Any] | None = None,
         price_tokenizer: Tokenizer | None = None,
     ) -> None:
         self.outline = outline
-        self.shape = shape
+        self.state = state
         self._params = params
         self._disclosure = disclosure
-        self._allow_collapse = allow_collapse
+        self._collapse_tool = collapse_tool
         self._price_tokenizer = price_tokenizer
 
     def find(self, key: str) -> SectionPath | None:
-        """The path of an existing (enabled) section, by its dotted key."""
+        """The path of an enabled section, by its dotted key."""
         node = self.outline.by_key.get(key)
         return node.path if node is not None and self._exists(node) else None
 
     def is_open(self, path: SectionPath) -> bool:
-        """Whether the section is really shown in full, ancestors included."""
-        node = self.outline.by_path[path]
-        return all(self.shape.states[up.index] == FULL for up in (node, *self.outline.ancestors(node)))
+        """Whether the section is shown in full, ancestors included."""
+        return self.visibility_of(self.outline.by_path[path]) is SectionVisibility.FULL
 
     def visibility(self) -> dict[SectionPath, SectionVisibility]:
         """What each shown section shows."""
-        return {node.path: VISIBILITIES[self.shape.states[node.index]] for node, _ in self.plan.marks}
+        return {node.path: PACKED[self.state.packed[node.index]] for node, _ in self.layout.marks}
+
+    def visibility_of(self, node: Node) -> SectionVisibility:
+        """What the model sees of a section, its ancestors taken into account."""
+        packed = self.state.packed
+        above = {packed[ancestor.index] for ancestor in self.outline.ancestors(node)}
+        if ABSENT in above:
+            return SectionVisibility.ABSENT
+        if SUMMARY in above and packed[node.index] != ABSENT:
+            return SectionVisibility.HIDDEN
+        return PACKED[packed[node.index]]
 
     def decided_by(self, node: Node) -> Decider:
-        return self.shape.decided.get(node.index, "declared")
+        return self.state.decided.get(node.index, "declared")
 
     def closed_keys(self) -> Sequence[str]:
         """Keys of the summarized sections on show."""
-        return [node.key for node in self.plan.summarized]
+        return [node.key for node in self.layout.summarized]
 
     def has_tools(self, path: SectionPath) -> bool:
-        """Whether the section or any existing descendant has tools."""
+        """Whether the section or any enabled descendant has tools."""
         node = self.outline.by_path[path]
         return any(below.all_tools for below in self.outline.subtree(node) if self._exists(below))
 
@@ -87,34 +118,34 @@ class View:
         return self.outline.by_path[path].summary is not None
 
     def content(self, path: SectionPath, *, everything: bool = False) -> str:
-        """The section in full by itself, unnumbered; descendants as they are, or all in full."""
+        """The section in full by itself, unnumbered; its descendants as they are, or all in full."""
         node = self.outline.by_path[path]
-        states = bytearray(self.shape.states)
+        states = bytearray(self.state.packed)
         for below in self.outline.subtree(node) if everything else (node,):
             if states[below.index] != ABSENT:
                 states[below.index] = FULL
-        plan = self._cached(
-            ("content", bytes(states), node.index), lambda: Plan(self.outline, bytes(states), self._suffix, root=node)
+        layout = self._cached(
+            ("content", bytes(states), node.index), lambda: Layout(self.outline, bytes(states), self._suffix, root=node)
         )
-        return "".join(plan.fill(self._params, self._price()))
+        return "".join(layout.fill(self._params, self._price()))
 
     def existing(self) -> Iterator[Node]:
-        """Every section that is not disabled, shown or not."""
+        """Every enabled section, shown or not."""
         return (node for node in self.outline.nodes if self._exists(node))
 
     def own_text(self, node: Node) -> str:
         """The section in full without its children."""
-        states = bytearray(self.shape.states)
+        states = bytearray(self.state.packed)
         states[node.index] = FULL
         for below in self.outline.subtree(node)[1:]:
             states[below.index] = ABSENT
-        plan = self._cached(("own", node.index), lambda: Plan(self.outline, bytes(states), self._suffix, root=node))
-        return "".join(plan.fill(self._params))
+        layout = self._cached(("own", node.index), lambda: Layout(self.outline, bytes(states), self._suffix, root=node))
+        return "".join(layout.fill(self._params))
 
     def opening(self, path: SectionPath) -> Opening:
-        """What would be shown and which tools would come if the section and its closed ancestors were opened."""
+        """What opening the section, together with its closed ancestors, would show and which tools it would bring."""
         node = self.outline.by_path[path]
-        closed = [up for up in (node, *self.outline.ancestors(node)) if self.shape.states[up.index] != FULL]
+        closed = [up for up in (node, *self.outline.ancestors(node)) if self.state.packed[up.index] != FULL]
         overrides = {up.path: SectionVisibility.FULL for up in reversed(closed)}
         after = self.opened(overrides)
         top = closed[-1] if closed else node
@@ -127,39 +158,64 @@ class View:
         tools = tuple(coming.values())
         return Opening(overrides, tools, lambda: after.content(top.path if tools else path))
 
-    def shown_below(self, top: Node, state: int) -> Iterator[Node]:
+    def request(
+        self,
+        keys: Iterable[str],
+        reason: str = "",
+        *,
+        overrides: Overrides | None = None,
+        action: Literal["open", "close"] = "open",
+    ) -> DisclosureRequest:
+        """What a disclosure tool puts on its result, with the visibility of this moment."""
+        return DisclosureRequest(tuple(keys), reason, self.visibility(), overrides or {}, action)
+
+    def shown_below(self, top: Node, packed: int) -> Iterator[Node]:
         """The section and its descendants that are shown in this state; a summary hides what is below it."""
         index = top.index
         while index < top.end:
-            node, now = self.outline.nodes[index], self.shape.states[index]
-            if now == state:
+            node, now = self.outline.nodes[index], self.state.packed[index]
+            if now == packed:
                 yield node
             index = index + 1 if now == FULL else node.end
 
     def opened(self, overrides: Mapping[SectionPath, SectionVisibility]) -> View:
         """The view with these overrides on top."""
-        return self.with_shape(opened_shape(self.outline, self.shape, overrides))
+        return self._with_state(self.state.with_overrides(self.outline, overrides, "session"))
 
-    def with_shape(self, shape: Shape) -> View:
-        return View(
-            self.outline,
-            self._params,
-            shape,
-            self._disclosure,
-            allow_collapse=self._allow_collapse,
-            price_tokenizer=self._price_tokenizer,
-        )
+    def fitted(self, budget: int, tokenizer: Tokenizer) -> View:
+        """Open summarized sections, the cheapest first, as long as text and tools stay within the budget.
+
+        A section that the caller or the session summarized on purpose stays as it is.
+        """
+        spent = tokenizer.count("".join(self.pieces()))
+        spent += sum(tokenizer.count(tool.definition) for _, tool in self.offered())
+        view = self
+        waiting: list[tuple[int, int]] = []
+
+        def weigh(nodes: Iterable[Node]) -> None:
+            for node in nodes:
+                if view.decided_by(node) in ("declared", "selector"):
+                    heapq.heappush(waiting, (view.opening(node.path).tokens(tokenizer.count), node.index))
+
+        weigh(self.layout.summarized)
+        while waiting and spent + waiting[0][0] <= budget:
+            cost, index = heapq.heappop(waiting)
+            spent += cost
+            node = view.outline.nodes[index]
+            view = view._with_state(view.state.with_visibility(node, FULL, "budget"))
+            weigh(view.shown_below(node, SUMMARY))
+        return view
 
     def offered(self) -> list[tuple[Node | None, AnyTool]]:
         """Every tool that may be called now, with its section; the built-in ones come last and have none."""
-        return self._cached(("offered", self.shape.states), self._collect_tools)
+        return self._cached(("offered", self.state.packed), self._collect_tools)
 
     def pieces(self) -> list[str]:
-        return self.plan.fill(self._params, self._price())
+        return self.layout.fill(self._params, self._price())
 
     def spans(self, pieces: Sequence[str]) -> tuple[Span, ...]:
         starts: list[int] = []
-        position, marks = 0, iter([*self.plan.marks, (None, -1)])
+        position, marks = 0, iter([*self.layout.marks, (None, -1)])
         _, following = next(marks)
         for index, piece in enumerate(pieces):
             if index == following:
@@ -168,29 +224,34 @@ class View:
             position += len(piece)
         ends = [*(start - 2 for start in starts[1:]), position][: len(starts)]
         return tuple(
-            Span(node.path, start, end, VISIBILITIES[self.shape.states[node.index]], self.decided_by(node))
-            for (node, _), start, end in zip(self.plan.marks, starts, ends, strict=True)
+            Span(node.path, start, end, PACKED[self.state.packed[node.index]], self.decided_by(node))
+            for (node, _), start, end in zip(self.layout.marks, starts, ends, strict=True)
         )
 
-    def opening_cost(self, node: Node, tokenizer: Tokenizer) -> tuple[int, int]:
-        """Tokens and tools that opening a summarized section would add."""
-        opening = self.opening(node.path)
-        return opening_tokens(opening, tokenizer.count), len(opening.tools)
-
     @cached_property
-    def plan(self) -> Plan:
-        """The text laid out; made when it is first needed, since many a view is only asked what it would bring."""
-        states = self.shape.states
-        return self._cached(("plan", states), lambda: Plan(self.outline, states, self._suffix))
+    def layout(self) -> Layout:
+        """The text laid out on first use; most views are only asked what opening would add."""
+        states = self.state.packed
+        return self._cached(("layout", states), lambda: Layout(self.outline, states, self._suffix))
+
+    def _with_state(self, state: VisibilityState, *, priced: bool = True) -> View:
+        return View(
+            self.outline,
+            self._params,
+            state,
+            self._disclosure,
+            collapse_tool=self._collapse_tool,
+            price_tokenizer=self._price_tokenizer if priced else None,
+        )
 
     def _cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        plans = self.outline.plans
-        result: T | None = plans.get(key)
+        cache = self.outline.cache
+        result: T | None = cache.get(key)
         if result is None:
             result = make()
-            if len(plans) >= MAX_PLANS + 2 * len(self.outline.nodes):
-                plans.clear()
-            plans[key] = result
+            if len(cache) >= MAX_CACHED + 2 * len(self.outline.nodes):
+                cache.clear()
+            cache[key] = result
         return result
 
     def _suffix(self, node: Node) -> str:
@@ -207,16 +268,16 @@ class View:
             return None
 
         def price(node: Node) -> str:
-            bare = View(self.outline, self._params, self.shape, self._disclosure, allow_collapse=self._allow_collapse)
-            tokens, tools = bare.opening_cost(node, tokenizer)
+            opening = self._with_state(self.state, priced=False).opening(node.path)
+            tools = len(opening.tools)
             counted = f", {tools} tool{'s' if tools > 1 else ''}" if tools else ""
-            return f"\n[Opening it costs about {tokens:,} tokens{counted}.]"
+            return f"\n[Opening it costs about {opening.tokens(tokenizer.count):,} tokens{counted}.]"
 
         return price
 
     def _collect_tools(self) -> list[tuple[Node | None, AnyTool]]:
         found: dict[str, tuple[Node, AnyTool]] = {}
-        for node, tool in self.plan.tools():
+        for node, tool in self.layout.tools():
             if tool.name not in found:
                 found[tool.name] = (node, tool)
                 continue
@@ -232,10 +293,10 @@ class View:
                 node.key,
                 first.key,
             )
-        summarized = [self.has_tools(node.path) for node in self.plan.summarized]
+        summarized = [self.has_tools(node.path) for node in self.layout.summarized]
         builtin = self._disclosure.tools(with_tools=any(summarized), content_only=not all(summarized))
-        if self._allow_collapse and any(node.summary is not None for node in self.plan.full):
-            builtin = (*builtin, COLLAPSE_SECTION)
+        if self._collapse_tool is not None and any(node.summary is not None for node in self.layout.full):
+            builtin = (*builtin, self._collapse_tool)
         return [*found.values(), *((None, tool) for tool in builtin)]
 
     def _opened_by_request(self, node: Node) -> bool:
@@ -244,7 +305,7 @@ class View:
         )
 
     def _exists(self, node: Node) -> bool:
-        return all(self.shape.states[up.index] != ABSENT for up in (node, *self.outline.ancestors(node)))
+        return all(self.state.packed[up.index] != ABSENT for up in (node, *self.outline.ancestors(node)))
 
 
 def split_tools(
@@ -253,15 +314,3 @@ def split_tools(
     tools = tuple(tool for _, tool in offered if isinstance(tool, Tool))
     hosted = tuple(tool for _, tool in offered if isinstance(tool, HostedTool))
     return tools, hosted
-
-
-def opening_tokens(opening: Opening, count: Callable[[str], int]) -> int:
-    """What an opening adds to the context: its text and its tools."""
-    return count(opening.show()) + sum(count(tool_text(tool)) for tool in opening.tools)
-
-
-def tool_text(tool: AnyTool) -> str:
-    """A tool about as a provider shows it to the model; for counting."""
-    if isinstance(tool, Tool):
-        return tool.wire_text
-    return json.dumps({"name": tool.name, "kind": tool.kind, "description": tool.description})

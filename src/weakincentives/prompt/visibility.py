@@ -1,4 +1,4 @@
-"""What a section shows, and the session slice in which requests to change it land."""
+"""What a section shows, requests to change it, and the session slice in which they land."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Literal
 
 from weakincentives.errors import PromptError, PromptValidationError
 from weakincentives.session import reducer
@@ -14,10 +15,19 @@ SectionPath = tuple[str, ...]
 
 
 class SectionVisibility(StrEnum):
-    """Whether a section shows its whole content or only its summary."""
+    """What the model sees of a section.
+
+    Authors and overrides choose between FULL and SUMMARY. The other two are what a render finds out: a section is
+    HIDDEN inside a summarized one, and ABSENT when it or an ancestor is disabled.
+    """
 
     FULL = "full"
     SUMMARY = "summary"
+    HIDDEN = "hidden"
+    ABSENT = "absent"
+
+
+Overrides = Mapping[SectionPath, SectionVisibility]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +38,8 @@ class SetVisibilityOverride:
     visibility: SectionVisibility
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", checked_path(self.path))
-        object.__setattr__(self, "visibility", checked_visibility(self.visibility))
+        object.__setattr__(self, "path", check_path(self.path))
+        object.__setattr__(self, "visibility", check_visibility(self.visibility))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,7 @@ class ClearVisibilityOverride:
     path: SectionPath
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", checked_path(self.path))
+        object.__setattr__(self, "path", check_path(self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +59,23 @@ class ClearAllVisibilityOverrides:
 
 @dataclass(frozen=True, slots=True)
 class CollapseSection:
-    """An open section closes again: it counts as summarized and its tools may no longer be called."""
+    """Close an open section: it counts as summarized and its tools may no longer be called."""
 
     path: SectionPath
     reason: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", checked_path(self.path))
+        object.__setattr__(self, "path", check_path(self.path))
+
+
+VisibilityChange = SetVisibilityOverride | ClearVisibilityOverride | ClearAllVisibilityOverrides | CollapseSection
 
 
 @dataclass(frozen=True, slots=True)
 class VisibilityOverrides:
-    """The session's say on visibility; it wins over what was declared and over what the caller passed to render."""
+    """The session's overrides; they win over what was declared and over what the caller passed to render."""
 
-    overrides: Mapping[SectionPath, SectionVisibility] = field(default_factory=lambda: MappingProxyType({}))
+    overrides: Overrides = field(default_factory=lambda: MappingProxyType({}))
 
     def with_override(self, path: SectionPath, visibility: SectionVisibility) -> VisibilityOverrides:
         return VisibilityOverrides(MappingProxyType({**self.overrides, path: visibility}))
@@ -74,10 +87,10 @@ class VisibilityOverrides:
     def handle_set(self, event: SetVisibilityOverride) -> VisibilityOverrides:
         result = self
         if event.visibility is SectionVisibility.FULL:
-            # Opening a path opens what is above it, also what was closed before.
-            for length in range(1, len(event.path)):
-                if result.overrides.get(event.path[:length]) is SectionVisibility.SUMMARY:
-                    result = result.without_override(event.path[:length])
+            # Opening a path opens its ancestors, even those that were closed before.
+            for ancestor in ancestors(event.path):
+                if result.overrides.get(ancestor) is SectionVisibility.SUMMARY:
+                    result = result.without_override(ancestor)
         return result.with_override(event.path, event.visibility)
 
     @reducer(on=ClearVisibilityOverride)
@@ -92,6 +105,33 @@ class VisibilityOverrides:
     def handle_collapse(self, event: CollapseSection) -> VisibilityOverrides:
         return self.with_override(event.path, SectionVisibility.SUMMARY)
 
+    def after(self, event: VisibilityChange) -> VisibilityOverrides:
+        """The overrides once the event is reduced; for reading a history without a session."""
+        match event:
+            case SetVisibilityOverride():
+                return self.handle_set(event)
+            case ClearVisibilityOverride():
+                return self.handle_clear(event)
+            case ClearAllVisibilityOverrides():
+                return self.handle_clear_all(event)
+            case CollapseSection():
+                return self.handle_collapse(event)
+
+
+@dataclass(frozen=True, slots=True)
+class DisclosureRequest:
+    """A request to open or close sections, carried by the result of the tool that made it.
+
+    `requested_sections` are the keys as the model wrote them, `current_visibility_state` is what was shown at that
+    moment, `requested_overrides` what has to change for the sections to open (empty when reading them changes nothing).
+    """
+
+    requested_sections: tuple[str, ...]
+    reason: str = ""
+    current_visibility_state: Overrides = field(default_factory=dict)
+    requested_overrides: Overrides = field(default_factory=dict)
+    action: Literal["open", "close"] = "open"
+
 
 class VisibilityExpansionRequired(PromptError):
     """A signal to the caller: apply `requested_overrides` to the session and evaluate again."""
@@ -100,7 +140,7 @@ class VisibilityExpansionRequired(PromptError):
         self,
         message: str = "Section expansion requires a new evaluation.",
         *,
-        requested_overrides: Mapping[SectionPath, SectionVisibility],
+        requested_overrides: Overrides,
         reason: str = "",
         section_keys: tuple[str, ...] = (),
     ) -> None:
@@ -110,18 +150,35 @@ class VisibilityExpansionRequired(PromptError):
         self.section_keys = section_keys
 
 
-def checked_path(path: SectionPath) -> SectionPath:
-    """A path is a tuple of keys; a bare string is refused, since a dotted key would be read as one."""
+def ancestors(path: SectionPath) -> list[SectionPath]:
+    """The paths above this one, outermost first."""
+    return [path[:length] for length in range(1, len(path))]
+
+
+def with_ancestors(overrides: Overrides) -> dict[SectionPath, SectionVisibility]:
+    """Opening a path opens its ancestors too, unless they are named themselves."""
+    implied = {
+        ancestor: SectionVisibility.FULL
+        for path, visibility in overrides.items()
+        if visibility is SectionVisibility.FULL
+        for ancestor in ancestors(path)
+    }
+    return {**implied, **overrides}
+
+
+def check_path(path: SectionPath) -> SectionPath:
+    """Reject anything but a tuple of keys; a bare string would be taken for a dotted key."""
     if isinstance(path, str) or not all(isinstance(key, str) for key in path):
-        raise PromptValidationError(f"{path!r} is no section path; write a tuple of keys, such as ('parent', 'child').")
+        raise PromptValidationError(
+            f"A section path must be a tuple of keys, such as ('parent', 'child'), got {path!r}."
+        )
     return tuple(path)
 
 
-def checked_visibility(visibility: SectionVisibility) -> SectionVisibility:
-    """The words 'full' and 'summary' are taken, too."""
-    try:
+def check_visibility(visibility: SectionVisibility) -> SectionVisibility:
+    """Accept FULL and SUMMARY, and the words for them."""
+    if visibility in (SectionVisibility.FULL, SectionVisibility.SUMMARY):
         return SectionVisibility(visibility)
-    except ValueError:
-        raise PromptValidationError(
-            f"{visibility!r} is no visibility; use SectionVisibility.FULL or SectionVisibility.SUMMARY."
-        ) from None
+    raise PromptValidationError(
+        f"A visibility must be SectionVisibility.FULL or SectionVisibility.SUMMARY, got {visibility!r}."
+    )

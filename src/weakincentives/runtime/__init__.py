@@ -1,13 +1,10 @@
 """The loop that evaluates prompts: messages, tool transactions, events, adapters' common ground."""
 
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
+from weakincentives.prompt import DisclosureRequest
 from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.channel import Channel
-from weakincentives.runtime.codec import HostedToolCodec
-from weakincentives.runtime.drivers import Completed, StreamEvent, TextDelta, ToolEnded, ToolStarted
-from weakincentives.runtime.effects import CallModel, Effect, RunTools
+from weakincentives.runtime.drivers import Channel, Completed, StreamEvent, TextDelta, ToolEnded, ToolStarted
 from weakincentives.runtime.events import (
-    DisclosureRequest,
     EvaluationFailed,
     HostedToolInvoked,
     ModelCalled,
@@ -21,15 +18,27 @@ from weakincentives.runtime.events import (
 )
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
+from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
 from weakincentives.runtime.ledger import Ledger, LedgerSection, LedgerTurn, ledger, ledger_of
 from weakincentives.runtime.main_loop import MainLoop
-from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime.messages import (
+    CallModel,
+    Effect,
+    Message,
+    ModelReply,
+    ModelRequest,
+    PromptResponse,
+    RunTools,
+    StopReason,
+    ToolCall,
+)
 from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
-from weakincentives.runtime.response import PromptResponse
+from weakincentives.runtime.providers import AdapterSpec, adapter_spec, adapter_specs, cache_safe_routes
 from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
+    "AdapterSpec",
     "BudgetExceededError",
     "CallModel",
     "Channel",
@@ -62,6 +71,7 @@ __all__ = [
     "RunScope",
     "RunTools",
     "SectionState",
+    "StopReason",
     "StreamEvent",
     "TextDelta",
     "ToolCall",
@@ -72,7 +82,10 @@ __all__ = [
     "ToolStarted",
     "ToolsInjected",
     "ToolsWithdrawn",
+    "adapter_spec",
+    "adapter_specs",
     "assert_prefix_kept",
+    "cache_safe_routes",
     "ledger",
     "ledger_of",
     "prefix_breaks",

@@ -5,39 +5,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
 
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import Prompt, Tokenizer
-from weakincentives.prompt.shape import Overrides
-from weakincentives.prompt.tokens import default_tokenizer
-from weakincentives.runtime.channel import Channel
-from weakincentives.runtime.codec import CodecRegistry, HostedToolCodec
-from weakincentives.runtime.drivers import StreamEvent, drive, drive_async, drive_stream, drive_stream_async
+from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
+from weakincentives.runtime.drivers import Channel, StreamEvent, drive, drive_async, drive_stream, drive_stream_async
 from weakincentives.runtime.explain import Explanation, explain
+from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
-from weakincentives.runtime.response import PromptResponse
+from weakincentives.runtime.messages import PromptResponse
+from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
 
 OutputT = TypeVar("OutputT")
 
 
-class Hears(Protocol):
+class EventSink(Protocol):
     """A bus: anything that takes events."""
 
     def dispatch(self, event: Any) -> None: ...
 
 
 class RunOptions(TypedDict, total=False):
-    """What every way to run a prompt takes.
+    """The options of every method that runs a prompt.
 
-    `bus` hears the run's events beside the session. `visibility_overrides` open or summarize sections for this run.
-    `scope` is how a main loop shares one deadline and one budget between restarts; it replaces those two.
+    `bus` receives the run's events, as the session does. `visibility_overrides` open or summarize sections for this
+    run. `scope` is how a main loop shares one deadline and one budget between restarts; it replaces those two.
     """
 
-    bus: Hears | None
+    bus: EventSink | None
     deadline: Deadline | None
     budget: Budget | None
     visibility_overrides: Overrides | None
@@ -47,12 +45,11 @@ class RunOptions(TypedDict, total=False):
 class ProviderAdapter(ABC):
     """Evaluates prompts on one model of one provider.
 
-    A subclass says what it can (`supports_dynamic_tools`, `tool_route`, `hosted_tool_codecs`) and how to reach the
-    model (`channel`). `hosted_tool_codecs` given here come on top of the adapter's own.
+    A subclass declares its capabilities (`supports_dynamic_tools`, `tool_route`, `default_codecs`) and opens a
+    `channel` to the model. The `hosted_tool_codecs` given here add to the adapter's own.
     """
 
     name: ClassVar[str] = "adapter"
-    default_codecs: ClassVar[Mapping[str, HostedToolCodec[Any, Any]]] = {}
 
     def __init__(
         self,
@@ -63,16 +60,14 @@ class ProviderAdapter(ABC):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         self.model = model
-        self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = CodecRegistry(
-            hosted_tool_codecs or {}, self.default_codecs
-        )
+        self._added_codecs = hosted_tool_codecs or {}
         self.output_retries = output_retries
         self._tokenizer = tokenizer
         self._count_tokens = lru_cache(maxsize=8192)(lambda text: self.tokenizer.count(text))
 
     @property
     def supports_dynamic_tools(self) -> bool:
-        """Whether tools can be added to a conversation; else reading a section with tools starts a new evaluation."""
+        """Whether tools can be added to a conversation; if not, opening a section with tools restarts it."""
         return False
 
     @property
@@ -84,19 +79,33 @@ class ProviderAdapter(ABC):
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer or default_tokenizer()
 
+    @cached_property
+    def hosted_tool_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        """The codecs of the hosted tools this adapter can offer, by kind."""
+        return {**self.default_codecs(), **self._added_codecs}
+
+    def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        """The adapter's own codecs, by kind; called when the first run starts."""
+        spec = adapter_spec(self.name)
+        return {} if spec is None else spec.codecs()
+
     @abstractmethod
     def channel(self) -> Channel:
-        """A line to the model for one run."""
+        """A connection to the model for one run."""
+
+    def define_tool(self, tool: AnyTool) -> str:
+        """The tool as JSON text, as this adapter sends it to the model."""
+        return tool.definition
 
     @contextmanager
-    def line(self, loop: InnerLoop) -> Iterator[Channel]:
-        """The channel of this run for as long as it runs; where a channel holds on to something, it is closed here."""
+    def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
+        """The channel for one run; override this to close what the channel holds when the run ends."""
         yield self.channel()
 
     @asynccontextmanager
-    async def line_async(self, loop: InnerLoop) -> AsyncIterator[Channel]:
-        """`line` on an event loop."""
-        with self.line(loop) as channel:
+    async def open_channel_async(self, loop: InnerLoop) -> AsyncIterator[Channel]:
+        """`open_channel` on an event loop."""
+        with self.open_channel(loop) as channel:
             yield channel
 
     def evaluate(
@@ -114,7 +123,7 @@ class ProviderAdapter(ABC):
             return await drive_async(loop, channel)
 
     def stream(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> Iterator[StreamEvent]:
-        """`evaluate` that tells what happens: text deltas, tool starts and ends, and at last the response."""
+        """`evaluate` as a stream of events: text deltas, tool starts and ends, and last the response."""
         with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
             yield from drive_stream(loop, channel)
 
@@ -129,7 +138,7 @@ class ProviderAdapter(ABC):
     def resume(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
-        """Go on with the run that the session holds: the same next request, in this process or another."""
+        """Continue the run that the session holds: the same next request, in this process or another."""
         with self._running(self.loop(prompt, session, resume=True, **options), options) as (loop, channel):
             return drive(loop, channel)
 
@@ -174,23 +183,24 @@ class ProviderAdapter(ABC):
             hosted_tool_codecs=self.hosted_tool_codecs,
             count_tokens=self._count_tokens,
             tokenizer=self.tokenizer.name,
+            define_tool=self.define_tool,
         )
 
     @contextmanager
     def _running(self, loop: InnerLoop, options: RunOptions) -> Iterator[tuple[InnerLoop, Channel]]:
-        with _claimed(loop, options.get("bus")), loop.prompt.resources, self.line(loop) as channel:
+        with _claimed(loop, options.get("bus")), loop.prompt.resources, self.open_channel(loop) as channel:
             yield loop, channel
 
     @asynccontextmanager
     async def _running_async(self, loop: InnerLoop, options: RunOptions) -> AsyncIterator[tuple[InnerLoop, Channel]]:
         with _claimed(loop, options.get("bus")):
-            async with loop.prompt.resources, self.line_async(loop) as channel:
+            async with loop.prompt.resources, self.open_channel_async(loop) as channel:
                 yield loop, channel
 
 
 @contextmanager
-def _claimed(loop: InnerLoop, bus: Hears | None) -> Iterator[None]:
-    """Claim the session, let the bus hear, and end the helper thread of async tools afterwards."""
+def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
+    """Claim the session, connect the bus, and stop the async tools' helper thread afterwards."""
     with loop.session.claim(f"{loop.prompt.name} ({loop.scope.run_id})"):
         unsubscribe = None if bus is None else loop.session.observe(bus.dispatch)
         try:

@@ -1,6 +1,6 @@
-"""Where sync and async meet: one generator of thunks, driven from a thread or from an event loop.
+"""The bridge between sync and async code: one generator of steps, driven from a thread or from an event loop.
 
-A generator yields functions to call (their results may be awaitable) and resource scopes to close.
+A step is a function to call, whose result may be awaitable, or a resource scope to close.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_SIDE_BY_SIDE = 8
 
 
 class AsyncBridge:
-    """An event loop in a thread of its own, started at the first awaitable, for async handlers in sync runs."""
+    """Runs async handlers of sync runs on an event loop in its own thread, started on first use."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -86,12 +86,12 @@ def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
 
 
 async def call_async(steps: Generator[Step, Any, T]) -> T:
-    """Drive the generator on the running event loop; functions that block are called in a thread."""
+    """Drive the generator on the running event loop; blocking functions are called in a thread."""
 
     async def perform(step: Step) -> Any:
         if isinstance(step, ScopedResourceContext):
             return await step.aclose()
-        # A coroutine function only makes its coroutine when it is called, so it needs no thread.
+        # Calling a coroutine function only creates the coroutine, so it needs no thread.
         value = step() if _is_async(step) else await asyncio.to_thread(_without_stop_iteration, step)
         return await value if inspect.isawaitable(value) else value
 
@@ -110,14 +110,14 @@ async def call_async(steps: Generator[Step, Any, T]) -> T:
 
 
 def side_by_side(functions: Sequence[Callable[[], T]]) -> list[T]:
-    """Call all in threads, each with this context's variables; the results come in order."""
+    """Call all functions in threads, each with the current context variables; results come in order."""
     with ThreadPoolExecutor(min(len(functions), MAX_SIDE_BY_SIDE)) as pool:
         futures = [pool.submit(contextvars.copy_context().run, function) for function in functions]
         return [future.result() for future in futures]
 
 
 async def side_by_side_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all, also where one fails: none may still be at work when its run is over."""
+    """Await all calls, even if one fails: none may still be running when its run is over."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -126,7 +126,7 @@ async def side_by_side_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]
 
 
 def _without_stop_iteration(step: Callable[[], T]) -> T:
-    """A future cannot carry StopIteration: whoever awaits it would wait forever."""
+    """Replace StopIteration, which a future cannot carry: awaiting it would hang."""
     try:
         return step()
     except StopIteration as error:

@@ -1,22 +1,48 @@
-"""Thin drivers of the inner loop: sync, async, and their streaming forms. The logic is all in the loop."""
+"""Drivers of the inner loop (sync, async, streaming) and the channel through which they call the model."""
 
 from __future__ import annotations
 
+import asyncio
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from weakincentives.runtime.channel import Channel
-from weakincentives.runtime.effects import CallModel, Effect, RunTools
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
-from weakincentives.runtime.messages import ModelReply
-from weakincentives.runtime.response import PromptResponse
+from weakincentives.runtime.messages import CallModel, Effect, ModelReply, ModelRequest, PromptResponse, RunTools
+
+
+class Channel(Protocol):
+    """What an adapter provides: the connection of one run to its model.
+
+    A channel may keep what it has encoded, since a conversation only grows at its end. Failures are
+    `PromptEvaluationError` with a phase. Streams yield text deltas and, last, the reply. A subclass needs only `call`:
+    the async form then runs it in a thread, and a stream is the whole reply in one piece.
+    """
+
+    @abstractmethod
+    def call(self, request: ModelRequest) -> ModelReply: ...
+
+    async def call_async(self, request: ModelRequest) -> ModelReply:
+        return await asyncio.to_thread(self.call, request)
+
+    def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
+        reply = self.call(request)
+        if reply.text:
+            yield reply.text
+        yield reply
+
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
+        reply = await self.call_async(request)
+        if reply.text:
+            yield reply.text
+        yield reply
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Some more of the model's text."""
+    """More of the model's text."""
 
     text: str
 
@@ -32,7 +58,7 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """A tool call came to this."""
+    """A tool call has ended."""
 
     call_id: str
     name: str
@@ -50,7 +76,7 @@ class Completed:
 StreamEvent = TextDelta | ToolStarted | ToolEnded | Completed
 
 
-class Steps:
+class LoopCursor:
     """An inner loop advanced by one outcome at a time; `effect` is None once `response` is there."""
 
     def __init__(self, loop: InnerLoop) -> None:
@@ -66,7 +92,7 @@ class Steps:
             self.effect, self.response = None, stop.value
 
     def fail(self, error: BaseException) -> None:
-        """Let the loop know; it raises, unless it has an answer to it."""
+        """Throw the error into the loop, which raises it again unless it can handle it."""
         try:
             self.effect = self._generator.throw(error)
         except StopIteration as stop:
@@ -79,8 +105,8 @@ class Steps:
 
 def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     """Run the loop to its end in this thread."""
-    steps = Steps(loop)
-    while (effect := steps.effect) is not None:
+    cursor = LoopCursor(loop)
+    while (effect := cursor.effect) is not None:
         outcome: ModelReply | list[ToolExecutionOutcome]
         try:
             if isinstance(effect, CallModel):
@@ -88,16 +114,16 @@ def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
             else:
                 outcome = loop.executor.execute_all(effect.calls)
         except BaseException as error:
-            steps.fail(error)
+            cursor.fail(error)
         else:
-            steps.answer(outcome)
-    return steps.result()
+            cursor.answer(outcome)
+    return cursor.result()
 
 
 async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     """Run the loop to its end on the running event loop."""
-    steps = Steps(loop)
-    while (effect := steps.effect) is not None:
+    cursor = LoopCursor(loop)
+    while (effect := cursor.effect) is not None:
         outcome: ModelReply | list[ToolExecutionOutcome]
         try:
             if isinstance(effect, CallModel):
@@ -105,16 +131,16 @@ async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
             else:
                 outcome = await loop.executor.execute_all_async(effect.calls)
         except BaseException as error:
-            steps.fail(error)
+            cursor.fail(error)
         else:
-            steps.answer(outcome)
-    return steps.result()
+            cursor.answer(outcome)
+    return cursor.result()
 
 
 def drive_stream(loop: InnerLoop, channel: Channel) -> Iterator[StreamEvent]:
-    """Run the loop, telling what happens as it happens."""
-    steps = Steps(loop)
-    while (effect := steps.effect) is not None:
+    """Run the loop and yield what happens."""
+    cursor = LoopCursor(loop)
+    while (effect := cursor.effect) is not None:
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
@@ -128,16 +154,16 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Iterator[StreamEvent]:
                 outcome = loop.executor.execute_all(effect.calls)
                 yield from _ended(outcome)
         except BaseException as error:
-            steps.fail(error)
+            cursor.fail(error)
         else:
-            steps.answer(outcome)
-    yield Completed(steps.result())
+            cursor.answer(outcome)
+    yield Completed(cursor.result())
 
 
 async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncIterator[StreamEvent]:
     """`drive_stream` on the running event loop."""
-    steps = Steps(loop)
-    while (effect := steps.effect) is not None:
+    cursor = LoopCursor(loop)
+    while (effect := cursor.effect) is not None:
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
@@ -153,10 +179,10 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncIterator
                 for ended in _ended(outcome):
                     yield ended
         except BaseException as error:
-            steps.fail(error)
+            cursor.fail(error)
         else:
-            steps.answer(outcome)
-    yield Completed(steps.result())
+            cursor.answer(outcome)
+    yield Completed(cursor.result())
 
 
 def _started(effect: RunTools) -> Iterator[StreamEvent]:

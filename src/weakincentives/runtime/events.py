@@ -1,31 +1,27 @@
-"""What happened in a run: log entries of the session, and the source of everything that is recorded or shown."""
+"""Events of a run: log entries of the session, and the source of everything that is recorded or shown."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt.tool import ToolResult
-from weakincentives.prompt.view import Span
-from weakincentives.prompt.visibility import SectionPath, SectionVisibility
+from weakincentives.prompt import DisclosureRequest, Overrides, SectionPath, SectionVisibility, Span, ToolResult
 from weakincentives.runtime.messages import StopReason
 from weakincentives.session import LogEntry
 
 
 @dataclass(frozen=True, slots=True)
 class SectionState:
-    """One section of the tree at render: what it shows, who decided, and its tokens shown and in full.
+    """One section of the tree at render: what it shows, what decided it, and its tokens shown and in full.
 
-    `visibility` is None for a section that is hidden inside a summarized one. The counts are those of the section by
-    itself (no children); `tool_tokens` is what its tools add when it is open.
+    The counts are of the section by itself (no children); `tool_tokens` is what its tools add when it is open.
     """
 
     path: SectionPath
     title: str
-    visibility: SectionVisibility | None
+    visibility: SectionVisibility
     decided_by: str
     shown_tokens: int
     full_tokens: int
@@ -36,7 +32,7 @@ class SectionState:
 
 @dataclass(frozen=True, slots=True)
 class PromptRendered(LogEntry):
-    """An evaluation begins with this text and these tools; `definitions` is each as JSON text, hosted ones last."""
+    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last."""
 
     run_id: str
     prompt_ns: str
@@ -58,7 +54,7 @@ class PromptRendered(LogEntry):
 
 @dataclass(frozen=True, slots=True)
 class ModelCalled(LogEntry):
-    """The model was asked once; the request was the first `messages` messages with these tools."""
+    """The model was called once, with the first `messages` messages; `tools` are those it could call."""
 
     run_id: str
     prompt_name: str
@@ -72,22 +68,12 @@ class ModelCalled(LogEntry):
     response_id: str = ""
     messages: int = 0
     tools: tuple[str, ...] = ()
-    revoked: tuple[str, ...] = ()
     timestamp: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True)
-class DisclosureRequest:
-    """What a disclosure tool was asked for, and what was shown at that moment."""
-
-    requested_sections: tuple[str, ...]
-    reason: str
-    current_visibility_state: Mapping[SectionPath, SectionVisibility]
-
-
-@dataclass(frozen=True, slots=True)
 class ToolInvoked(LogEntry):
-    """A tool call was carried out, or refused; kept also when its changes were rolled back."""
+    """A tool was called, or the call was refused; the event is kept when the changes were rolled back."""
 
     name: str
     params: Any
@@ -98,7 +84,6 @@ class ToolInvoked(LogEntry):
     rolled_back: bool = False
     duration: float = 0.0
     section_key: str = ""
-    disclosure: DisclosureRequest | None = None
     compensation: str = ""
     timestamp: float = field(default_factory=time.time)
 
@@ -106,10 +91,15 @@ class ToolInvoked(LogEntry):
     def success(self) -> bool:
         return self.result.success
 
+    @property
+    def disclosure(self) -> DisclosureRequest | None:
+        """What the call asked to open or close; None for other tools."""
+        return self.result.disclosure
+
 
 @dataclass(frozen=True, slots=True)
 class ToolsInjected(LogEntry):
-    """Tools appeared in the middle of a conversation, by `route`; `definitions` is each of them as JSON text."""
+    """Tools appeared in the middle of a conversation, by `route`; `definitions` are the tools as sent."""
 
     tool_names: tuple[str, ...]
     section_key: str
@@ -121,7 +111,7 @@ class ToolsInjected(LogEntry):
 
 @dataclass(frozen=True, slots=True)
 class ToolsWithdrawn(LogEntry):
-    """Tools may no longer be called, since their section was closed."""
+    """Tools may no longer be called because their section was closed."""
 
     tool_names: tuple[str, ...]
     section_key: str
@@ -132,7 +122,7 @@ class ToolsWithdrawn(LogEntry):
 
 @dataclass(frozen=True, slots=True)
 class HostedToolInvoked(LogEntry):
-    """The provider ran a hosted tool in this run; `output` is all that it gave."""
+    """The provider ran a hosted tool in this run; `output` holds all of its results."""
 
     name: str
     kind: str
@@ -148,13 +138,13 @@ class RunRestarted(LogEntry):
     run_id: str
     section_keys: tuple[str, ...]
     reason: str
-    requested_overrides: Mapping[SectionPath, SectionVisibility]
+    requested_overrides: Overrides
     timestamp: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFailed(LogEntry):
-    """The evaluation ended with an error that went to the caller."""
+    """The evaluation ended with an error, which was raised to the caller."""
 
     run_id: str
     prompt_name: str

@@ -1,63 +1,42 @@
-"""Tool calls as transactions: check, snapshot, run, and undo what a failed call did."""
+"""Tool calls as transactions: check, snapshot, run, and roll back what a failed call did."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives import serde
-from weakincentives.errors import Problem, PromptEvaluationError, SerdeError
+from weakincentives.errors import FieldProblem, PromptEvaluationError, SerdeError
 from weakincentives.prompt import (
-    OpenSectionsParams,
+    DisclosureRequest,
     OpenSectionsResult,
     Prompt,
-    ReadSectionParams,
     ReadSectionResult,
-    SectionPath,
-    SectionVisibility,
     SetVisibilityOverride,
     Tool,
     ToolContext,
     ToolResult,
     VisibilityExpansionRequired,
 )
-from weakincentives.prompt.disclosure.collapse import CollapseSectionParams
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.bridge import AsyncBridge, Step, call_async, call_sync, side_by_side, side_by_side_async
-from weakincentives.runtime.events import DisclosureRequest, ToolInvoked
+from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import ToolCall
-from weakincentives.runtime.run import RunScope
-from weakincentives.runtime.toolbox import Toolbox
+from weakincentives.runtime.run import RunScope, Toolbox
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
 
 
 @dataclass(frozen=True, slots=True)
-class Expansion:
-    """Sections that must be opened by a new evaluation."""
-
-    requested_overrides: Mapping[SectionPath, SectionVisibility]
-    reason: str
-    section_keys: tuple[str, ...]
-
-    def signal(self) -> VisibilityExpansionRequired:
-        return VisibilityExpansionRequired(
-            f"Opening {', '.join(self.section_keys)} needs a new evaluation.",
-            requested_overrides=self.requested_overrides,
-            reason=self.reason,
-            section_keys=self.section_keys,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class ToolExecutionOutcome:
-    """What one call came to. `message` is what the model reads.
+    """The outcome of one call. `message` is what the model reads.
 
-    `expanded_tools` appeared with a section; `expansion` and `halt` end the turn.
+    `expanded_tools` appeared with a section. `expansion` (sections that only a new evaluation can open) and `halt` end
+    the turn.
     """
 
     tool_call_id: str
@@ -65,7 +44,7 @@ class ToolExecutionOutcome:
     success: bool
     expanded_tools: tuple[Any, ...] = ()
     name: str = ""
-    expansion: Expansion | None = None
+    expansion: DisclosureRequest | None = None
     halt: OpenSectionsResult | None = None
 
     @property
@@ -86,9 +65,9 @@ class ToolExecutor:
     idempotency_key: Callable[[ToolCall], str] | None = None
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
-        """Run the calls: one after the other, or side by side when there are several and all are read-only.
+        """Run the calls in order, or in parallel if all of them are read-only.
 
-        A call that ends the turn is the last one to run.
+        No call runs after one that ends the turn.
         """
         if len(calls) > 1 and self.all_read_only(calls):
             return side_by_side([functools.partial(self._execute, call) for call in calls])
@@ -111,16 +90,16 @@ class ToolExecutor:
         return outcomes
 
     def all_read_only(self, calls: Sequence[ToolCall]) -> bool:
-        return all((tool := self.toolbox.registry.get(call.name)) is not None and tool.read_only for call in calls)
+        return all((tool := self.toolbox.tool(call.name)) is not None and tool.read_only for call in calls)
 
     def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
         return call_sync(self._execution(call), self.bridge)
 
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
-        """One call from check to event."""
+        """One call, from checking it to recording it."""
         self.scope.meter.begin_tool_call(self.prompt.name)
         started = self.session.clock.monotonic()
-        tool = self.toolbox.registry.get(call.name)
+        tool = self.toolbox.tool(call.name)
         refusal = self._refusal(call.name)
         if tool is None or refusal:
             return self._finish(call, _Attempt(ToolResult(refusal, success=False)), started)
@@ -130,16 +109,15 @@ class ToolExecutor:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             result: ToolResult[Any] = ToolResult(f"Invalid arguments for '{tool.name}': {listed}", success=False)
             return self._finish(call, _Attempt(result), started)
-        disclosure = self._disclosure(params)
         attempt = yield from self._attempt(tool, params, call)
-        attempt.params, attempt.disclosure = params, disclosure
+        attempt.params = params
         outcome = self._finish(call, attempt, started)
         if attempt.mistake is not None:
             raise attempt.mistake
         return outcome
 
     def _attempt(self, tool: Tool[Any, Any], params: Any, call: ToolCall) -> Generator[Step, Any, _Attempt]:
-        """Call the handler within the resources of this one call; if it fails, compensate and undo what it did."""
+        """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
         before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
         resources = self.prompt.resources.context.tool_scope()
         context = self._context(call, resources)
@@ -148,12 +126,12 @@ class ToolExecutor:
             try:
                 result = yield functools.partial(tool.handler, params, context=context)
             except VisibilityExpansionRequired as signal:
-                attempt.expansion = Expansion(signal.requested_overrides, signal.reason, tuple(signal.section_keys))
-                result = ToolResult(f"Opening: {', '.join(signal.section_keys)}.")
+                attempt.expansion = self._requested(signal)
+                result = ToolResult(f"Opening: {', '.join(signal.section_keys)}.", disclosure=attempt.expansion)
             except Exception as error:
                 logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=error)
                 result = ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
-            self._take(tool, result, attempt)
+            self._accept_result(tool, result, attempt)
             if not attempt.result.success:
                 yield from _compensate(tool, params, context, attempt)
         except BaseException:
@@ -188,43 +166,43 @@ class ToolExecutor:
         )
 
     def _refusal(self, name: str) -> str:
-        if name in self.toolbox.revoked:
-            key = self.toolbox.sections.get(name, "")
+        offer = self.toolbox.get(name)
+        if offer is not None and offer.ref.revoked:
+            key = offer.ref.section_key
             return f"Tool '{name}' is not available: section '{key}' is closed. Open the section again to use it."
-        if name not in self.toolbox.registry:
-            offered = ", ".join(known for known in self.toolbox.registry if known not in self.toolbox.revoked)
+        if self.toolbox.tool(name) is None:
+            offered = ", ".join(
+                ref.name for ref in self.toolbox.refs if not ref.revoked and self.toolbox.tool(ref.name)
+            )
             return f"Unknown tool '{name}'. Available tools: {offered or 'none'}."
         return ""
 
-    def _take(self, tool: Tool[Any, Any], result: Any, attempt: _Attempt) -> None:
-        """Keep the result and what the model reads of it; one that cannot be read is the programmer's mistake."""
+    def _accept_result(self, tool: Tool[Any, Any], result: Any, attempt: _Attempt) -> None:
+        """Keep the result and what the model reads of it; one that cannot be rendered is the programmer's mistake."""
         if not isinstance(result, ToolResult):
-            self._fault(f"The handler of tool '{tool.name}' returned a {type(result).__name__}", None, attempt)
+            self._programming_error(
+                f"The handler of tool '{tool.name}' returned a {type(result).__name__}", None, attempt
+            )
             return
         try:
             attempt.result, attempt.message = result, result.render()
         except Exception as error:
             problem = f"The result of tool '{tool.name}' cannot be shown to the model: {type(error).__name__}: {error}"
-            self._fault(problem, error, attempt)
+            self._programming_error(problem, error, attempt)
 
-    def _fault(self, problem: str, cause: Exception | None, attempt: _Attempt) -> None:
+    def _programming_error(self, problem: str, cause: Exception | None, attempt: _Attempt) -> None:
         way = "return a ToolResult." if cause is None else "give its value a render() method or JSON-able fields."
         mistake = PromptEvaluationError(f"{problem}; {way}", prompt_name=self.prompt.name, phase="tool")
         mistake.__cause__ = cause
         attempt.result, attempt.message, attempt.mistake = ToolResult(str(mistake), success=False), "", mistake
 
-    def _disclosure(self, params: Any) -> DisclosureRequest | None:
-        keys: tuple[str, ...]
-        if isinstance(params, ReadSectionParams | CollapseSectionParams):
-            keys, reason = (params.section_key,), ""
-        elif isinstance(params, OpenSectionsParams):
-            keys, reason = tuple(params.section_keys), params.reason
-        else:
-            return None
-        return DisclosureRequest(keys, reason, self.prompt.view(self.session).visibility())
+    def _requested(self, signal: VisibilityExpansionRequired) -> DisclosureRequest:
+        """The request behind a signal that a handler raised."""
+        shown = self.prompt.view(self.session).visibility()
+        return DisclosureRequest(tuple(signal.section_keys), signal.reason, shown, signal.requested_overrides)
 
     def _undo(self, before: tuple[Any, Any] | None, resources: ScopedResourceContext) -> bool:
-        """Go back to how session and resources were before the call; a read-only call has nothing to undo."""
+        """Restore session and resources to before the call; a read-only call has nothing to undo."""
         if before is None:
             return False
         session, states = before
@@ -233,19 +211,19 @@ class ToolExecutor:
         return True
 
     def _finish(self, call: ToolCall, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
-        """Open what was read, record the call, and say what it came to."""
-        result, value, halt = attempt.result, attempt.result.value, None
+        """Open what was read, record the call, and return its outcome."""
+        result, value, halt = self._with_disclosure(attempt.result), attempt.result.value, None
         expanded: tuple[Any, ...] = ()
         if isinstance(value, ReadSectionResult) and value.expanded_tools:
             if self.supports_dynamic_tools:
                 expanded = value.expanded_tools
                 for path, visibility in value.requested_overrides.items():
                     self.session.dispatch(SetVisibilityOverride(path, visibility))
-            else:
+            elif result.disclosure is not None:
                 reason = "The adapter cannot add tools to a conversation."
-                asked = attempt.disclosure and attempt.disclosure.requested_sections
-                keys = asked or tuple(".".join(path) for path in value.requested_overrides)
-                attempt.expansion = Expansion(value.requested_overrides, reason, keys)
+                attempt.expansion = replace(
+                    result.disclosure, reason=reason, requested_overrides=value.requested_overrides
+                )
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
         message = attempt.message or result.message
@@ -261,8 +239,7 @@ class ToolExecutor:
                 arguments=call.arguments,
                 rolled_back=attempt.rolled_back,
                 duration=self.session.clock.monotonic() - started,
-                section_key=self.toolbox.sections.get(call.name, ""),
-                disclosure=attempt.disclosure,
+                section_key=self.toolbox.section_of(call.name),
                 compensation=attempt.compensation,
                 timestamp=self.session.clock.now().timestamp(),
             )
@@ -277,15 +254,26 @@ class ToolExecutor:
             halt=halt,
         )
 
+    def _with_disclosure(self, result: ToolResult[Any]) -> ToolResult[Any]:
+        """A value that opens sections makes the result a disclosure, whatever the tool is called."""
+        value = result.value
+        if result.disclosure is not None or not isinstance(value, ReadSectionResult | OpenSectionsResult):
+            return result
+        keys = tuple(".".join(path) for path in value.requested_overrides)
+        shown = self.prompt.view(self.session).visibility()
+        return replace(result, disclosure=DisclosureRequest(keys, "", shown, value.requested_overrides))
+
 
 def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
-    """The tool's params out of the model's JSON; a `SerdeError` lists every misfit."""
+    """The tool's params from the model's JSON; a `SerdeError` lists every problem."""
     text = arguments.strip() or "{}"
     if tool.params_type is not None:
         return serde.decode(tool.params_type, text)
     given = serde.decode(dict[str, Any], text)
     if given:
-        raise SerdeError(tuple(Problem(f"$.{name}", "unknown field; this tool takes no arguments") for name in given))
+        raise SerdeError(
+            tuple(FieldProblem(f"$.{name}", "unknown field; this tool takes no arguments") for name in given)
+        )
     return None
 
 
@@ -295,10 +283,9 @@ class _Attempt:
     message: str = ""
     mistake: PromptEvaluationError | None = None
     params: Any = None
-    expansion: Expansion | None = None
+    expansion: DisclosureRequest | None = None
     rolled_back: bool = False
     compensation: str = ""
-    disclosure: DisclosureRequest | None = None
 
 
 def _compensate(

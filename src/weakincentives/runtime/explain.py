@@ -1,15 +1,13 @@
-"""What an evaluation would do, said before any money is spent."""
+"""What an evaluation would do, before any money is spent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives.prompt import Prompt, SectionVisibility
-from weakincentives.prompt.shape import Overrides
-from weakincentives.prompt.view import View, opening_tokens, tool_text
+from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.events import SectionState
-from weakincentives.runtime.hosting import hosted_problems
+from weakincentives.runtime.hosted import hosted_problems
 from weakincentives.runtime.inner_loop import InnerLoopConfig
 from weakincentives.runtime.inventory import inventory
 from weakincentives.session import Session
@@ -17,7 +15,7 @@ from weakincentives.session import Session
 
 @dataclass(frozen=True, slots=True)
 class SectionExplanation:
-    """One section: its state, and how opening it would act on this adapter ('' when it is open or hidden)."""
+    """One section: its state, and what opening it would do on this adapter ('' when it is open or hidden)."""
 
     state: SectionState
     opening: str
@@ -72,7 +70,7 @@ class Explanation:
             rows.append(
                 (
                     "  " * (len(state.path) - 1) + ".".join(state.path),
-                    "hidden" if state.visibility is None else state.visibility.value,
+                    state.visibility.value,
                     state.decided_by,
                     f"{state.shown_tokens:,}",
                     f"{section.hidden_tokens:,}",
@@ -101,7 +99,7 @@ def explain(
     view = rendered.view
     assert view is not None
     count = config.count_tokens
-    states = inventory(view, rendered.text, count)
+    states = inventory(view, rendered.text, count, config.define_tool)
     offered = [tool for _, tool in view.offered()]
     return Explanation(
         prompt_name=prompt.name,
@@ -119,7 +117,7 @@ def explain(
             )
         ),
         text_tokens=count(rendered.text),
-        tool_tokens=sum(count(tool_text(tool)) for tool in offered),
+        tool_tokens=sum(count(config.define_tool(tool)) for tool in offered),
         full_tokens=sum(state.full_tokens + state.tool_tokens for state in states),
         tokenizer=config.tokenizer,
     )
@@ -129,7 +127,7 @@ def _section(view: View, state: SectionState, config: InnerLoopConfig) -> Sectio
     if state.visibility is not SectionVisibility.SUMMARY:
         return SectionExplanation(state, "")
     opening = view.opening(state.path)
-    tokens = opening_tokens(opening, config.count_tokens)
+    tokens = opening.tokens(config.count_tokens)
     if not opening.tools:
         how = "content only"
     elif config.supports_dynamic_tools:

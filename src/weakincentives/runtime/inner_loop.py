@@ -1,7 +1,7 @@
 """The loop between model and tools, with no I/O in it.
 
 `InnerLoop.run()` is a generator: it yields what it needs done (call the model, run these tools) and receives the
-outcome. Everything it knows between two effects is in the session, so a run can be taken up from a snapshot.
+outcome. Everything it knows between two effects is in the session, so a run can be resumed from a snapshot.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from typing import Any
 
 from weakincentives.errors import OutputParseError, PromptError, PromptEvaluationError
 from weakincentives.prompt import (
+    AnyTool,
     CollapseSection,
+    DisclosureRequest,
     HostedTool,
     OpenSectionsResult,
+    Overrides,
     Prompt,
     SectionVisibility,
+    View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
     parse_structured_output,
 )
-from weakincentives.prompt.outline import VISIBILITIES
-from weakincentives.prompt.shape import Overrides
-from weakincentives.prompt.view import tool_text
-from weakincentives.runtime.codec import HostedToolCodec
-from weakincentives.runtime.conversation import text_before_pauses, unanswered_calls
-from weakincentives.runtime.effects import CallModel, Effect, RunTools
 from weakincentives.runtime.events import (
     EvaluationFailed,
     HostedToolInvoked,
@@ -37,14 +35,22 @@ from weakincentives.runtime.events import (
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.eviction import sections_to_close
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
-from weakincentives.runtime.hosting import Owned, check_hosted, hosted_outputs
-from weakincentives.runtime.inventory import Count, inventory
-from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
-from weakincentives.runtime.response import PromptResponse
-from weakincentives.runtime.run import Run, RunScope, ToolRef
-from weakincentives.runtime.toolbox import Toolbox
+from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, hosted_outputs
+from weakincentives.runtime.inventory import Count, Define, inventory, sections_to_close
+from weakincentives.runtime.messages import (
+    CallModel,
+    Effect,
+    Message,
+    ModelReply,
+    ModelRequest,
+    PromptResponse,
+    RunTools,
+    ToolCall,
+    text_before_pauses,
+    unanswered_calls,
+)
+from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -52,7 +58,7 @@ logger = logging.getLogger("weakincentives.runtime")
 
 @dataclass(frozen=True, slots=True)
 class InnerLoopConfig:
-    """What the loop needs to know of its adapter."""
+    """What the loop needs to know about its adapter; `define_tool` gives a tool as the adapter sends it."""
 
     adapter: str = ""
     model: str = ""
@@ -62,12 +68,13 @@ class InnerLoopConfig:
     hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = field(default_factory=dict)
     count_tokens: Count = len
     tokenizer: str = ""
+    define_tool: Define = field(default=lambda tool: tool.definition)
 
 
 def check_prompt(prompt: object) -> None:
-    """A template, or the text itself, in a prompt's place is a slip that the message mends."""
+    """Reject a template or string passed as the prompt."""
     if not isinstance(prompt, Prompt):
-        raise TypeError(f"{prompt!r} is no Prompt; write Prompt(template).bind(...)")
+        raise TypeError(f"prompt must be a Prompt, got {prompt!r}; write Prompt(template).bind(...)")
 
 
 class InnerLoop:
@@ -85,7 +92,7 @@ class InnerLoop:
     ) -> None:
         check_prompt(prompt)
         if not isinstance(session, Session):
-            raise TypeError(f"session={session!r} is no Session; pass session=Session()")
+            raise TypeError(f"session must be a Session, got {session!r}; pass session=Session()")
         self.prompt = prompt
         self.session = session
         self.scope = scope
@@ -98,13 +105,13 @@ class InnerLoop:
         self._visibility_overrides = visibility_overrides
         self._seen_overrides: Any = None
         self._context_tokens = 0
-        self._run: Run = Run("", "", "", {})
+        self._run = Run("", "", "", {})
 
     def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         """Yield effects, receive their outcomes, return the response."""
         started = self.session.clock.monotonic()
         try:
-            pending = self._take_up() if self._resume else self._start()
+            pending = self._resume_run() if self._resume else self._start()
             response = yield from self._turns(pending)
         except VisibilityExpansionRequired:
             raise
@@ -167,24 +174,22 @@ class InnerLoop:
 
     def _start(self) -> tuple[ToolCall, ...]:
         """Render, offer the first tools, and begin a new conversation."""
-        base = self.prompt.begin(self.session, self._visibility_overrides)
+        rendered = self.prompt.begin(self.session, self._visibility_overrides)
         view = self.prompt.view(self.session)
-        rendered = self.prompt.template.rendered(view)
         self._check_hosted([(node.key, hosted) for node in view.existing() for hosted in node.hosted_tools])
-        states = {node.key: base.states[node.index] for node in view.outline.nodes}
         self._run = Run(
             run_id=self.scope.run_id,
             prompt_ns=self.prompt.ns,
             prompt_key=self.prompt.key,
-            visibility={key: VISIBILITIES[state].value if state else "absent" for key, state in states.items()},
+            visibility=self.prompt.base_visibility(),
         )
-        for owner, tool in view.offered():
-            self.toolbox.add(ToolRef("" if owner is None else owner.key, tool.name), tool)
-        box = self.toolbox
-        self._save_tools(initial_tools=len(box.tools), initial_hosted_tools=len(box.hosted_tools))
+        for offer in _offers(view, initial=True):
+            self.toolbox.add(offer)
+        self._save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
-        count = self.config.count_tokens
+        count, define = self.config.count_tokens, self.config.define_tool
+        offered: tuple[AnyTool, ...] = (*rendered.tools, *rendered.hosted_tools)
         self.session.dispatch(
             PromptRendered(
                 run_id=self.scope.run_id,
@@ -195,20 +200,20 @@ class InnerLoop:
                 model=self.config.model,
                 attempt=self.scope.attempt,
                 text=rendered.text,
-                tools=tuple(box.registry),
-                hosted_tools=tuple(tool.name for tool in box.hosted_tools),
+                tools=tuple(tool.name for tool in rendered.tools),
+                hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
                 spans=rendered.spans,
-                sections=inventory(view, rendered.text, count),
+                sections=inventory(view, rendered.text, count, define),
                 tokenizer=self.config.tokenizer,
-                builtin_tool_tokens=sum(count(tool_text(tool)) for owner, tool in view.offered() if owner is None),
-                definitions=box.definitions(box.names),
+                builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
+                definitions=tuple(define(tool) for tool in offered),
                 timestamp=self._now(),
             )
         )
         self._say(Message(role="system", text=rendered.text))
         return ()
 
-    def _take_up(self) -> tuple[ToolCall, ...]:
+    def _resume_run(self) -> tuple[ToolCall, ...]:
         """Continue from what the session holds."""
         run = self.session[Run].latest()
         if run is None or (run.prompt_ns, run.prompt_key) != (self.prompt.ns, self.prompt.key):
@@ -220,9 +225,9 @@ class InnerLoop:
                 phase="render",
             )
         self.scope.run_id = run.run_id
-        self.prompt.begin_from(run.visibility)
+        self.prompt.resume(run.visibility)
         self._run = run
-        for ref in (*run.tools, *run.hosted_tools):
+        for ref in run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
             if tool is None:
                 raise PromptEvaluationError(
@@ -230,11 +235,9 @@ class InnerLoop:
                     prompt_name=self.prompt.name,
                     phase="render",
                 )
-            self.toolbox.add(ref, tool)
-        box = self.toolbox
-        self._check_hosted(zip((ref.section_key for ref in box.hosted_refs), box.hosted_tools, strict=True))
-        box.revoked = run.revoked
-        self.scope.meter.carry(run.usage, turns=run.turns, tool_calls=run.tool_calls)
+            self.toolbox.add(Offer(ref, tool))
+        self._check_hosted((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
+        self.scope.meter.restore(run.spent)
         return unanswered_calls(self.session[Message].view())
 
     def _next_group(self, pending: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
@@ -248,34 +251,29 @@ class InnerLoop:
         return ModelRequest(
             prompt_name=self.prompt.name,
             messages=self.session[Message].view(),
-            tools=tuple(self.toolbox.tools),
-            hosted_tools=tuple(self.toolbox.hosted_tools),
-            initial_tools=self._run.initial_tools,
-            initial_hosted_tools=self._run.initial_hosted_tools,
-            revoked=self._run.revoked,
             output=self.prompt.template.structured_output,
             deadline=self.scope.meter.deadline,
+            **self.toolbox.offered,
         )
 
     def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
         self.scope.meter.add_usage(reply.usage)
         self._context_tokens = reply.usage.input_tokens
-        self._save(turns=self.scope.meter.turns, usage=self.scope.meter.usage)
+        self._save(spent=self.scope.meter.spent)
         self.session.dispatch(
             ModelCalled(
                 run_id=self.scope.run_id,
                 prompt_name=self.prompt.name,
                 adapter=self.config.adapter,
                 model=reply.model or self.config.model,
-                turn=self._run.turns,
+                turn=self.scope.meter.turns,
                 usage=reply.usage,
                 stop_reason=reply.stop_reason,
                 latency=latency,
                 retries=reply.retries,
                 response_id=reply.response_id,
                 messages=len(request.messages),
-                tools=self.toolbox.names,
-                revoked=tuple(sorted(request.revoked)),
+                tools=self.toolbox.callable_names,
                 timestamp=self._now(),
             )
         )
@@ -291,8 +289,9 @@ class InnerLoop:
         )
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> OpenSectionsResult | None:
-        used = {key: self._run.turns for o in outcomes if (key := self.toolbox.sections.get(o.name))}
-        self._save(last_used={**self._run.last_used, **used}, tool_calls=self.scope.meter.tool_calls)
+        meter = self.scope.meter
+        used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
+        self._save(last_used={**self._run.last_used, **used}, spent=meter.spent)
         for outcome in outcomes:
             self._say(
                 Message(
@@ -305,35 +304,33 @@ class InnerLoop:
             )
         for outcome in outcomes:
             if outcome.expansion is not None:
-                raise outcome.expansion.signal()
+                raise _expansion(outcome.expansion)
             if outcome.halt is not None:
                 return outcome.halt
         return None
 
     def _update_tools(self) -> None:
-        """Offer what the sections now shown bring, and withdraw what belongs to closed ones."""
+        """Offer the tools of the sections now shown, and withdraw those of closed ones."""
         overrides = self.session[VisibilityOverrides].latest()
         if overrides is self._seen_overrides:
             return
         self._seen_overrides = overrides
-        difference = self.toolbox.difference(self.prompt.view(self.session).offered())
-        if difference.new and not self.config.supports_dynamic_tools:
-            raise self._restart_for(difference.new[0][0].section_key)
-        self._check_hosted([(ref.section_key, tool) for ref, tool in difference.new if isinstance(tool, HostedTool)])
-        for ref, tool in difference.new:
-            self.toolbox.add(ref, tool)
-        appeared = by_section([*(ref for ref, _ in difference.new), *difference.back])
-        gone = by_section(difference.gone)
-        revoked = self._run.revoked.difference(ref.name for ref in difference.back)
-        self._save_tools(
-            revoked=revoked.union(ref.name for ref in difference.gone),
-            last_used={**self._run.last_used, **dict.fromkeys(appeared, self._run.turns)},
-        )
-        self._announce(appeared, gone)
+        changes = self.toolbox.changes(_offers(self.prompt.view(self.session), initial=False))
+        if changes.new and not self.config.supports_dynamic_tools:
+            raise self._restart_for(changes.new[0].ref.section_key)
+        self._check_hosted((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
+        for offer in changes.new:
+            self.toolbox.add(offer)
+        self.toolbox.set_revoked(changes.back, False)
+        self.toolbox.set_revoked(changes.gone, True)
+        appeared = _by_section([*(offer.ref for offer in changes.new), *changes.back])
+        used = dict.fromkeys(appeared, self.scope.meter.turns)
+        self._save(tools=self.toolbox.refs, last_used={**self._run.last_used, **used})
+        self._announce(appeared, _by_section(changes.gone))
 
     def _restart_for(self, key: str) -> VisibilityExpansionRequired:
-        """A handler opened a section whose tools this adapter cannot add to the conversation."""
-        path = self.prompt.outline().by_key[key].path if key else ()
+        """The signal for a section that a handler opened and whose tools this adapter cannot add."""
+        path = self.prompt.view(self.session).find(key)
         return VisibilityExpansionRequired(
             requested_overrides={path: SectionVisibility.FULL} if path else {},
             reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
@@ -347,9 +344,9 @@ class InnerLoop:
             self._say(Message(role="tools_removed", tools=names, section_key=key))
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
         for key, names in appeared.items():
-            self.session.dispatch(
-                ToolsInjected(names, key, self._now(), run_id, route, self.toolbox.definitions(names))
-            )
+            offers = [offer for name in names if (offer := self.toolbox.get(name))]
+            definitions = tuple(self.config.define_tool(offer.tool) for offer in offers)
+            self.session.dispatch(ToolsInjected(names, key, self._now(), run_id, route, definitions))
             self._say(Message(role="tools_added", tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
@@ -367,7 +364,7 @@ class InnerLoop:
         self._update_tools()
 
     def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
-        """The response, or None when the model was asked to mend its answer."""
+        """The response, or None if the model was asked to correct its answer."""
         problem = _STOPPED.get(reply.stop_reason)
         if problem is not None:
             raise PromptEvaluationError(
@@ -418,16 +415,12 @@ class InnerLoop:
     def _check_hosted(self, owned: Iterable[Owned]) -> None:
         check_hosted(owned, self.config.hosted_tool_codecs, self.config.adapter, self.prompt.name)
 
-    def _save_tools(self, **changes: Any) -> None:
-        self._save(tools=tuple(self.toolbox.refs), hosted_tools=tuple(self.toolbox.hosted_refs), **changes)
-
     def _save(self, **changes: Any) -> None:
         self._run = replace(self._run, **changes)
-        self.toolbox.revoked = self._run.revoked
         self.session[Run].seed(self._run)
 
     def _now(self) -> float:
-        """The session's time: a replay of recorded steps writes down the same times."""
+        """The session's time, so that a replay of recorded steps records the same times."""
         return self.session.clock.now().timestamp()
 
     def _say(self, message: Message) -> None:
@@ -435,13 +428,29 @@ class InnerLoop:
 
 
 def phase_of(error: Exception) -> str:
-    """Where a run failed, for errors that say so and for those of a prompt."""
+    """The phase in which a run failed, if the error tells."""
     if isinstance(error, PromptError):
         return "parse" if isinstance(error, OutputParseError) else "render"
     return getattr(error, "phase", "")
 
 
-def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
+def _offers(view: View, *, initial: bool) -> list[Offer]:
+    """What the sections of this moment offer, in the form the toolbox keeps."""
+    return [
+        Offer(ToolRef("" if owner is None else owner.key, tool.name, initial), tool) for owner, tool in view.offered()
+    ]
+
+
+def _expansion(request: DisclosureRequest) -> VisibilityExpansionRequired:
+    return VisibilityExpansionRequired(
+        f"Opening {', '.join(request.requested_sections)} needs a new evaluation.",
+        requested_overrides=request.requested_overrides,
+        reason=request.reason,
+        section_keys=request.requested_sections,
+    )
+
+
+def _by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
     grouped: dict[str, tuple[str, ...]] = {}
     for ref in refs:
         grouped[ref.section_key] = (*grouped.get(ref.section_key, ()), ref.name)

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives.prompt import SectionVisibility
-from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
-from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
+from weakincentives.prompt import SectionVisibility, Tokenizer, default_tokenizer
 from weakincentives.runtime.events import (
     ModelCalled,
     PromptRendered,
@@ -25,10 +23,9 @@ from weakincentives.runtime.events import (
     ToolsInjected,
 )
 from weakincentives.runtime.messages import Message
+from weakincentives.runtime.providers import cache_safe_routes
 from weakincentives.session import Session
 
-# By these the request stays an extension of the one before it, so the provider's prompt cache holds.
-CACHE_SAFE_ROUTES = frozenset({"additional_tools", "tool_addition"})
 RESTART = "restart"
 
 
@@ -288,7 +285,7 @@ class _Book:
             account.sent += account.shown + account.read + account.tools
 
     def _invoke(self, event: ToolInvoked) -> None:
-        disclosing = event.name in RESERVED_NAMES
+        disclosing = event.disclosure is not None
         if self._rows:
             row = self._rows[-1]
             row.opening = disclosing and row.opening is not False
@@ -299,7 +296,7 @@ class _Book:
         text = self.results.get(event.call_id)
         cost = self._count(event.arguments) + self._count(event.result.render() if text is None else text)
         self._disclosed += cost
-        if event.disclosure is None or not event.success or event.name == "collapse_section":
+        if event.disclosure is None or not event.success or event.disclosure.action == "close":
             return
         asked = [a for key in event.disclosure.requested_sections if (a := self._accounts.get(key))]
         for account in asked:
@@ -311,5 +308,5 @@ class _Book:
         if account is not None and not account.is_open and not account.tools:
             account.tools = account.state.tool_tokens
             self._disclosed += account.tools
-        if event.route not in CACHE_SAFE_ROUTES:
+        if event.route not in cache_safe_routes():
             self._broken_by = event.route or "append"

@@ -1,4 +1,4 @@
-"""The outer circle: evaluate, open what the model asked for, evaluate again."""
+"""The outer loop: evaluate, open what the model asked for, evaluate again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakincentives.prompt import Prompt, SetVisibilityOverride, VisibilityExpan
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.events import EvaluationFailed, RunRestarted
 from weakincentives.runtime.inner_loop import check_prompt
-from weakincentives.runtime.response import PromptResponse
+from weakincentives.runtime.messages import PromptResponse
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
 
@@ -22,8 +22,8 @@ OutputT = TypeVar("OutputT")
 class MainLoop:
     """Runs a prompt to its answer, restarting with more sections open where the adapter or strategy needs it.
 
-    Deadline and budget hold for all evaluations together; at most `max_expansions` restarts are made. A deadline is
-    a moment, so a loop that serves many requests gives each its own: `execute(..., deadline=Deadline.after(30))`.
+    Deadline and budget cover all evaluations together; at most `max_expansions` restarts are made. A deadline is a
+    point in time, so a loop that serves many requests gives each its own: `execute(..., deadline=Deadline.after(30))`.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class MainLoop:
         recorder: AbstractContextManager[Any] | None = None,
     ) -> None:
         if recorder is not None and not isinstance(recorder, AbstractContextManager):
-            raise TypeError(f"recorder={recorder!r} is no recorder; write record(path), of weakincentives.telemetry")
+            raise TypeError(f"recorder must be a context manager, got {recorder!r}; write record(path)")
         self.max_expansions = max_expansions
         self.deadline = deadline
         self.budget = budget
@@ -50,7 +50,7 @@ class MainLoop:
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> PromptResponse[OutputT]:
-        """Evaluate until there is an answer; `deadline` and `budget` take the place of the loop's own."""
+        """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
         attempts = self.attempts(prompt, session, deadline=deadline, budget=budget)
         scope = next(attempts)
         _check(prompt, adapter)
@@ -99,7 +99,7 @@ class MainLoop:
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> Generator[RunScope, PromptResponse[Any], PromptResponse[Any]]:
-        """Yield the scope of each evaluation to make; receive its response, or have its signal thrown in."""
+        """Yield the scope of each evaluation; expects its response to be sent, or its signal thrown, back in."""
         meter = Meter(budget or self.budget, deadline or self.deadline)
         scope = RunScope(meter) if run_id is None else RunScope(meter, run_id)
         while True:
@@ -131,4 +131,4 @@ class MainLoop:
 def _check(prompt: object, adapter: object) -> None:
     check_prompt(prompt)
     if not isinstance(adapter, ProviderAdapter):
-        raise TypeError(f"adapter={adapter!r} is no adapter; pass one, such as OpenAIAdapter(model)")
+        raise TypeError(f"adapter must be a ProviderAdapter, got {adapter!r}; pass one, such as OpenAIAdapter(model)")

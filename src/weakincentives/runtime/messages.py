@@ -1,4 +1,4 @@
-"""The conversation between our loop and a model, in nobody's wire format.
+"""The conversation between our loop and a model, in no provider's wire format.
 
 One flat `Message` keeps `session[Message]` a plain append-only slice: the whole conversation of a run, which any
 adapter can encode and another process can continue.
@@ -6,14 +6,13 @@ adapter can encode and another process can continue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 
+from weakincentives._generics import OutputT
 from weakincentives.limits import Deadline, TokenUsage
-from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.output import StructuredOutputConfig
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt import HostedTool, OpenSectionsResult, StructuredOutputConfig, Tool
 
 Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_removed"]
 StopReason = Literal["end", "tool_calls", "length", "refusal", "content_filter", "pause"]
@@ -21,7 +20,7 @@ StopReason = Literal["end", "tool_calls", "length", "refusal", "content_filter",
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's wish to call a tool; `arguments` is the JSON text as the model wrote it."""
+    """A model's request to call a tool; `arguments` is the JSON text as the model wrote it."""
 
     id: str
     name: str
@@ -52,7 +51,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What a model answered, once."""
+    """One answer of a model."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -66,7 +65,7 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """All that an adapter needs to ask the model once.
+    """Everything an adapter needs to call the model once.
 
     Within one run `messages`, `tools` and `hosted_tools` only grow at their ends, so an adapter may keep what it has
     encoded. The first `initial_tools` tools (and `initial_hosted_tools`) were there when the run began; the others
@@ -82,3 +81,62 @@ class ModelRequest:
     revoked: frozenset[str] = frozenset()
     output: StructuredOutputConfig | None = None
     deadline: Deadline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """An effect: send the request; the driver answers with a `ModelReply`."""
+
+    request: ModelRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """An effect: run these calls; the driver answers with a `ToolExecutionOutcome` for each that ran.
+
+    More than one call means that all are read-only, so that they may run side by side.
+    """
+
+    calls: tuple[ToolCall, ...]
+
+
+Effect = CallModel | RunTools
+
+
+# No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
+@dataclass(frozen=True)
+class PromptResponse(Generic[OutputT]):
+    """The answer of a run: its text, the typed output if one was declared, and what it cost.
+
+    `halt` is set when the model asked to open sections under `OpenAndHalt`; there is no output then.
+    """
+
+    prompt_name: str
+    text: str
+    output: OutputT | None = None
+    halt: OpenSectionsResult | None = None
+    hosted_outputs: Mapping[str, Any] = field(default_factory=dict)
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    turns: int = 0
+    run_id: str = ""
+
+
+def unanswered_calls(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """Calls of the last turn whose results are not in the conversation yet."""
+    answered: set[str] = set()
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if message.role == "assistant":
+            return tuple(call for call in message.tool_calls if call.id not in answered)
+        answered.add(message.call_id)
+    return ()
+
+
+def text_before_pauses(messages: Sequence[Message]) -> str:
+    """What the model had written of its answer (the last message) before the provider paused it."""
+    texts: list[str] = []
+    for index in range(len(messages) - 2, -1, -1):
+        if not messages[index].paused:
+            break
+        texts.append(messages[index].text)
+    return "".join(reversed(texts))

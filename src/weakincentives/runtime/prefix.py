@@ -1,7 +1,7 @@
-"""The prefix check: proof on the wire that each request extends the one before it.
+"""The prefix check: whether each request on the wire extends the one before it.
 
-A provider's prompt cache holds for as long as a request begins with all of the last one. The check compares request
-bodies as they were sent and, where one is no extension, names what changed and the section behind it.
+A provider's prompt cache holds as long as each request begins with all of the previous one. The check compares request
+bodies as they were sent and, where one is not an extension, names what changed and the section it came from.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.runtime.events import PromptRendered
+from weakincentives.runtime.providers import adapter_specs
 from weakincentives.session import Session
-
-_CONVERSATIONS = ("input", "messages")
-_PREFIX_KEYS = ("model", "tools", "instructions", "system", "text", "response_format", "output_config", "reasoning")
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixBreak:
-    """Request number `request` (from 0) is no extension of the one before: `where` changed, because of the section."""
+    """Request number `request` (from 0) does not extend the previous one: `where` changed, in this section."""
 
     request: int
     where: str
@@ -33,7 +31,7 @@ class PrefixBreak:
 
 
 def prefix_breaks(requests: Sequence[Mapping[str, Any]], session: Session | None = None) -> tuple[PrefixBreak, ...]:
-    """Every request that is no extension of its predecessor; the session's events tell the sections apart."""
+    """Every request that does not extend its predecessor; the session's events identify the sections."""
     rendered = session[PromptRendered].all() if session is not None else ()
     pairs = itertools.pairwise(requests)
     found = (_compare(number, before, after, rendered) for number, (before, after) in enumerate(pairs, start=1))
@@ -41,7 +39,7 @@ def prefix_breaks(requests: Sequence[Mapping[str, Any]], session: Session | None
 
 
 def assert_prefix_kept(requests: Sequence[Mapping[str, Any]], session: Session | None = None) -> None:
-    """Fail with every break that there is."""
+    """Raise AssertionError with every break found."""
     breaks = prefix_breaks(requests, session)
     if breaks:
         raise AssertionError("; ".join(map(str, breaks)))
@@ -50,7 +48,7 @@ def assert_prefix_kept(requests: Sequence[Mapping[str, Any]], session: Session |
 def _compare(
     number: int, before: Mapping[str, Any], after: Mapping[str, Any], rendered: Sequence[PromptRendered]
 ) -> PrefixBreak | None:
-    for key in _PREFIX_KEYS:
+    for key in dict.fromkeys(key for spec in adapter_specs() for key in spec.prefix_keys):
         old, new = _unmarked(before.get(key)), _unmarked(after.get(key))
         if old == new:
             continue
@@ -58,7 +56,7 @@ def _compare(
             names = _changed_tools(old or [], new or [])
             return PrefixBreak(number, key, f"tools changed: {', '.join(names)}", _section_of_tool(names, rendered))
         return PrefixBreak(number, key, _difference(str(old), str(new)), _section_of_text(old, new, rendered))
-    for key in _CONVERSATIONS:
+    for key in dict.fromkeys(spec.conversation_key for spec in adapter_specs()):
         old, new = _unmarked(before.get(key) or []), _unmarked(after.get(key) or [])
         if new[: len(old)] != old:
             index = next(i for i, item in enumerate(old) if i >= len(new) or new[i] != item)
@@ -73,7 +71,7 @@ def _compare(
 
 
 def _unmarked(value: Any) -> Any:
-    """Without cache markers, which move with the end of the conversation and are no part of the prefix."""
+    """The value without cache markers, which move with the conversation and are not part of the prefix."""
     if isinstance(value, Mapping):
         return {key: _unmarked(item) for key, item in value.items() if key != "cache_control"}
     return [_unmarked(item) for item in value] if isinstance(value, list) else value
@@ -112,7 +110,7 @@ def _section_of_text(old: Any, new: Any, rendered: Sequence[PromptRendered]) -> 
 
 
 def _text(item: Any) -> str:
-    """The text of a message or of a list of text blocks, whatever the provider's form."""
+    """The text of a message or of a list of text blocks, in any provider's format."""
     if isinstance(item, str):
         return item
     if isinstance(item, Mapping):

@@ -1,46 +1,149 @@
-"""The state of a run that its session keeps, so that another process can take it up."""
+"""The state of a run that its session keeps, so that another process can continue it, and the tools it has offered."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from weakincentives.limits import Meter, TokenUsage
+from weakincentives.limits import Meter, Spent
+from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool
+
+logger = logging.getLogger("weakincentives.runtime")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRef:
-    """A tool by where it lives: its section's key ('' for the built-in ones) and its name."""
+    """An offered tool by where it lives: its section's key ('' for the built-in ones) and its name."""
 
     section_key: str
     name: str
+    initial: bool = True
+    revoked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One evaluation, as far as it has come. `visibility` is what it began with, by section key."""
+    """One evaluation so far. `visibility` is what it began with, by section key."""
 
     run_id: str
     prompt_ns: str
     prompt_key: str
-    visibility: Mapping[str, str]
+    visibility: Mapping[str, SectionVisibility]
     tools: tuple[ToolRef, ...] = ()
-    hosted_tools: tuple[ToolRef, ...] = ()
-    initial_tools: int = 0
-    initial_hosted_tools: int = 0
-    revoked: frozenset[str] = frozenset()
     last_used: Mapping[str, int] = field(default_factory=dict)
-    turns: int = 0
-    tool_calls: int = 0
     output_retries: int = 0
-    usage: TokenUsage = field(default_factory=TokenUsage)
+    spent: Spent = field(default_factory=Spent)
 
 
 @dataclass(slots=True)
 class RunScope:
-    """What all evaluations of one execution share: the id, the meter, and how many times it was tried."""
+    """What all evaluations of one execution share: the id, the meter, and the number of the attempt."""
 
     meter: Meter
     run_id: str = field(default_factory=lambda: os.urandom(8).hex())
     attempt: int = 1
+
+
+class Offer(NamedTuple):
+    """A tool that was offered to the model, and how it is known to the session."""
+
+    ref: ToolRef
+    tool: AnyTool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChanges:
+    """What has to change for the model to have exactly the tools of the sections shown in full."""
+
+    new: Sequence[Offer]
+    back: Sequence[ToolRef]
+    gone: Sequence[ToolRef]
+
+
+class Toolbox:
+    """The tools a run has offered, by name, in order of appearance; they are revoked, never removed."""
+
+    def __init__(self) -> None:
+        self._offers: dict[str, Offer] = {}
+
+    def add(self, offer: Offer) -> None:
+        self._offers[offer.ref.name] = offer
+        self._changed()
+
+    def set_revoked(self, refs: Iterable[ToolRef], revoked: bool) -> None:
+        for ref in refs:
+            self._offers[ref.name] = Offer(replace(ref, revoked=revoked), self._offers[ref.name].tool)
+        self._changed()
+
+    def get(self, name: str) -> Offer | None:
+        return self._offers.get(name)
+
+    def section_of(self, name: str) -> str:
+        """The key of the section that a tool belongs to; '' for built-in and unknown ones."""
+        offer = self._offers.get(name)
+        return "" if offer is None else offer.ref.section_key
+
+    def tool(self, name: str) -> Tool[Any, Any] | None:
+        """A tool of ours by name, whether it may still be called or not."""
+        offer = self._offers.get(name)
+        return offer.tool if offer is not None and isinstance(offer.tool, Tool) else None
+
+    @property
+    def refs(self) -> tuple[ToolRef, ...]:
+        return tuple(offer.ref for offer in self._offers.values())
+
+    @cached_property
+    def offered(self) -> dict[str, Any]:
+        """The fields of a `ModelRequest` that list tools."""
+        ours = [offer for offer in self._offers.values() if isinstance(offer.tool, Tool)]
+        hosted = [offer for offer in self._offers.values() if isinstance(offer.tool, HostedTool)]
+        return {
+            "tools": tuple(offer.tool for offer in ours),
+            "hosted_tools": tuple(offer.tool for offer in hosted),
+            "initial_tools": sum(offer.ref.initial for offer in ours),
+            "initial_hosted_tools": sum(offer.ref.initial for offer in hosted),
+            "revoked": frozenset(ref.name for ref in self.refs if ref.revoked),
+        }
+
+    @property
+    def hosted_tools(self) -> tuple[HostedTool[Any], ...]:
+        hosted: tuple[HostedTool[Any], ...] = self.offered["hosted_tools"]
+        return hosted
+
+    @cached_property
+    def callable_names(self) -> tuple[str, ...]:
+        """The names that may be called now: our tools, then the hosted ones."""
+        listed = (*self.offered["tools"], *self.offered["hosted_tools"])
+        return tuple(tool.name for tool in listed if not self._offers[tool.name].ref.revoked)
+
+    def changes(self, wanted: Iterable[Offer]) -> ToolChanges:
+        """Compare with what the sections of this moment offer; a name that is taken is skipped with a warning."""
+        found = {offer.ref.name: offer for offer in wanted}
+        new: list[Offer] = []
+        back: list[ToolRef] = []
+        for name, offer in found.items():
+            known = self._offers.get(name)
+            if known is None:
+                new.append(offer)
+            elif known.ref.section_key != offer.ref.section_key:
+                logger.warning(
+                    "Skipping duplicate tool '%s' of section '%s' during injection.", name, offer.ref.section_key
+                )
+            elif known.ref.revoked:
+                back.append(known.ref)
+        gone = [
+            ref
+            for ref in self.refs
+            if ref.section_key
+            and not ref.revoked
+            and (ref.name not in found or found[ref.name].ref.section_key != ref.section_key)
+        ]
+        return ToolChanges(new, back, gone)
+
+    def _changed(self) -> None:
+        for cached in ("offered", "callable_names"):
+            self.__dict__.pop(cached, None)

@@ -196,7 +196,7 @@ class _Market:
 
 def _within(key: str, run: RunFacts) -> set[str]:
     """The section, and the sections inside it that it hid when the run began: they would open with it."""
-    hidden = (name for name, state in run.sections.items() if state.visibility is None)
+    hidden = (name for name, state in run.sections.items() if state.visibility is SectionVisibility.HIDDEN)
     return {key, *(name for name in hidden if name.startswith(f"{key}."))}
 
 
@@ -220,7 +220,7 @@ def _median(values: Sequence[int]) -> float:
 def _section(key: str, runs: Sequence[RunFacts], market: _Market) -> SectionAdvice:
     first = runs[0].sections[key]
     began = {run.sections[key].visibility for run in runs}
-    shown = _NAMES[first.visibility] if len(began) == 1 else "mixed"
+    shown = first.visibility.value if len(began) == 1 else "mixed"
     summarized = [run for run in runs if run.sections[key].visibility is SectionVisibility.SUMMARY]
     opened = [turn for run in runs if (turn := run.first_opening(key)) is not None]
     used = [turn for run in runs if (turn := run.first_use(key)) is not None]
@@ -295,13 +295,10 @@ def _full_tokens(key: str, runs: Sequence[RunFacts]) -> int:
 def _gain(section: SectionAdvice, run: RunFacts, market: _Market) -> float:
     """What a run would have saved had the section been shown as advised."""
     state = run.sections.get(section.key)
-    if state is None or state.visibility is None or _NAMES[state.visibility] == section.advised:
+    if state is None or state.visibility is SectionVisibility.HIDDEN or state.visibility.value == section.advised:
         return 0.0
     full = market.full(section.full_tokens, section.key, run)
     if section.advised == "full":
         return market.summary(section.key, run) - full
     typical = round(_mean(market.summary_tokens)) if market.summary_tokens else TYPICAL_SUMMARY_TOKENS
     return full - market.full(typical, section.key, run)
-
-
-_NAMES = {SectionVisibility.FULL: "full", SectionVisibility.SUMMARY: "summary", None: "hidden"}

@@ -18,8 +18,8 @@ from weakincentives.runtime import (
     SectionState,
     ToolInvoked,
     ToolsInjected,
+    cache_safe_routes,
 )
-from weakincentives.runtime.ledger import CACHE_SAFE_ROUTES
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class _Reader:
                 state = self._states.get(event.section_key)
                 if state is not None and state.visibility is not SectionVisibility.FULL:
                     self._bring(event.section_key, state.tool_tokens)
-                if event.route not in CACHE_SAFE_ROUTES:
+                if event.route not in cache_safe_routes():
                     self._broken_for += (event.section_key,)
             case RunRestarted():
                 self._broken_for = event.section_keys
@@ -130,7 +130,9 @@ class _Reader:
         self._states = {".".join(state.path): state for state in event.sections}
         if not self.facts.sections:
             self.facts.sections = dict(self._states)
-        self.facts.shown |= {key: state for key, state in self._states.items() if state.visibility is not None}
+        self.facts.shown |= {
+            key: state for key, state in self._states.items() if state.visibility is not SectionVisibility.HIDDEN
+        }
 
     def _call(self, event: ModelCalled) -> None:
         self.facts.turns.append(

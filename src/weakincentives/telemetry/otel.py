@@ -191,9 +191,7 @@ class Instrumentation:
         sent = list(session[Message].view())[: event.messages]
         span.set_attribute(semconv.SYSTEM_INSTRUCTIONS, _json([_text(m.text) for m in sent if m.role == "system"]))
         span.set_attribute(semconv.INPUT_MESSAGES, _messages(sent))
-        offered = [
-            run.definitions[name] for name in event.tools if name not in event.revoked and name in run.definitions
-        ]
+        offered = [run.definitions[name] for name in event.tools if name in run.definitions]
         span.set_attribute(semconv.TOOL_DEFINITIONS, f"[{', '.join(offered)}]")
         run.chat, run.ends = span, event.timestamp
 

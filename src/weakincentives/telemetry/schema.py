@@ -48,9 +48,10 @@ CREATE TABLE run_texts (run_id TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (r
 
 CREATE VIEW disclosure AS
     SELECT run_id, seq, turn, time, payload ->> '$.v.name' AS action, key.value AS section,
-           coalesce(payload ->> '$.v.disclosure.v.reason', '') AS reason,
+           coalesce(payload ->> '$.v.result.v.disclosure.v.reason', '') AS reason,
            payload ->> '$.v.result.v.success' AS success, '' AS route, '[]' AS tools
-      FROM events, json_each(payload, '$.v.disclosure.v.requested_sections.v') AS key WHERE kind = 'ToolInvoked'
+      FROM events, json_each(payload, '$.v.result.v.disclosure.v.requested_sections.v') AS key
+      WHERE kind = 'ToolInvoked'
     UNION ALL
     SELECT run_id, seq, turn, time, 'injected', payload ->> '$.v.section_key', '', 1,
            payload ->> '$.v.route', payload -> '$.v.tool_names.v' FROM events WHERE kind = 'ToolsInjected'

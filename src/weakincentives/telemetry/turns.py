@@ -38,7 +38,7 @@ class TurnSection:
     key: str
     path: SectionPath
     title: str
-    visibility: SectionVisibility | None
+    visibility: SectionVisibility
     decided_by: str
     reason: str
     read: bool
@@ -102,10 +102,11 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
     before = store.events_where(
         "run_id = ? AND seq > ? AND seq < ? AND kind IN ('SetVisibilityOverride', 'ClearVisibilityOverride', "
         "'ClearAllVisibilityOverrides', 'CollapseSection', 'ToolsInjected', 'ToolInvoked') "
-        "AND (kind <> 'ToolInvoked' OR instr(payload, '\"disclosure\":{') AND payload -> '$.v.disclosure' <> 'null')",
+        "AND (kind <> 'ToolInvoked' OR instr(payload, '\"disclosure\":{') "
+        "AND payload -> '$.v.result.v.disclosure' <> 'null')",
         (run_id, start, called_seq),
     )
-    offered = tuple(name for name in called.tools if name not in called.revoked)
+    definitions = definitions_at(rendered, [recorded.event for recorded in before])
     seqs = _conversation(store, run_id, start, called_seq) if with_messages else ()
     return Turn(
         run_id=run_id,
@@ -114,13 +115,13 @@ def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True
         time=here[0].time,
         called=called,
         rendered=rendered,
-        sections=sections_at(rendered, [recorded.event for recorded in before], offered),
+        sections=sections_at(rendered, [recorded.event for recorded in before], called.tools),
         messages=_messages(store, run_id, seqs),
         spans=rendered.spans if rendered else (),
         complete=not with_messages or len(seqs) == called.messages,
-        tools=called.tools,
-        revoked=called.revoked,
-        definitions=definitions_at(rendered, [recorded.event for recorded in before]),
+        tools=tuple(dict.fromkeys((*definitions, *called.tools))),
+        revoked=tuple(name for name in definitions if name not in called.tools),
+        definitions=definitions,
         reply=next((r.event for r in here if isinstance(r.event, Message) and r.event.role == "assistant"), None),
         tool_calls=tuple(recorded.event for recorded in here if isinstance(recorded.event, ToolInvoked)),
         events=tuple(here),
@@ -210,7 +211,7 @@ def sections_at(
                 chosen.pop(event.path, None)
             case ClearAllVisibilityOverrides():
                 chosen.clear()
-            case ToolInvoked() if event.disclosure is not None and event.success and event.name != "collapse_section":
+            case ToolInvoked() if event.disclosure is not None and event.success and event.disclosure.action == "open":
                 read.update(dict.fromkeys(event.disclosure.requested_sections, event.disclosure.reason))
     opened = {
         path[:length]
@@ -248,7 +249,7 @@ def _at_turn(
 ) -> TurnSection:
     key = ".".join(section.path)
     inside = any(section.path[:length] in closed for length in range(1, len(section.path)))
-    visibility = None if inside else section.visibility
+    visibility = SectionVisibility.HIDDEN if inside else section.visibility
     available = tuple(name for name in section.tools if name in offered)
     tool_tokens = section.tool_tokens if available else 0
     shown = section.shown_tokens

@@ -83,7 +83,7 @@ def _turns(store: RunStore, run_id: str, book: Ledger) -> dict[str, list[Any]]:
         turn: values
         for turn, *values in store.query(
             "SELECT turn, count(*), sum(payload ->> '$.v.result.v.success' = 0), "
-            "sum(payload ->> '$.v.rolled_back'), sum(payload -> '$.v.disclosure' <> 'null') "
+            "sum(payload ->> '$.v.rolled_back'), sum(payload -> '$.v.result.v.disclosure' <> 'null') "
             "FROM events WHERE run_id = ? AND kind = 'ToolInvoked' GROUP BY turn",
             (run_id,),
         )

@@ -43,7 +43,8 @@ def changes(store: RunStore, run_id: str, after: int = 0) -> tuple[RecordedEvent
     marks = ", ".join("?" * len(KINDS))
     return store.events_where(
         f"run_id = ? AND seq > ? AND (kind IN ({marks}) "
-        "OR kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{') AND payload -> '$.v.disclosure' <> 'null')",
+        "OR kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{') "
+        "AND payload -> '$.v.result.v.disclosure' <> 'null')",
         (run_id, after, *KINDS),
     )
 
@@ -97,10 +98,9 @@ def lanes(events: Iterable[RecordedEvent]) -> list[dict[str, Any]]:
                 rendered, since, stale = event, [], True
             case ModelCalled() if stale:
                 stale = False
-                offered = tuple(name for name in event.tools if name not in event.revoked)
-                for section in sections_at(rendered, since, offered):
+                for section in sections_at(rendered, since, event.tools):
                     lane = found.setdefault(section.key, {"key": section.key, "title": section.title, "states": []})
-                    state = section.visibility.value if section.visibility is not None else "hidden"
+                    state = section.visibility.value
                     if section.read and state != "full":
                         state = "read"
                     if not lane["states"] or lane["states"][-1][1:] != [state, section.decided_by]:
@@ -139,7 +139,7 @@ def _step(
 
 def _route(event: ToolInvoked) -> str:
     """How what was asked for came to the model, as far as the call itself can tell."""
-    if event.name == "collapse_section":
+    if event.disclosure is not None and event.disclosure.action == "close":
         return ""
     written = isinstance(event.result.value, OpenSectionsResult) and event.result.value.written_files
     return "file" if written else "tool result"

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.helpers.hosted_tools import CASES, OracleConfig, reply
-from weakincentives.adapters.hosted.capability import ADAPTERS, capabilities
+from weakincentives.adapters.hosted import capabilities
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
-from weakincentives.serde import tagged
+from weakincentives.runtime import adapter_spec
+from weakincentives.serde import dump_tagged, load_tagged
 
 PAIRS = [(adapter, capability.kind) for capability in capabilities() for adapter in capability.adapters]
 ODD: Any = st.sampled_from([None, True, -1, 3.5, 2**70, "", "é", "web_search", [], [None], {}, {"type": "text"}, [[]]])
@@ -46,7 +47,9 @@ def put(value: Any, path: tuple[Any, ...], odd: Any, *, gone: bool) -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_codec_survives_items_in_which_anything_may_be_wrong(adapter: str, kind: str, data: st.DataObject) -> None:
-    codec = __import__(ADAPTERS[adapter], fromlist=["CODECS"]).CODECS[kind]
+    spec = adapter_spec(adapter)
+    assert spec is not None
+    codec = spec.codecs()[kind]
     hostile = copy.deepcopy(items(adapter, kind))
     for _ in range(data.draw(st.integers(1, 4))):
         path = data.draw(st.sampled_from(list(places(hostile)) or [(0,)]))
@@ -56,7 +59,7 @@ def test_a_codec_survives_items_in_which_anything_may_be_wrong(adapter: str, kin
     except PromptEvaluationError as error:
         assert error.phase == "parse"
     else:
-        assert tagged.load(tagged.dump(output)) == output
+        assert load_tagged(dump_tagged(output)) == output
         for citation in getattr(output, "citations", ()):
             span = getattr(citation, "span", None)
             assert span is None or 0 <= span[0] <= span[1] <= len(output.text)

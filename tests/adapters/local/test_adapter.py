@@ -131,7 +131,7 @@ def test_usage_is_what_the_model_counts(local: LocalAdapter) -> None:
     local.evaluate(shop("When do you open?"), session=session)
     called = session[ModelCalled].latest()
     messages = session[Message].all()[: called.messages]
-    tools = shop("").template.rendered(shop("When do you open?").view()).tools
+    tools = shop("When do you open?").render().tools
     request = ModelRequest("shop", messages, tools=tools, initial_tools=len(tools))
     assert called.usage.input_tokens == local.engine.count_chat(chat(request))
 

@@ -99,7 +99,7 @@ class LocalAdapter(ProviderAdapter):
         return LocalChannel(self.replier, tuple)
 
     @contextmanager
-    def line(self, loop: InnerLoop) -> Iterator[Channel]:
+    def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
         def spans() -> Any:
             rendered = loop.session[PromptRendered].latest()
             return () if rendered is None else rendered.spans

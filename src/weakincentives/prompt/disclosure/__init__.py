@@ -5,7 +5,6 @@ from weakincentives.prompt.disclosure.open_or_read import OpenOrRead
 from weakincentives.prompt.disclosure.open_to_files import OpenToFiles
 from weakincentives.prompt.disclosure.read_sections import ReadSections
 from weakincentives.prompt.disclosure.strategy import (
-    Disclosure,
     OpenSectionsParams,
     OpenSectionsResult,
     ReadSectionParams,
@@ -13,7 +12,6 @@ from weakincentives.prompt.disclosure.strategy import (
 )
 
 __all__ = [
-    "Disclosure",
     "OpenAndHalt",
     "OpenOrRead",
     "OpenSectionsParams",

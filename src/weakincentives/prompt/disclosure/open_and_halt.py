@@ -8,9 +8,9 @@ from typing import Any
 
 from weakincentives.prompt.disclosure.open_or_read import open_suffix
 from weakincentives.prompt.disclosure.strategy import (
-    DisclosureContext,
     OpenSectionsParams,
     OpenSectionsResult,
+    current_view,
     overrides_for,
     requested_paths,
 )
@@ -19,7 +19,7 @@ from weakincentives.prompt.tool import Tool, ToolResult
 
 @dataclass(frozen=True, slots=True)
 class OpenAndHalt:
-    """The model's wish comes back to the caller, who opens the sections (or not) and evaluates again."""
+    """The request comes back to the caller, who opens the sections (or not) and evaluates again."""
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_AND_HALT,) if with_tools or content_only else ()
@@ -33,14 +33,16 @@ class OpenAndHalt:
         return open_suffix(key)
 
 
-def open_and_halt(params: OpenSectionsParams, *, context: DisclosureContext) -> ToolResult[OpenSectionsResult]:
-    view = context.prompt.view(context.session)
+def open_and_halt(params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
+    view = current_view(context)
     paths = requested_paths(params, view)
     if isinstance(paths, ToolResult):
         return paths
+    overrides = overrides_for(paths, view)
     return ToolResult(
         f"Expansion requested: {', '.join(params.section_keys)}.",
-        OpenSectionsResult(requested_overrides=overrides_for(paths, view)),
+        OpenSectionsResult(requested_overrides=overrides),
+        disclosure=view.request(params.section_keys, params.reason, overrides=overrides),
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from weakincentives.prompt.disclosure.read_sections import READ_SECTION, read_suffix
 from weakincentives.prompt.disclosure.strategy import (
-    DisclosureContext,
     OpenSectionsParams,
     OpenSectionsResult,
+    current_view,
     overrides_for,
     requested_paths,
 )
@@ -26,17 +26,15 @@ class OpenOrRead:
         return ((OPEN_SECTIONS,) if with_tools else ()) + ((READ_SECTION,) if content_only else ())
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        if not has_tools:
-            return read_suffix(key)
-        return open_suffix(key)
+        return open_suffix(key) if has_tools else read_suffix(key)
 
 
 def open_suffix(key: str) -> str:
     return f'[This section is summarized. To view full content, call `open_sections` with key "{key}".]'
 
 
-def open_sections(params: OpenSectionsParams, *, context: DisclosureContext) -> ToolResult[OpenSectionsResult]:
-    view = context.prompt.view(context.session)
+def open_sections(params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
+    view = current_view(context)
     paths = requested_paths(params, view)
     if isinstance(paths, ToolResult):
         return paths

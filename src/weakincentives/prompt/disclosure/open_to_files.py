@@ -9,9 +9,9 @@ from typing import Any
 from weakincentives.errors import WinkError
 from weakincentives.prompt.disclosure.open_or_read import open_sections as open_by_signal
 from weakincentives.prompt.disclosure.strategy import (
-    DisclosureContext,
     OpenSectionsParams,
     OpenSectionsResult,
+    current_view,
     requested_paths,
 )
 from weakincentives.prompt.tool import Tool, ToolResult
@@ -53,17 +53,17 @@ def context_file(key: str) -> str:
     return f"{CONTEXT_FOLDER}/{key}.md"
 
 
-def open_to_files(params: OpenSectionsParams, *, context: DisclosureContext) -> ToolResult[OpenSectionsResult]:
-    view = context.prompt.view(context.session)
+def open_to_files(params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
+    view = current_view(context)
     paths = requested_paths(params, view)
     if isinstance(paths, ToolResult):
         return paths
     if any(view.has_tools(path) or view.opening(path).tools for path in paths):
         return open_by_signal(params, context=context)
+    request = view.request(params.section_keys, params.reason)
     if context.filesystem is None:
-        return ToolResult(
-            "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt.", success=False
-        )
+        message = "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt."
+        return ToolResult(message, success=False, disclosure=request)
     written: list[str] = []
     for path in paths:
         key = ".".join(path)
@@ -72,11 +72,11 @@ def open_to_files(params: OpenSectionsParams, *, context: DisclosureContext) -> 
             context.filesystem.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
             context.filesystem.write(context_file(key), content, mode="overwrite")
         except (WinkError, OSError) as error:
-            return ToolResult(f"Failed to write context for '{key}': {error}", success=False)
+            return ToolResult(f"Failed to write context for '{key}': {error}", success=False, disclosure=request)
         written.append(context_file(key))
-    return ToolResult(
-        f"Section content written to: {', '.join(written)}", OpenSectionsResult(written_files=tuple(written))
-    )
+    files = tuple(written)
+    message = f"Section content written to: {', '.join(files)}"
+    return ToolResult(message, OpenSectionsResult(written_files=files), disclosure=request)
 
 
 OPEN_SECTIONS_TO_FILES: Tool[OpenSectionsParams, OpenSectionsResult] = Tool(

@@ -6,18 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives.prompt.disclosure.strategy import (
-    DisclosureContext,
-    ReadSectionParams,
-    ReadSectionResult,
-    closed_hint,
-)
+from weakincentives.prompt.disclosure.strategy import ReadSectionParams, ReadSectionResult, closed_hint, current_view
 from weakincentives.prompt.tool import Tool, ToolResult
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSections:
-    """The default strategy: reading a section shows it, and brings its tools into the same conversation."""
+    """The default strategy: reading a section shows it and brings its tools into the same conversation."""
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (READ_SECTION,) if with_tools or content_only else ()
@@ -30,18 +25,22 @@ def read_suffix(key: str) -> str:
     return f'[This section is summarized. To view full content, call `read_section` with key "{key}".]'
 
 
-def read_section(params: ReadSectionParams, *, context: DisclosureContext) -> ToolResult[ReadSectionResult]:
-    view = context.prompt.view(context.session)
-    path = view.find(params.section_key)
+def read_section(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
+    view, key = current_view(context), params.section_key
+    path = view.find(key)
     if path is None:
-        return ToolResult(f"Unknown section key: '{params.section_key}'. {closed_hint(view)}", success=False)
+        message = f"Unknown section key: '{key}'. {closed_hint(view)}"
+        return ToolResult(message, success=False, disclosure=view.request([key]))
     if view.is_open(path):
-        return ToolResult("Section is already expanded.", ReadSectionResult(view.content(path)))
+        result = ReadSectionResult(view.content(path))
+        return ToolResult("Section is already expanded.", result, disclosure=view.request([key]))
     opening = view.opening(path)
-    content = opening.show() if opening.tools else view.content(path)
     overrides = opening.overrides if opening.tools else {}
+    content = opening.render() if opening.tools else view.content(path)
     return ToolResult(
-        f"Content of section '{params.section_key}':", ReadSectionResult(content, opening.tools, overrides)
+        f"Content of section '{key}':",
+        ReadSectionResult(content, opening.tools, overrides),
+        disclosure=view.request([key], overrides=overrides),
     )
 
 

@@ -1,19 +1,15 @@
-"""What a disclosure strategy is: the tools it offers and the words under a summary.
-
-A strategy never sees a prompt's insides: it asks the `OpenView` of the moment, which a tool's context provides.
-"""
+"""What the strategies share: params and results of their tools, the checks, and `collapse_section`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from weakincentives.filesystem import Filesystem
-from weakincentives.prompt.hosted import HostedTool
+from weakincentives.prompt.outline import AnyTool
 from weakincentives.prompt.tool import Tool, ToolResult
-from weakincentives.prompt.visibility import SectionPath, SectionVisibility
-from weakincentives.session import Session
+from weakincentives.prompt.view import View
+from weakincentives.prompt.visibility import CollapseSection, Overrides, SectionPath, SectionVisibility
 
 MAX_REASON = 256
 RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section"})
@@ -37,12 +33,17 @@ class OpenSectionsParams:
 
 
 @dataclass(frozen=True, slots=True)
+class CollapseSectionParams:
+    section_key: str = field(metadata={"description": "Key of the open section to close."})
+
+
+@dataclass(frozen=True, slots=True)
 class ReadSectionResult:
     """The content of a section, and the tools that come with it."""
 
     content: str
-    expanded_tools: tuple[Tool[Any, Any] | HostedTool[Any], ...] = ()
-    requested_overrides: Mapping[SectionPath, SectionVisibility] = field(default_factory=dict)
+    expanded_tools: tuple[AnyTool, ...] = ()
+    requested_overrides: Overrides = field(default_factory=dict)
 
     def render(self) -> str:
         if not self.expanded_tools:
@@ -54,7 +55,7 @@ class ReadSectionResult:
 class OpenSectionsResult:
     """Sections to open on the next evaluation, or files that hold their content."""
 
-    requested_overrides: Mapping[SectionPath, SectionVisibility] = field(default_factory=dict)
+    requested_overrides: Overrides = field(default_factory=dict)
     written_files: tuple[str, ...] = ()
 
     def render(self) -> str:
@@ -64,67 +65,17 @@ class OpenSectionsResult:
         return f"Sections requested for expansion: {keys}. Retry prompt with visibility overrides."
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What opening a section would do: what must be overridden, which tools come, and (when asked) what is shown."""
-
-    overrides: Mapping[SectionPath, SectionVisibility]
-    tools: tuple[Tool[Any, Any] | HostedTool[Any], ...]
-    show: Callable[[], str]
+def current_view(context: Any) -> View:
+    """The prompt as it is now; `context` is a `ToolContext`, which this package's prompts are built before."""
+    view: View = context.prompt.view(context.session)
+    return view
 
 
-class OpenView(Protocol):
-    """The prompt as it is at one moment, as far as a strategy needs to know."""
-
-    def find(self, key: str) -> SectionPath | None: ...
-
-    def closed_keys(self) -> Sequence[str]: ...
-
-    def is_open(self, path: SectionPath) -> bool: ...
-
-    def has_tools(self, path: SectionPath) -> bool: ...
-
-    def content(self, path: SectionPath, *, everything: bool = False) -> str: ...
-
-    def opening(self, path: SectionPath) -> Opening: ...
-
-    def collapsible(self, path: SectionPath) -> bool: ...
-
-
-class ViewedPrompt(Protocol):
-    def view(self, session: Session | None = None) -> OpenView: ...
-
-
-class DisclosureContext(Protocol):
-    """The part of `ToolContext` that disclosure tools use."""
-
-    @property
-    def prompt(self) -> ViewedPrompt: ...
-
-    @property
-    def session(self) -> Session: ...
-
-    @property
-    def filesystem(self) -> Filesystem | None: ...
-
-
-class Disclosure(Protocol):
-    """How summarized sections are opened."""
-
-    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
-        """The tools to offer, given which kinds of summarized sections are shown."""
-        ...
-
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        """The words after `---` under a summary."""
-        ...
-
-
-def requested_paths(params: OpenSectionsParams, view: OpenView) -> list[SectionPath] | ToolResult[Any]:
+def requested_paths(params: OpenSectionsParams, view: View) -> list[SectionPath] | ToolResult[Any]:
     """The paths that `open_sections` may open, or the failed result that says what is wrong."""
 
     def failed(message: str) -> ToolResult[Any]:
-        return ToolResult(message, success=False)
+        return ToolResult(message, success=False, disclosure=view.request(params.section_keys, params.reason))
 
     if not params.section_keys:
         return failed("At least one section key must be provided.")
@@ -141,14 +92,40 @@ def requested_paths(params: OpenSectionsParams, view: OpenView) -> list[SectionP
     return list(paths)
 
 
-def closed_hint(view: OpenView) -> str:
+def closed_hint(view: View) -> str:
     keys = view.closed_keys()
     return f"Keys of summarized sections: {', '.join(keys)}." if keys else "No section is summarized."
 
 
-def overrides_for(paths: Sequence[SectionPath], view: OpenView) -> dict[SectionPath, SectionVisibility]:
-    """What has to be overridden to open all these paths, their closed ancestors included."""
+def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:
+    """The overrides that open all these paths, their closed ancestors included."""
     merged: dict[SectionPath, SectionVisibility] = {}
     for path in paths:
         merged.update(view.opening(path).overrides)
     return merged
+
+
+def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResult[None]:
+    view = current_view(context)
+    key = params.section_key
+    path = view.find(key)
+    problem = ""
+    if path is None:
+        problem = f"Unknown section key: '{key}'."
+    elif not view.is_open(path):
+        problem = f"Section '{key}' is not expanded."
+    elif not view.collapsible(path):
+        problem = f"Section '{key}' has no summary, so it stays open."
+    else:
+        context.session.dispatch(CollapseSection(path=path))
+    message = problem or f"Section '{key}' is closed; its tools are no longer available."
+    return ToolResult(message, success=not problem, disclosure=view.request([key], action="close"))
+
+
+COLLAPSE_SECTION: Tool[CollapseSectionParams, None] = Tool(
+    name="collapse_section",
+    description="Close an open section that is no longer needed; its tools stop being available.",
+    handler=collapse_section,
+    params_type=CollapseSectionParams,
+    accepts_overrides=False,
+)

@@ -1,17 +1,25 @@
-"""Other words for a prompt without touching its code: descriptors, overrides and where they are kept."""
+"""Prompt overrides: other words for a prompt without touching its code, and where they are stored."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
-from weakincentives.prompt.overrides.application import Applied, StaleOverride, apply_override, check_override
-from weakincentives.prompt.overrides.descriptor import PromptDescriptor, SectionDescriptor, ToolDescriptor
+from weakincentives.prompt.overrides.descriptor import (
+    Applied,
+    PromptDescriptor,
+    PromptOverridesError,
+    PromptOverridesStore,
+    SectionDescriptor,
+    StaleOverride,
+    ToolDescriptor,
+    apply_override,
+    check_override,
+    diff,
+)
 from weakincentives.prompt.overrides.override import LATEST, PromptOverride, SectionOverride, ToolOverride
-from weakincentives.prompt.overrides.store import PromptOverridesError, PromptOverridesStore
 
 if TYPE_CHECKING:
-    from weakincentives.prompt.overrides.diff import diff
     from weakincentives.prompt.overrides.json_store import JsonPromptOverridesStore
 
 __all__ = [
@@ -32,5 +40,5 @@ __all__ = [
     "diff",
 ]
 
-# Most programs keep no overrides, and nothing else needs these two.
-__getattr__ = lazy_front(__name__, {"JsonPromptOverridesStore": "json_store", "diff": "diff"})
+# Most programs store no overrides.
+__getattr__ = lazy_front(__name__, {"JsonPromptOverridesStore": "json_store"})

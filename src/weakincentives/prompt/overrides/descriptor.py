@@ -1,31 +1,34 @@
-"""What a prompt says today, by content hash: the side that overrides are checked against."""
+"""What a prompt says today, by content hash, and which overrides still apply to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from textwrap import dedent
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
-from weakincentives.errors import PromptValidationError
+from weakincentives.errors import PromptError, PromptValidationError
 from weakincentives.prompt.outline import Node, Outline
 from weakincentives.prompt.overrides.override import PromptOverride, SectionOverride, ToolOverride
 from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tool import MAX_DESCRIPTION, Tool
 from weakincentives.prompt.visibility import SectionPath
 
+logger = logging.getLogger(__name__)
 
-class Problem(NamedTuple):
-    """Why an override does not hold."""
+
+class OverrideProblem(NamedTuple):
+    """Why an override does not apply."""
 
     reason: Literal["missing", "closed", "changed", "invalid"]
     detail: str
 
 
-MISSING = Problem("missing", "the prompt has none of this name")
-CLOSED = Problem("closed", "it accepts no overrides")
-CHANGED = Problem("changed", "it was written for other text than today's; write it again or delete it")
+MISSING = OverrideProblem("missing", "the prompt has nothing of this name")
+CLOSED = OverrideProblem("closed", "it does not accept overrides")
+CHANGED = OverrideProblem("changed", "it was written for text that has changed since; rewrite it or delete it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class SectionDescriptor:
     placeholders: tuple[str, ...] = ()
     source: str | None = field(default=None, repr=False, compare=False)
 
-    def problem_with(self, override: SectionOverride) -> Problem | None:
+    def problem_with(self, override: SectionOverride) -> OverrideProblem | None:
         if not self.accepts_overrides:
             return CLOSED
         if override.expected_hash != self.content_hash:
@@ -46,11 +49,13 @@ class SectionDescriptor:
         try:
             names = split_text(override.body, where="its body").names
         except PromptValidationError as error:
-            return Problem("invalid", str(error))
+            return OverrideProblem("invalid", str(error))
         unknown = ", ".join(f"${{{name}}}" for name in dict.fromkeys(names) if name not in self.placeholders)
         if unknown:
             known = ", ".join(self.placeholders) or "none"
-            return Problem("invalid", f"its body uses {unknown}, which the section cannot fill; it has: {known}")
+            return OverrideProblem(
+                "invalid", f"its body uses {unknown}, which the section cannot fill; it has: {known}"
+            )
         return None
 
 
@@ -64,18 +69,20 @@ class ToolDescriptor:
     description: str = field(default="", repr=False, compare=False)
     param_descriptions: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
-    def problem_with(self, override: ToolOverride) -> Problem | None:
+    def problem_with(self, override: ToolOverride) -> OverrideProblem | None:
         if not self.accepts_overrides:
             return CLOSED
         if override.expected_hash != self.content_hash:
             return CHANGED
         if override.description is not None and not 1 <= len(override.description) <= MAX_DESCRIPTION:
             length = len(override.description)
-            return Problem("invalid", f"its description must be 1 to {MAX_DESCRIPTION} characters, got {length}")
+            return OverrideProblem(
+                "invalid", f"its description must be 1 to {MAX_DESCRIPTION} characters, got {length}"
+            )
         unknown = ", ".join(repr(name) for name in override.param_descriptions if name not in self.param_descriptions)
         if unknown:
             known = ", ".join(self.param_descriptions) or "none"
-            return Problem("invalid", f"it has no param {unknown}; it has: {known}")
+            return OverrideProblem("invalid", f"it has no param {unknown}; it has: {known}")
         return None
 
 
@@ -127,6 +134,111 @@ class PromptDescriptor:
         return PromptOverride(self.ns, self.key, tag)
 
 
+@dataclass(frozen=True, slots=True)
+class StaleOverride:
+    """An override that was not applied: its text has changed, is gone, is closed, or the override does not fit it."""
+
+    kind: Literal["section", "tool"]
+    name: str
+    reason: Literal["missing", "closed", "changed", "invalid"]
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} '{self.name}': {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What applies: bodies by section, words by tool; `stale` lists what does not."""
+
+    section_bodies: Mapping[SectionPath, str] = field(default_factory=dict)
+    tools: Mapping[str, ToolOverride] = field(default_factory=dict)
+    stale: tuple[StaleOverride, ...] = ()
+
+
+def apply_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
+    """What the override changes in the prompt as it is today; what does not apply is logged as a warning."""
+    applied = check_override(descriptor, override)
+    for stale in applied.stale:
+        logger.warning("Override %s/%s@%s not applied to %s", override.ns, override.key, override.tag, stale)
+    return applied
+
+
+def check_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
+    """`apply_override` without logging."""
+    bodies: dict[SectionPath, str] = {}
+    tools: dict[str, ToolOverride] = {}
+    stale: list[StaleOverride] = []
+    for path, body in override.sections.items():
+        section = descriptor.sections.get(path)
+        if problem := section.problem_with(body) if section else MISSING:
+            stale.append(StaleOverride("section", ".".join(path), *problem))
+        else:
+            bodies[path] = body.body
+    for name, words in override.tools.items():
+        tool = descriptor.tools.get(name)
+        if problem := tool.problem_with(words) if tool else MISSING:
+            stale.append(StaleOverride("tool", name, *problem))
+        else:
+            tools[name] = words
+    return Applied(bodies, tools, tuple(stale))
+
+
+def diff(descriptor: PromptDescriptor, override: PromptOverride) -> str:
+    """A unified diff from the prompt's own words to the override's; what is not applied says so and why."""
+    stale = {(item.kind, item.name): item for item in check_override(descriptor, override).stale}
+    parts: list[str] = []
+    for path, body in override.sections.items():
+        section, name = descriptor.sections.get(path), ".".join(path)
+        if item := stale.get(("section", name)):
+            parts.append(f"# not applied: {item}\n")
+        parts += _unified(f"section {name}", (section and section.source) or "", body.body, override.tag)
+    for name, words in override.tools.items():
+        tool = descriptor.tools.get(name)
+        if item := stale.get(("tool", name)):
+            parts.append(f"# not applied: {item}\n")
+        if words.description is not None:
+            parts += _unified(f"tool {name}", tool.description if tool else "", words.description, override.tag)
+        for param, text in words.param_descriptions.items():
+            before = tool.param_descriptions.get(param, "") if tool else ""
+            parts += _unified(f"tool {name} param {param}", before, text, override.tag)
+    return "".join(parts)
+
+
+def _unified(label: str, before: str, after: str, tag: str) -> Iterator[str]:
+    from difflib import unified_diff
+
+    return unified_diff(_lines(before), _lines(after), f"{label} (prompt)", f"{label} ({tag})")
+
+
+def _lines(text: str) -> list[str]:
+    return [f"{line}\n" for line in text.strip().splitlines()]
+
+
+class PromptOverridesError(PromptError):
+    """Stored overrides cannot be read or written."""
+
+
+class PromptOverridesStore(Protocol):
+    """Keeps one `PromptOverride` per prompt and tag."""
+
+    def resolve(self, descriptor: PromptDescriptor, tag: str) -> PromptOverride | None:
+        """What is stored for this prompt, stale or not; None where nothing is."""
+        ...
+
+    def upsert(self, override: PromptOverride) -> None:
+        """Store it in place of what was there."""
+        ...
+
+    def delete(self, *, ns: str, key: str, tag: str) -> bool:
+        """Whether there was anything to delete."""
+        ...
+
+    def list(self, *, ns: str | None = None, key: str | None = None) -> tuple[PromptOverride, ...]:
+        """Everything stored, by namespace, key and tag."""
+        ...
+
+
 def _describe_section(node: Node) -> SectionDescriptor:
     section = node.section
     params_type = section.params_type
@@ -139,7 +251,7 @@ def _describe_section(node: Node) -> SectionDescriptor:
 
 
 def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:
-    """A name that two tools share in different sections is closed: an override could not say which one it means."""
+    """A name that tools of two sections share is closed: an override could not say which one it means."""
     described = tool.param_descriptions
     columns = () if tool.params_type is None else fields(cast(Any, tool.params_type))
     params = {column.name: described.get(column.name, "") for column in columns}

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, SerdeError
-from weakincentives.prompt.overrides.descriptor import PromptDescriptor
+from weakincentives.prompt.overrides.descriptor import PromptDescriptor, PromptOverridesError
 from weakincentives.prompt.overrides.override import LATEST, PromptOverride, SectionOverride, ToolOverride
-from weakincentives.prompt.overrides.store import PromptOverridesError
 
 try:
     import fcntl
-except ImportError:  # Windows has none: writers of other processes are then kept apart by the atomic rename alone.
+except ImportError:  # Not on Windows; between processes, only the atomic rename protects there.
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = "weakincentives.override/1"
@@ -29,8 +28,8 @@ FORMAT = "weakincentives.override/1"
 class JsonPromptOverridesStore:
     """Keeps overrides under a directory, as `<ns>/<key>/<tag>.json`.
 
-    A file is replaced whole, by rename, so a reader sees the old or the new one and a crash leaves no half. `update`
-    reads, changes and writes under a lock, so that two people who edit different sections both keep their work.
+    A file is replaced whole, by rename, so that a reader sees the old or the new one and a crash leaves no partial
+    file. `update` reads, changes and writes under a lock, so that concurrent edits of different sections both survive.
     """
 
     def __init__(self, root_dir: str | os.PathLike[str]) -> None:
@@ -51,8 +50,8 @@ class JsonPromptOverridesStore:
         override = _decode(path, data)
         if (override.ns, override.key, override.tag) != (ns, key, tag):
             raise PromptOverridesError(
-                f"Override file {path} is of {override.ns}/{override.key}@{override.tag}, not of {ns}/{key}@{tag}; "
-                "its place and its content must agree"
+                f"Override file {path} holds {override.ns}/{override.key}@{override.tag}, not {ns}/{key}@{tag}; "
+                "its location and its content must agree"
             )
         return override
 
@@ -63,7 +62,7 @@ class JsonPromptOverridesStore:
     def update(
         self, *, ns: str, key: str, tag: str = LATEST, change: Callable[[PromptOverride], PromptOverride]
     ) -> PromptOverride:
-        """Change what is stored, or an empty override where nothing is, and store the result."""
+        """Change the stored override, or an empty one if there is none, and store the result."""
         with self._locked():
             changed = change(self.get(ns=ns, key=key, tag=tag) or PromptOverride(ns, key, tag))
             if (changed.ns, changed.key, changed.tag) != (ns, key, tag):
@@ -142,7 +141,7 @@ class _Document:
 
 
 def _encode(override: PromptOverride) -> bytes:
-    """Bodies are written as lists of lines, so that a person can read them and the file's diff shows what changed."""
+    """Write bodies as lists of lines, so that the file and its diffs are readable."""
     document = _Document(
         FORMAT,
         override.ns,
@@ -177,19 +176,19 @@ def _decode(path: Path, data: bytes) -> PromptOverride:
 
 
 _PLAIN = re.compile(r"[a-z0-9_-][a-z0-9._-]*(?<!\.)")
-_LONGEST = 100
+_MAX_LENGTH = 100
 
 
 def _file_name(name: str) -> str:
-    """A file name for any text, different for different text, also where the file system ignores case."""
+    """A file name for any text, distinct for distinct text even if the file system ignores case."""
     if not name.strip():
         raise PromptOverridesError(f"{name!r} cannot name a prompt override; ns, key and tag must not be empty")
-    if _PLAIN.fullmatch(name) and len(name) <= _LONGEST:
+    if _PLAIN.fullmatch(name) and len(name) <= _MAX_LENGTH:
         return name
     data = name.encode("utf-8", "surrogatepass")
     kept = b"abcdefghijklmnopqrstuvwxyz0123456789_-"
     escaped = "".join(chr(byte) if byte in kept else f"%{byte:02x}" for byte in data)
-    if len(escaped) <= _LONGEST:
+    if len(escaped) <= _MAX_LENGTH:
         return escaped
     return f"{escaped[:60]}%-{sha256(data).hexdigest()[:32]}"
 

@@ -1,0 +1,112 @@
+"""Web search as LiteLLM's `web_search_options`, the one hosted tool that it has for every provider behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from weakincentives.adapters.anthropic.codecs import cited_pages, pages
+from weakincentives.adapters.hosted import HONOURED, ItemReader, Rule, SettingsCodec, location_fields, type_of
+from weakincentives.prompt import HostedTool
+from weakincentives.runtime import HostedToolCodec
+from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
+
+# Providers for which LiteLLM drops the search, or the location in it.
+_NO_SEARCH = frozenset({"xai"})
+_NO_LOCATION = frozenset({"bedrock", "gemini", "groq", "vertex_ai"})
+# Providers for which LiteLLM drops the search if there are function tools, unless told to keep both.
+_KEEPS_BOTH = frozenset({"gemini", "vertex_ai"})
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+class _Grounding(msgspec.Struct):
+    annotations: list[Any] | None = None
+    citations: list[list[Any]] | None = None
+    results: list[Any] | None = None
+
+
+class _Place(msgspec.Struct):
+    url: str
+    title: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
+
+
+class _UrlCitation(msgspec.Struct):
+    url_citation: _Place
+
+
+class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
+    """`web_search_options`, for the model's provider where it is known.
+
+    The chat format has no items for searches: the tool counts as used when the answer cites pages, or when the
+    provider behind LiteLLM (Anthropic) lists what it searched.
+    """
+
+    kind = "web_search"
+    adapter = "litellm"
+    config_type = WebSearchConfig
+    honours: ClassVar[Mapping[str, Rule]] = {
+        "geo_hint.country_code": HONOURED,
+        "geo_hint.city": HONOURED,
+        "geo_hint.region": HONOURED,
+        "geo_hint.timezone": HONOURED,
+    }
+
+    def __init__(self, model: str = "") -> None:
+        self._provider = model.partition("/")[0] if "/" in model else ""
+
+    def objection(self, setting: str, settings: Mapping[str, object]) -> str | None:
+        if setting.startswith("geo_hint.") and self._provider in _NO_LOCATION:
+            return f"the litellm adapter cannot honour {setting}: LiteLLM drops it for {self._provider}"
+        return super().objection(setting, settings)
+
+    def declare(self, tool: HostedTool[WebSearchConfig]) -> dict[str, Any]:
+        if self._provider in _NO_SEARCH:
+            raise self._refusal(tool, f"LiteLLM drops a web search for {self._provider}; openai and anthropic have one")
+        options: dict[str, Any] = {}
+        if tool.config.geo_hint is not None:
+            place = location_fields(tool.config.geo_hint)
+            options["user_location"] = {"type": "approximate", "approximate": place}
+        beside = {"include_server_side_tool_invocations": True} if self._provider in _KEEPS_BOTH else {}
+        return {"web_search_options": options, **beside}
+
+    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> WebSearchResult | None:
+        reader = ItemReader(tool, self.adapter)
+        citations: list[Citation] = []
+        sources: dict[str, None] = {}
+        length = 0
+        for item in response_items:
+            if type_of(item) == "grounding":
+                found = reader.call(item, _Grounding) or _Grounding()
+                citations += _citations(reader, found.annotations or (), length)
+                citations += [place for group in found.citations or () for place in cited_pages(reader, group)]
+                sources.update(dict.fromkeys(url for result in found.results or () for url in pages(reader, result)))
+            else:
+                message = reader.part(item, _Message)
+                text = (message.content if message else None) or ""
+                reader.add_text(text)
+                length = len(text)
+        if not reader.used():
+            return None
+        sources.update(dict.fromkeys(citation.url for citation in citations))
+        return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))
+
+
+def _citations(reader: ItemReader, notes: Sequence[Any], length: int) -> list[Citation]:
+    found = []
+    for note in notes:
+        cited = reader.part(note, _UrlCitation) if type_of(note) == "url_citation" else None
+        if cited is not None:
+            place = cited.url_citation
+            span = reader.span(place.start_index, place.end_index, of=length)
+            found.append(Citation(place.url, place.title or "", span))
+    return found
+
+
+CODECS: dict[str, HostedToolCodec[Any, Any]] = {"web_search": LiteLLMWebSearchCodec()}

@@ -1,0 +1,145 @@
+"""Text laid out for one combination of open, summarized and absent sections.
+
+Which sections are shown seldom changes between renders, so literals, headings and numbers are laid out once per
+combination; a render then only fills in values and joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from weakincentives.errors import PromptRenderError
+from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, AnyTool, Node, Outline, Params
+from weakincentives.prompt.section import Section, heading, missing_summary
+from weakincentives.prompt.text import TemplateText
+
+Suffix = Callable[[Node], str]
+Price = Callable[[Node], str]
+
+
+class Layout:
+    """Pieces of text with slots; `marks` says at which piece each shown section begins."""
+
+    def __init__(self, outline: Outline, states: bytes, suffix: Suffix, *, root: Node | None = None) -> None:
+        self._outline = outline
+        self._states = states
+        self._value_index: dict[tuple[int, str], int] = {}
+        self._pieces: list[str] = []
+        self._slots: list[tuple[int, int]] = []
+        self._calls: list[tuple[int, Callable[[Params], str]]] = []
+        self.marks: list[tuple[Node, int]] = []
+        self.summarized: list[Node] = []
+        self.prices: list[tuple[int, Node]] = []
+        self._lay_out(root, suffix)
+        self.values = tuple(self._value_index)
+
+    @property
+    def full(self) -> Iterable[Node]:
+        """The sections shown in full, in order."""
+        return (node for node, _ in self.marks if self._states[node.index] != SUMMARY)
+
+    def tools(self) -> list[tuple[Node, AnyTool]]:
+        """Every tool of the sections shown in full, with its section; names may still collide."""
+        return [(node, tool) for node in self.full for tool in node.all_tools]
+
+    def fill(self, params: Params, price: Price | None = None) -> list[str]:
+        """The pieces with every slot filled; joined, they are the text."""
+        pieces = self._pieces.copy()
+        values = []
+        for source, name in self.values:
+            instance = params[source]
+            try:
+                values.append(str(getattr(instance, name)))
+            except Exception as error:
+                raise PromptRenderError(
+                    f"${{{name}}} of {type(instance).__name__} cannot be filled in: {type(error).__name__}: {error}"
+                ) from error
+        for piece, value in self._slots:
+            pieces[piece] = values[value]
+        for piece, call in self._calls:
+            pieces[piece] = call(params)
+        if price is not None:
+            for piece, node in self.prices:
+                pieces[piece] = price(node)
+        return pieces
+
+    def _lay_out(self, root: Node | None, suffix: Suffix) -> None:
+        nodes, states = self._outline.nodes, self._states
+        index, end, top = (0, len(nodes), 0) if root is None else (root.index, root.end, root.depth)
+        counters: list[int] = []
+        while index < end:
+            node = nodes[index]
+            if states[index] == ABSENT:
+                index = node.end
+                continue
+            depth = node.depth - top
+            del counters[depth + 1 :]
+            if len(counters) <= depth:
+                counters.append(0)
+            counters[depth] += 1
+            number = ".".join(map(str, counters)) if root is None else ""
+            self.marks.append((node, len(self._pieces)))
+            self._add_section(node, depth, number, suffix, first=len(self.marks) == 1)
+            index = node.end if states[index] == SUMMARY else index + 1
+
+    def _add_section(self, node: Node, depth: int, number: str, suffix: Suffix, *, first: bool) -> None:
+        section, summarized = node.section, self._states[node.index] == SUMMARY
+        separator = "" if first else "\n\n"
+        if summarized:
+            self.summarized.append(node)
+            if node.summary is None:
+                raise missing_summary(node.key)
+        if type(section).render is not Section.render:
+            self._pieces.append(separator)
+            self._add_call(self._whole_section(node, depth, number))
+        else:
+            text = node.summary if summarized else node.text
+            head = separator + heading(section.title, depth, number)
+            if text is None:
+                self._pieces.append(head + "\n\n")
+                self._add_call(_body(node))
+            elif text.names or text.literals[0]:
+                self._add_text(node, head + "\n\n", text)
+            else:
+                self._pieces.append(head)
+        if summarized:
+            self._pieces.append(suffix(node))
+            self.prices.append((len(self._pieces), node))
+            self._pieces.append("")
+
+    def _add_text(self, node: Node, head: str, text: TemplateText) -> None:
+        self._pieces.append(head + text.literals[0])
+        for name, literal in zip(text.names, text.literals[1:], strict=True):
+            value = self._value_index.setdefault((node.source, name), len(self._value_index))
+            self._slots.append((len(self._pieces), value))
+            self._pieces += ("", literal)
+
+    def _add_call(self, call: Callable[[Params], str]) -> None:
+        self._calls.append((len(self._pieces), call))
+        self._pieces.append("")
+
+    def _whole_section(self, node: Node, depth: int, number: str) -> Callable[[Params], str]:
+        visibility = PACKED[self._states[node.index]]
+
+        def render(params: Params) -> str:
+            return node.section.render(
+                params[node.source], depth=depth, number=number, path=node.path, visibility=visibility
+            )
+
+        return lambda params: _checked(node, render, params)
+
+
+def _body(node: Node) -> Callable[[Params], str]:
+    return lambda params: _checked(node, lambda params: node.section.render_body(params[node.source]), params)
+
+
+def _checked(node: Node, render: Callable[[Params], str], params: Params) -> str:
+    try:
+        text = render(params)
+    except PromptRenderError:
+        raise
+    except Exception as error:
+        raise PromptRenderError(f"Section '{node.key}' failed to render: {type(error).__name__}: {error}") from error
+    if not isinstance(text, str):
+        raise PromptRenderError(f"Section '{node.key}' must render text, got a {type(text).__name__}.")
+    return text

@@ -1,0 +1,109 @@
+"""Hosted tools of a run: refused before any request where the adapter cannot offer them, read at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.prompt import HostedTool
+from weakincentives.runtime.messages import Message
+from weakincentives.runtime.providers import adapter_spec, adapter_specs
+
+ConfigT = TypeVar("ConfigT")
+OutputT_co = TypeVar("OutputT_co", covariant=True)
+
+
+class HostedToolCodec(Protocol[ConfigT, OutputT_co]):
+    """Encodes one kind of hosted tool for a provider and reads the provider's items into a typed output."""
+
+    @property
+    def kind(self) -> str:
+        """The abstract tool kind this codec handles."""
+        ...
+
+    def serialize(self, tool: HostedTool[ConfigT]) -> dict[str, Any]:
+        """The provider's declaration of the tool; a setting it cannot honour is a `PromptEvaluationError`."""
+        ...
+
+    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[ConfigT]) -> OutputT_co | None:
+        """The typed output out of all items of a run, or None when the tool was not used."""
+        ...
+
+
+Codecs = Mapping[str, HostedToolCodec[Any, Any]]
+Owned = tuple[str, HostedTool[Any]]
+"""A hosted tool with the key of its section."""
+
+
+def check_hosted(owned: Iterable[Owned], codecs: Codecs, adapter: str, prompt_name: str) -> None:
+    """Raise for the first of these tools (each with its section) that the adapter cannot offer."""
+    for _, problem in hosted_problems(owned, codecs, adapter):
+        if problem is not None:
+            problem.prompt_name = problem.prompt_name or prompt_name
+            raise problem
+
+
+def hosted_problems(
+    owned: Iterable[Owned], codecs: Codecs, adapter: str
+) -> Iterator[tuple[Owned, PromptEvaluationError | None]]:
+    """Each tool with the reason why the adapter cannot offer it."""
+    seen: dict[str, Owned] = {}
+    for section_key, tool in owned:
+        first = seen.setdefault(tool.kind, (section_key, tool))
+        yield (section_key, tool), _problem(first, section_key, tool, codecs, adapter)
+
+
+def hosted_outputs(
+    tools: Sequence[HostedTool[Any]], messages: Iterable[Message], codecs: Codecs, adapter: str, prompt_name: str
+) -> dict[str, Any]:
+    """The typed output of each tool that was used, by name, out of the items of all the adapter's answers."""
+    if not tools:
+        return {}
+    items = [
+        json.loads(item)
+        for message in messages
+        if message.role == "assistant" and message.provider == adapter
+        for item in message.items
+    ]
+    outputs = {}
+    for tool in tools:
+        try:
+            output = codecs[tool.kind].parse_output(items, tool)
+        except PromptEvaluationError as error:
+            error.prompt_name = error.prompt_name or prompt_name
+            raise
+        if output is not None:
+            outputs[tool.name] = output
+    return outputs
+
+
+def _problem(
+    first: Owned, section_key: str, tool: HostedTool[Any], codecs: Codecs, adapter: str
+) -> PromptEvaluationError | None:
+    codec = codecs.get(tool.kind)
+    if codec is None:
+        known = ", ".join(sorted(codecs)) or "none"
+        elsewhere = [spec.name for spec in adapter_specs() if tool.kind in spec.hosted_tools]
+        ways = [f"{' and '.join(elsewhere)} can"] if elsewhere else []
+        spec = adapter_spec(adapter)
+        if spec is None or spec.accepts_codecs:
+            ways.append("pass hosted_tool_codecs= to add one")
+        way_out = f"; {', or '.join(ways)}" if ways else ""
+        return PromptEvaluationError(
+            f"Unsupported hosted tool kind '{tool.kind}' for {adapter} adapter (supported: {known}){way_out}.",
+            phase="render",
+        )
+    if first[1].name != tool.name and getattr(codec, "single", False):
+        return PromptEvaluationError(
+            f"Hosted tools '{first[1].name}' (section '{first[0]}') and '{tool.name}' (section '{section_key}') are "
+            f"both of kind '{tool.kind}', which the {adapter} adapter cannot tell apart; keep one of them, or let "
+            "enabled= choose.",
+            phase="render",
+        )
+    try:
+        codec.serialize(tool)
+    except PromptEvaluationError as error:
+        return error
+    return None

@@ -1,0 +1,186 @@
+"""Reading JSON into typed values.
+
+Valid data is read by msgspec alone. Only when msgspec refuses it does the slower reader run, which lists every problem.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Any, ForwardRef, Generic, Literal, TypeVar, Union
+
+import msgspec
+
+from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde import schemas
+from weakincentives.serde.nodes import AnyOf, Array, Enumeration, FixedTuple, Map, Node, Record, Scalar, build
+from weakincentives.serde.reader import read
+
+T = TypeVar("T")
+
+
+class MalformedJson(SerdeError):
+    """The text is not JSON. Every other `SerdeError` is about JSON that does not match the type."""
+
+
+class Codec(Generic[T]):
+    """Reads JSON as one type. `codec(cls)` prepares it once and caches it."""
+
+    __slots__ = ("_fast", "_prepared", "annotation", "node")
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+        self.node = build(annotation)
+        self._prepared = False
+        self._fast: tuple[Any, Any, Any] | None = None
+
+    def parse(self, data: Any, *, allow_extra: bool = False) -> T:
+        """Convert decoded JSON."""
+        fast = self._fast if self._prepared else self._prepare()
+        if fast is not None:
+            try:
+                if not allow_extra:
+                    msgspec.convert(data, fast[0], str_keys=True, dec_hook=_from_json)
+                value: T = msgspec.convert(data, self.annotation, str_keys=True, dec_hook=_from_json)
+                return value
+            except Exception:
+                pass
+        result: T = read(self.node, data, allow_extra=allow_extra)
+        return result
+
+    def decode(self, text: str | bytes, *, allow_extra: bool = False) -> T:
+        """Convert JSON text; raises `MalformedJson` if it is not JSON."""
+        fast = self._fast if self._prepared else self._prepare()
+        if fast is not None:
+            try:
+                if not allow_extra:
+                    fast[1](text)
+                value: T = fast[2](text)
+                return value
+            except Exception:
+                pass
+        result: T = read(self.node, loads(text), allow_extra=allow_extra)
+        return result
+
+    def schema(self, *, strict: bool = True) -> dict[str, Any]:
+        """A new copy of the type's JSON Schema."""
+        return schemas.schema(self.node, strict=strict)
+
+    def _prepare(self) -> tuple[Any, Any, Any] | None:
+        """The strict type (which rejects unknown fields), its decoder, and the decoder of the type itself."""
+        try:
+            strict = _StrictTypes().build(self.node)
+            check = msgspec.json.Decoder(strict, dec_hook=_from_json).decode
+            typed = msgspec.json.Decoder(self.annotation, dec_hook=_from_json).decode
+        except Exception:
+            fast = None
+        else:
+            fast = (strict, check, typed)
+        self._fast = fast
+        self._prepared = True
+        return fast
+
+
+def codec(cls: type[T]) -> Codec[T]:
+    """The cached codec of a dataclass, or of any annotation made of supported types."""
+    annotation: Any = cls
+    return _codec(annotation, "" if isinstance(annotation, type) else str(annotation))
+
+
+def parse(cls: type[T], data: Any, *, allow_extra: bool = False) -> T:
+    """Read decoded JSON as `cls`; a `SerdeError` lists every problem with its path."""
+    return codec(cls).parse(data, allow_extra=allow_extra)
+
+
+def decode(cls: type[T], text: str | bytes, *, allow_extra: bool = False) -> T:
+    """Read JSON text as `cls`; a `SerdeError` lists every problem with its path."""
+    return codec(cls).decode(text, allow_extra=allow_extra)
+
+
+def schema(cls: Any, *, strict: bool = True) -> dict[str, Any]:
+    """The JSON Schema of `cls`: strict, as OpenAI and Anthropic require, or plain, with formats and defaults."""
+    return codec(cls).schema(strict=strict)
+
+
+def loads(text: str | bytes) -> Any:
+    """Decode JSON text. NaN, lone surrogates and hostile nesting raise `MalformedJson`, like other bad text."""
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        raise MalformedJson((FieldProblem("$", "JSON is nested too deeply"),)) from None
+    except UnicodeError:
+        raise MalformedJson((FieldProblem("$", "JSON contains text that is not valid Unicode"),)) from None
+    except msgspec.MsgspecError as error:
+        raise MalformedJson((FieldProblem("$", _malformed(str(error))),)) from None
+
+
+@lru_cache(maxsize=2048)
+def _codec(cls: Any, spelling: str) -> Codec[Any]:
+    # Unions are equal whatever the order of their options, but reading depends on it: hence `spelling` in the key.
+    return Codec(cls)
+
+
+def _malformed(message: str) -> str:
+    return message if message.startswith("JSON") else f"JSON is malformed: {message[:1].lower()}{message[1:]}"
+
+
+def _from_json(expected: type, data: Any) -> Any:
+    if issubclass(expected, PurePath) and isinstance(data, str) and "\0" not in data:
+        return expected(data)
+    if expected is object:
+        return data
+    raise TypeError(expected.__name__)
+
+
+class _StrictTypes:
+    """Builds msgspec types from nodes, with a struct that rejects unknown fields in place of each dataclass.
+
+    msgspec ignores unknown fields of dataclasses, so strict input is decoded twice: against these types, then as the
+    dataclass. The two passes together take less time than `json.loads`.
+    """
+
+    def __init__(self) -> None:
+        self.started: dict[Record, str] = {}
+        self.structs: dict[str, Any] = {}
+
+    def build(self, node: Node) -> Any:
+        strict = self.of(node)
+        for struct in self.structs.values():
+            for name, other in self.structs.items():
+                setattr(struct, name, other)
+        return strict
+
+    def of(self, node: Node) -> Any:
+        match node:
+            case Scalar():
+                return None if node.type is type(None) else node.type
+            case Record():
+                return self.struct(node)
+            case Enumeration():
+                return node.enum or Literal[tuple(value for value, _ in node.members)]
+            case Array():
+                item = self.of(node.item)
+                container: Any = node.build
+                return container[item, ...] if container is tuple else container[item]
+            case FixedTuple():
+                return tuple[tuple(self.of(item) for item in node.items)]  # type: ignore[misc]
+            case Map():
+                return dict[self.of(node.key), self.of(node.value)]  # type: ignore[misc]
+            case AnyOf():
+                return Union[tuple(self.of(option) for option in node.options)]  # noqa: UP007
+        return Any
+
+    def struct(self, node: Record) -> Any:
+        if not node.settable:
+            raise TypeError(f"{node.name} must be built by its own constructor")
+        if (name := self.started.get(node)) is not None:
+            # msgspec resolves the name when it makes the decoder, among the attributes that `build` sets.
+            return self.structs.get(name, ForwardRef(name))
+        name = self.started[node] = f"Strict{len(self.started)}"
+        fields: list[Any] = []
+        for field in node.fields.values():
+            strict = self.of(field.node)
+            fields.append((field.name, strict) if field.required else (field.name, strict, msgspec.UNSET))
+        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+        self.structs[name] = struct
+        return struct
