@@ -201,15 +201,15 @@ class _Execution:
         answers_of(session)
         try:
             with session.claim(session.session_id), self._workflow.adapter.open_channel(inner) as channel:
-                steps = LoopCursor(inner)
-                while (effect := steps.effect) is not None:
+                cursor = LoopCursor(inner)
+                while (effect := cursor.effect) is not None:
                     try:
                         outcome = self._perform(effect, inner, channel)
                     except Exception as error:
-                        steps.fail(error)
+                        cursor.fail(error)
                     else:
-                        steps.answer(outcome)
-                return steps.result()
+                        cursor.answer(outcome)
+                return cursor.result()
         finally:
             inner.executor.bridge.close()
 
