@@ -94,6 +94,12 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0, exclusiv
     return engine
 
 
+def describe(url: sa.URL) -> str:
+    """The URL without its secrets: a password may also be a parameter."""
+    known = {name: value for name, value in url.query.items() if name in ("host", "port")}
+    return url.set(query=known).render_as_string(hide_password=True)
+
+
 def unavailable(place: str, error: BaseException) -> DatabaseUnavailableError:
     reason = str(getattr(error, "orig", error)).partition("\n")[0]
     return DatabaseUnavailableError(f"{_CANNOT_USE}{place}: {reason}")
@@ -150,7 +156,7 @@ def _translate_error(context: sa.engine.ExceptionContext) -> DurableError | None
         return None
     if getattr(context.original_exception, "sqlstate", None) in _HANDLED_BY_ENGINE:
         return None
-    place = context.engine.url.render_as_string(hide_password=True) if context.engine else "the database"
+    place = describe(context.engine.url) if context.engine else "the database"
     if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError)):
         return unavailable(place, error)
     reason = str(context.original_exception).partition("\n")[0]

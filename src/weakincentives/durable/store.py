@@ -20,6 +20,7 @@ from weakincentives.durable.database import (
     SCHEMA,
     connect,
     database_url,
+    describe,
     input_table,
     output_table,
     own_tables,
@@ -88,8 +89,8 @@ class WorkStore:
 
     @property
     def place(self) -> str:
-        """The database's URL without its password."""
-        return self.base_engine.url.render_as_string(hide_password=True)
+        """The database's URL without its secrets."""
+        return describe(self.base_engine.url)
 
     def submit(self, loop: str, key: str, request: Any, *, queue: str, version: str, tenant: str | None) -> None:
         """Enqueue the work unless the key is known; reject a key that was used for another request."""
