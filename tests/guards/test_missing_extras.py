@@ -32,6 +32,7 @@ USES = {
     "claude": EVALUATE.format("ClaudeAgentSDKAdapter", ""),
     "local": EVALUATE.format("LocalAdapter", ""),
     "otel": "from weakincentives.telemetry import instrument\ninstrument()",
+    "durable": "from weakincentives.durable import DurableClient\nDurableClient('triage').status('ticket-7')",
     "viewer": "from weakincentives.viewer import Viewer\nViewer('runs.db', port=0)",
 }
 

@@ -19,7 +19,7 @@ PURPOSES = {
     "view": "open recorded runs in the browser",
     "report": "advise which sections to show in full, from recorded runs",
     "worker": "work on durable runs until told to stop",
-    "work": "list, show, retry, cancel and approve durable runs",
+    "work": "list, show, retry, cancel, approve and prune durable runs",
     "completion": "print a completion script for your shell",
 }
 
