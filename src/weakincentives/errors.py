@@ -8,6 +8,7 @@ WinkError
 │   ├── OutputParseError              the model's answer does not fit the declared output
 │   └── VisibilityExpansionRequired   a signal: open these sections and evaluate again (weakincentives.prompt)
 ├── ToolValidationError               a tool's arguments or request are wrong; goes to the model
+├── AbandonedCallError                a tool call wrote something after its run had ended
 ├── PromptEvaluationError             a run failed; `phase` says where
 │   ├── DeadlineExceededError
 │   └── BudgetExceededError
@@ -66,6 +67,10 @@ class ToolValidationError(WinkError):
     """A tool was asked for something it cannot accept; the model reads the message."""
 
 
+class AbandonedCallError(WinkError):
+    """A tool call that was cancelled, or overtaken by its deadline, tried to write to a session or a file."""
+
+
 class PromptEvaluationError(WinkError):
     """A run failed; `phase` says where and `payload` holds what the provider answered."""
 
@@ -77,7 +82,12 @@ class PromptEvaluationError(WinkError):
 
 
 class DeadlineExceededError(PromptEvaluationError):
-    """The deadline passed before the run was done."""
+    """The deadline passed before the run was done; raised in a tool handler, it ends the run."""
+
+    def __init__(
+        self, message: str, *, prompt_name: str = "", phase: EvaluationPhase = "budget", payload: object = None
+    ) -> None:
+        super().__init__(message, prompt_name=prompt_name, phase=phase, payload=payload)
 
 
 class BudgetExceededError(PromptEvaluationError):

@@ -209,14 +209,14 @@ class Meter:
 
     def check_model_call(self, prompt_name: str) -> None:
         """Raise unless another model call fits: a limit that is used up leaves no room for one."""
-        self._check_deadline(prompt_name)
+        self.check_deadline(prompt_name)
         if self.budget is not None:
             _refuse(prompt_name, "max_turns", self.budget.max_turns, self.turns, room=1)
             self._check_spending(self.budget, prompt_name, room=1)
 
     def check_tool_call(self, prompt_name: str) -> None:
         """Raise unless another tool call fits: a tool spends no tokens, so only an overdrawn budget stops it."""
-        self._check_deadline(prompt_name)
+        self.check_deadline(prompt_name)
         if self.budget is not None:
             _refuse(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self.tool_calls, room=1)
             self._check_spending(self.budget, prompt_name, room=0)
@@ -228,7 +228,8 @@ class Meter:
             spent = self._spent
             self._spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1)
 
-    def _check_deadline(self, prompt_name: str) -> None:
+    def check_deadline(self, prompt_name: str) -> None:
+        """Raise if the deadline has passed."""
         deadline = self.deadline
         if deadline is not None and deadline.expired:
             late = -deadline.remaining().total_seconds()

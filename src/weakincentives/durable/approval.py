@@ -8,16 +8,14 @@ from weakref import WeakKeyDictionary
 from weakincentives.durable.errors import DurableError
 from weakincentives.durable.work import Approval, Question
 from weakincentives.prompt import ToolContext
+from weakincentives.runtime import CallSuspended
 from weakincentives.session import Session
 
 _answers: WeakKeyDictionary[Session, dict[str, Approval]] = WeakKeyDictionary()
 
 
-class ApprovalRequired(BaseException):
-    """Leaves a tool call that cannot go on without an answer.
-
-    A BaseException, so that a handler's own `except Exception` does not take it for a failure.
-    """
+class ApprovalRequired(CallSuspended):
+    """Leaves a tool call that cannot go on without an answer."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question.text)

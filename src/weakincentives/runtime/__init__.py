@@ -16,7 +16,7 @@ from weakincentives.runtime.events import (
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.executor import CallSuspended, ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
@@ -38,6 +38,7 @@ from weakincentives.runtime.run import Run, RunScope
 __all__ = [
     "BudgetExceededError",
     "CallModel",
+    "CallSuspended",
     "Channel",
     "Completed",
     "DeadlineExceededError",

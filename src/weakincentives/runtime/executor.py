@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives import serde
-from weakincentives.errors import Problem, PromptEvaluationError, SerdeError
+from weakincentives.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    Problem,
+    PromptEvaluationError,
+    SerdeError,
+    ToolValidationError,
+)
 from weakincentives.prompt import (
     DisclosureRequest,
     OpenSectionsResult,
@@ -22,13 +29,29 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
 )
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.runtime.bridge import AsyncBridge, Step, call_async, call_sync, side_by_side, side_by_side_async
+from weakincentives.runtime.bridge import (
+    AsyncBridge,
+    HandlerCall,
+    HandlerTimeout,
+    Step,
+    call_async,
+    call_sync,
+    in_parallel,
+    in_parallel_async,
+)
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import ToolCall
 from weakincentives.runtime.run import RunScope, Toolbox
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
+
+
+class CallSuspended(BaseException):
+    """Leaves a tool call as if it had not been made: it is rolled back, neither compensated nor recorded.
+
+    A BaseException, so that a handler's own `except Exception` does not take it for a failure.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +93,7 @@ class ToolExecutor:
         No call runs after one that ends the turn.
         """
         if len(calls) > 1 and self.all_read_only(calls):
-            return side_by_side([functools.partial(self._execute, call) for call in calls])
+            return in_parallel([functools.partial(self._execute, call) for call in calls])
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(self._execute(call))
@@ -81,7 +104,7 @@ class ToolExecutor:
     async def execute_all_async(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """`execute_all` on an event loop; sync handlers run in threads."""
         if len(calls) > 1 and self.all_read_only(calls):
-            return await side_by_side_async([call_async(self._execution(call)) for call in calls])
+            return await in_parallel_async([call_async(self._execution(call)) for call in calls])
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(await call_async(self._execution(call)))
@@ -112,45 +135,71 @@ class ToolExecutor:
         attempt = yield from self._attempt(tool, params, call)
         attempt.params = params
         outcome = self._finish(call, attempt, started)
-        if attempt.mistake is not None:
-            raise attempt.mistake
+        if attempt.error is not None:
+            raise attempt.error
         return outcome
 
     def _attempt(self, tool: Tool[Any, Any], params: Any, call: ToolCall) -> Generator[Step, Any, _Attempt]:
         """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
         before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
         resources = self.prompt.resources.context.tool_scope()
-        context = self._context(call, resources)
         attempt = _Attempt(ToolResult())
+        handler = functools.partial(tool.handler, params, context=self._context(call, resources))
         try:
-            try:
-                result = yield functools.partial(tool.handler, params, context=context)
-            except VisibilityExpansionRequired as signal:
-                attempt.expansion = self._requested(signal)
-                result = ToolResult(f"Opening: {', '.join(signal.section_keys)}.", disclosure=attempt.expansion)
-            except Exception as error:
-                logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=error)
-                result = ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
-            self._accept_result(tool, result, attempt)
-            if not attempt.result.success:
-                yield from _compensate(tool, params, context, attempt)
-        except BaseException:
+            result = yield HandlerCall(handler, self.scope.meter.deadline)
+            self.scope.meter.check_deadline(self.prompt.name)
+        except CallSuspended:
             self._undo(before, resources)
             resources.close()
             raise
+        except BaseException as error:
+            result = self._failed(tool, error, attempt)
+        self._accept_result(tool, result, attempt)
+        if not attempt.result.success:
+            yield from _compensate(tool, params, self._context(call, resources), attempt)
         if not attempt.result.success or attempt.expansion is not None:
-            attempt.rolled_back = self._undo(before, resources)
+            self._roll_back(before, resources, attempt)
         try:
             yield resources
         except Exception as error:
-            message = f"Tool '{tool.name}' failed to close its resources: {error}"
-            logger.warning("%s", message, exc_info=error)
-            if attempt.result.success:
-                attempt.result, attempt.message = ToolResult(message, success=False), ""
-                with self.prompt.resources.context.tool_scope() as resources:
-                    yield from _compensate(tool, params, self._context(call, resources), attempt)
-            attempt.rolled_back = self._undo(before, self.prompt.resources.context)
+            yield from self._not_closed(tool, params, call, before, attempt, error)
         return attempt
+
+    def _failed(self, tool: Tool[Any, Any], error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
+        """The result for the model; what is not for the model to handle is kept, to be raised once it is recorded."""
+        match error:
+            case VisibilityExpansionRequired():
+                attempt.expansion = self._requested(error)
+                return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=attempt.expansion)
+            case ToolValidationError():
+                return ToolResult(str(error), success=False)
+            case HandlerTimeout():
+                attempt.error = DeadlineExceededError(
+                    f"The deadline of prompt '{self.prompt.name}' passed while tool '{tool.name}' was running.",
+                    prompt_name=self.prompt.name,
+                    phase="tool",
+                )
+            case DeadlineExceededError() | BudgetExceededError():
+                error.prompt_name = error.prompt_name or self.prompt.name
+                attempt.error = error
+            case Exception():
+                logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=error)
+                return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
+            case _:
+                attempt.error = error
+        return ToolResult(f"Tool '{tool.name}' was stopped: {attempt.error or type(error).__name__}", success=False)
+
+    def _not_closed(
+        self, tool: Tool[Any, Any], params: Any, call: ToolCall, before: Any, attempt: _Attempt, error: Exception
+    ) -> Generator[Step, Any, None]:
+        """Fail a call whose resources did not close."""
+        message = f"Tool '{tool.name}' failed to close its resources: {error}"
+        logger.warning("%s", message, exc_info=error)
+        if attempt.result.success:
+            attempt.result, attempt.message = ToolResult(message, success=False), ""
+            with self.prompt.resources.context.tool_scope() as resources:
+                yield from _compensate(tool, params, self._context(call, resources), attempt)
+        self._roll_back(before, self.prompt.resources.context, attempt)
 
     def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
         meter = self.scope.meter
@@ -194,7 +243,7 @@ class ToolExecutor:
         way = "return a ToolResult." if cause is None else "give its value a render() method or JSON-able fields."
         mistake = PromptEvaluationError(f"{problem}; {way}", prompt_name=self.prompt.name, phase="tool")
         mistake.__cause__ = cause
-        attempt.result, attempt.message, attempt.mistake = ToolResult(str(mistake), success=False), "", mistake
+        attempt.result, attempt.message, attempt.error = ToolResult(str(mistake), success=False), "", mistake
 
     def _requested(self, signal: VisibilityExpansionRequired) -> DisclosureRequest:
         """The request behind a signal that a handler raised."""
@@ -209,6 +258,16 @@ class ToolExecutor:
         self.session.restore(session)
         resources.restore(states)
         return True
+
+    def _roll_back(self, before: Any, resources: ScopedResourceContext, attempt: _Attempt) -> None:
+        """Undo the call. A restore that fails is raised in the end, unless the call was stopped: that comes first."""
+        try:
+            attempt.rolled_back = self._undo(before, resources)
+        except Exception as error:
+            if attempt.error is None:
+                attempt.error = error
+            else:
+                attempt.error.add_note(f"Rolling back failed as well: {error}")
 
     def _finish(self, call: ToolCall, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""
@@ -279,7 +338,7 @@ def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
 class _Attempt:
     result: ToolResult[Any]
     message: str = ""
-    mistake: PromptEvaluationError | None = None
+    error: BaseException | None = None
     params: Any = None
     expansion: DisclosureRequest | None = None
     rolled_back: bool = False

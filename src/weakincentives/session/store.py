@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
+from weakincentives._fence import check_fence
 from weakincentives.session.column import BadResult, Column, FunctionReducer, Mark
 from weakincentives.session.errors import SessionError
 from weakincentives.session.reducer import DECLARED, makeable
@@ -44,12 +45,14 @@ class Store:
 
     def writable(self, slice_type: type) -> Column:
         """The same, to be changed."""
+        check_fence()
         self._refuse_in_reducer()
         return self.column(slice_type)
 
     def reduce(self, event: object) -> None:
         """Append the event to the slice of its type and run every reducer that listens to it."""
         with self.lock:
+            check_fence()
             if self._reducing:
                 self._refuse_in_reducer()
             if self._declared != DECLARED.version:
@@ -105,6 +108,7 @@ class Store:
 
     def reset(self, marks: dict[type, Mark], *, preserve_logs: bool) -> None:
         with self.lock:
+            check_fence()
             self._refuse_in_reducer()
             for slice_type in marks:
                 self.column(slice_type)
