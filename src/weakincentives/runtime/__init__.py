@@ -3,13 +3,25 @@
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest
 from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.drivers import Channel, Completed, StreamEvent, TextDelta, ToolEnded, ToolStarted
+from weakincentives.runtime.drivers import (
+    AsyncEventStream,
+    Channel,
+    Completed,
+    EventStream,
+    StreamEvent,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+)
 from weakincentives.runtime.events import (
     EvaluationFailed,
+    EvaluationStopped,
     HostedToolInvoked,
     ModelCalled,
+    PromptChanged,
     PromptExecuted,
     PromptRendered,
+    ResourcesNotClosed,
     RunRestarted,
     SectionState,
     ToolInvoked,
@@ -36,6 +48,7 @@ from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefi
 from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
+    "AsyncEventStream",
     "BudgetExceededError",
     "CallModel",
     "CallSuspended",
@@ -45,6 +58,8 @@ __all__ = [
     "DisclosureRequest",
     "Effect",
     "EvaluationFailed",
+    "EvaluationStopped",
+    "EventStream",
     "Explanation",
     "HostedToolCodec",
     "HostedToolInvoked",
@@ -59,11 +74,13 @@ __all__ = [
     "ModelReply",
     "ModelRequest",
     "PrefixBreak",
+    "PromptChanged",
     "PromptEvaluationError",
     "PromptExecuted",
     "PromptRendered",
     "PromptResponse",
     "ProviderAdapter",
+    "ResourcesNotClosed",
     "Run",
     "RunRestarted",
     "RunScope",

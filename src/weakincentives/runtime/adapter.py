@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
+from weakincentives._generics import OutputT as AdapterOutputT
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
-from weakincentives.runtime.drivers import Channel, StreamEvent, drive, drive_async, drive_stream, drive_stream_async
+from weakincentives.resources import ResourceCloseError
+from weakincentives.runtime.drivers import (
+    AsyncEventStream,
+    Channel,
+    EventStream,
+    StreamEvent,
+    drive,
+    drive_async,
+    drive_stream,
+    drive_stream_async,
+)
+from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import CodecRegistry, HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
@@ -18,6 +30,7 @@ from weakincentives.runtime.messages import PromptResponse
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
 
+logger = logging.getLogger("weakincentives.runtime")
 OutputT = TypeVar("OutputT")
 
 
@@ -41,11 +54,12 @@ class RunOptions(TypedDict, total=False):
     scope: RunScope | None
 
 
-class ProviderAdapter(ABC):
+class ProviderAdapter(Generic[AdapterOutputT]):
     """Evaluates prompts on one model of one provider.
 
     A subclass declares its capabilities (`supports_dynamic_tools`, `tool_route`, `default_codecs`) and opens a
-    `channel` to the model. The `hosted_tool_codecs` given here add to the adapter's own.
+    `channel` to the model, or overrides `evaluate` as a whole. The `hosted_tool_codecs` given here add to the adapter's
+    own.
     """
 
     name: ClassVar[str] = "adapter"
@@ -81,9 +95,9 @@ class ProviderAdapter(ABC):
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer or default_tokenizer()
 
-    @abstractmethod
     def channel(self) -> Channel:
         """A connection to the model for one run."""
+        raise TypeError(f"{type(self).__name__} has no channel(); define it, or override the method that was called")
 
     def define_tool(self, tool: AnyTool) -> str:
         """The tool as JSON text, as this adapter sends it to the model."""
@@ -114,18 +128,19 @@ class ProviderAdapter(ABC):
         async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
             return await drive_async(loop, channel)
 
-    def stream(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> Iterator[StreamEvent]:
-        """`evaluate` as a stream of events: text deltas, tool starts and ends, and last the response."""
-        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
-            yield from drive_stream(loop, channel)
+    def stream(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> EventStream:
+        """`evaluate` as a stream of events: text deltas, tool starts and ends, and last the response.
 
-    async def stream_async(
-        self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]
-    ) -> AsyncIterator[StreamEvent]:
+        with adapter.stream(prompt, session=session) as events:
+            for event in events: ...
+        """
+        loop = self.loop(prompt, session, **options)
+        return EventStream(self._stream(loop, options), loop.scope)
+
+    def stream_async(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> AsyncEventStream:
         """`stream` on an event loop."""
-        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
-            async for event in drive_stream_async(loop, channel):
-                yield event
+        loop = self.loop(prompt, session, **options)
+        return AsyncEventStream(self._stream_async(loop, options), loop.scope)
 
     def resume(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
@@ -178,22 +193,42 @@ class ProviderAdapter(ABC):
             define_tool=self.define_tool,
         )
 
+    def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent, None, None]:
+        with self._running(loop, options) as (loop, channel):
+            yield from drive_stream(loop, channel)
+
+    async def _stream_async(self, loop: InnerLoop, options: RunOptions) -> AsyncGenerator[StreamEvent, None]:
+        async with self._running_async(loop, options) as (loop, channel):
+            events = drive_stream_async(loop, channel)
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                await events.aclose()
+
     @contextmanager
     def _running(self, loop: InnerLoop, options: RunOptions) -> Iterator[tuple[InnerLoop, Channel]]:
-        with _claimed(loop, options.get("bus")), loop.prompt.resources, self.open_channel(loop) as channel:
+        with (
+            _claimed(loop, options.get("bus")),
+            closing_resources(loop.prompt, loop.session, loop.scope.run_id),
+            self.open_channel(loop) as channel,
+        ):
             yield loop, channel
 
     @asynccontextmanager
     async def _running_async(self, loop: InnerLoop, options: RunOptions) -> AsyncIterator[tuple[InnerLoop, Channel]]:
         with _claimed(loop, options.get("bus")):
-            async with loop.prompt.resources, self.open_channel_async(loop) as channel:
+            async with (
+                closing_resources_async(loop.prompt, loop.session, loop.scope.run_id),
+                self.open_channel_async(loop) as channel,
+            ):
                 yield loop, channel
 
 
 @contextmanager
 def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
     """Claim the session, connect the bus, and stop the async tools' helper thread afterwards."""
-    with loop.session.claim(f"{loop.prompt.name} ({loop.scope.run_id})"):
+    with loop.session.claim(loop.owner):
         unsubscribe = None if bus is None else loop.session.observe(bus.dispatch)
         try:
             yield
@@ -201,3 +236,36 @@ def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
             loop.executor.bridge.close()
             if unsubscribe is not None:
                 unsubscribe()
+
+
+@contextmanager
+def closing_resources(prompt: Prompt[Any], session: Session, run_id: str) -> Iterator[None]:
+    """The prompt's resources for a run; if they fail to close after it has succeeded, that is only recorded."""
+    finished = False
+    try:
+        with prompt.resources:
+            yield
+            finished = True
+    except ResourceCloseError as error:
+        if not finished:
+            raise
+        _record_not_closed(error, session, run_id)
+
+
+@asynccontextmanager
+async def closing_resources_async(prompt: Prompt[Any], session: Session, run_id: str) -> AsyncIterator[None]:
+    """`closing_resources` on an event loop."""
+    finished = False
+    try:
+        async with prompt.resources:
+            yield
+            finished = True
+    except ResourceCloseError as error:
+        if not finished:
+            raise
+        _record_not_closed(error, session, run_id)
+
+
+def _record_not_closed(error: ResourceCloseError, session: Session, run_id: str) -> None:
+    logger.error("%s", error, exc_info=error)
+    session.dispatch(ResourcesNotClosed(run_id, error.message, session.clock.now().timestamp()))

@@ -12,7 +12,6 @@ import inspect
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from weakincentives._fence import Fence
@@ -29,20 +28,39 @@ class HandlerTimeout(Exception):
     """The deadline passed while a handler was running; the handler is cancelled, or fenced if it blocks."""
 
 
-@dataclass(slots=True)
 class HandlerCall:
-    """A tool handler to call behind a fence, until the deadline."""
+    """A tool handler to call behind a fence, until the deadline.
 
-    function: Callable[[], Any]
-    deadline: Deadline | None
-    fence: Fence = field(init=False)
+    `effect` says that it may do something outside that has to be compensated: when it is stopped, it is first given
+    some time to end, so that the compensation comes after what it undoes.
+    """
 
-    def __post_init__(self) -> None:
-        deadline = self.deadline
+    __slots__ = ("_deadline", "effect", "ended", "fence", "function")
+
+    def __init__(self, function: Callable[[], Any], deadline: Deadline | None, *, effect: bool = False) -> None:
+        self.function = function
+        self.effect = effect
         self.fence = Fence(None if deadline is None else lambda: deadline.expired)
+        self.ended = threading.Event()
+        self._deadline = deadline
 
     def seconds(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline.remaining().total_seconds())
+        return None if self._deadline is None else max(0.0, self._deadline.remaining().total_seconds())
+
+    def call(self) -> Any:
+        try:
+            return self.function()
+        except StopIteration as error:
+            # A future cannot carry it: awaiting it would hang.
+            raise RuntimeError("raised StopIteration") from error
+        finally:
+            self.ended.set()
+
+    def abandon(self) -> None:
+        """Fence the handler off, wherever it runs; one that has an effect is given some time to end before."""
+        if self.effect:
+            self.ended.wait(CLEANUP_SECONDS)
+        self.fence.close()
 
 
 Step = HandlerCall | Callable[[], Any] | ScopedResourceContext
@@ -120,7 +138,7 @@ def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
             return step.close()
         if isinstance(step, HandlerCall):
             with step.fence:
-                value = step.function()
+                value = step.call()
                 return bridge.wait(value, step.seconds(), step.fence) if inspect.isawaitable(value) else value
         value = step()
         return bridge.wait(value) if inspect.isawaitable(value) else value
@@ -148,7 +166,7 @@ async def call_async(steps: Generator[Step, Any, T]) -> T:
         if isinstance(step, HandlerCall):
             with step.fence:
                 return await _handle(step)
-        value = step() if _is_async(step) else await asyncio.to_thread(_without_stop_iteration, step)
+        value = step() if _is_async(step) else await asyncio.to_thread(step)
         return await value if inspect.isawaitable(value) else value
 
     value: Any = None
@@ -181,18 +199,16 @@ async def _handle(call: HandlerCall) -> Any:
 
 async def _in_thread(call: HandlerCall) -> Any:
     """Call a blocking handler; when it is cancelled or late it goes on in its thread, behind its fence."""
-    work = asyncio.ensure_future(asyncio.to_thread(_without_stop_iteration, call.function))
+    work = asyncio.ensure_future(asyncio.to_thread(call.call))
     try:
         done, _ = await asyncio.wait({work}, timeout=call.seconds())
-    except BaseException:
-        call.fence.close()
-        work.add_done_callback(_retrieve)
-        raise
-    if not done:
-        call.fence.close()
-        work.add_done_callback(_retrieve)
+        if done:
+            return work.result()
         raise HandlerTimeout
-    return work.result()
+    finally:
+        if not work.done():
+            work.add_done_callback(_retrieve)
+            await asyncio.to_thread(call.abandon)
 
 
 def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:
@@ -222,14 +238,6 @@ def _retrieve(task: asyncio.Future[Any]) -> None:
     """Mark an exception as seen that nobody awaits."""
     if task.done() and not task.cancelled():
         task.exception()
-
-
-def _without_stop_iteration(step: Callable[[], T]) -> T:
-    """Replace StopIteration, which a future cannot carry: awaiting it would hang."""
-    try:
-        return step()
-    except StopIteration as error:
-        raise RuntimeError("raised StopIteration") from error
 
 
 def _is_async(step: Callable[[], Any]) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Protocol
 
+from weakincentives.errors import AbandonedCallError
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import CallModel, Effect, ModelReply, ModelRequest, PromptResponse, RunTools
+from weakincentives.runtime.run import RunScope
 
 
 class Channel(Protocol):
@@ -76,31 +79,118 @@ class Completed:
 StreamEvent = TextDelta | ToolStarted | ToolEnded | Completed
 
 
+class EventStream(Iterator[StreamEvent]):
+    """The events of a run: an iterator, and a context manager that stops the run when it is left early.
+
+    `close` may be called from another thread. The session is free once it returns.
+    """
+
+    def __init__(self, events: Generator[StreamEvent, None, None], scope: RunScope) -> None:
+        self._events = events
+        self._scope = scope
+
+    def __next__(self) -> StreamEvent:
+        with self._scope.fence:
+            try:
+                return next(self._events)
+            except AbandonedCallError:
+                if not self._scope.fence.closed:
+                    raise
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the run where it stands; what was shown and done so far stays in the conversation."""
+        try:
+            self._events.close()
+        except ValueError:  # The generator is executing, in another thread.
+            if self._scope.abandon is not None:
+                self._scope.abandon()
+
+    def __enter__(self) -> EventStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncEventStream(AsyncIterator[StreamEvent]):
+    """`EventStream` on an event loop, with `aclose`."""
+
+    def __init__(self, events: AsyncGenerator[StreamEvent, None], scope: RunScope) -> None:
+        self._events = events
+        self._scope = scope
+        self._reader: asyncio.Task[Any] | None = None
+
+    async def __anext__(self) -> StreamEvent:
+        self._reader = asyncio.current_task()
+        try:
+            return await anext(self._events)
+        except asyncio.CancelledError:
+            if self._reader is not None or (task := asyncio.current_task()) is None:
+                raise
+            # Cancelled by `aclose` in another task, not by whoever runs this one.
+            task.uncancel()
+        finally:
+            self._reader = None
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop the run where it stands; what was shown and done so far stays in the conversation."""
+        reader, self._reader = self._reader, None
+        if reader is None or reader is asyncio.current_task():
+            await self._events.aclose()
+            return
+        reader.cancel()
+        while self._scope.abandon is not None:
+            await asyncio.sleep(0)
+
+    async def __aenter__(self) -> AsyncEventStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # The event loop closes an async generator that was dropped only later; the session must be free at once.
+        if self._scope.abandon is not None:
+            self._scope.abandon()
+
+
 class LoopCursor:
-    """An inner loop advanced by one outcome at a time; `effect` is None once `response` is there."""
+    """An inner loop advanced by one outcome at a time; `effect` is None once it has ended."""
 
     def __init__(self, loop: InnerLoop) -> None:
         self._generator: Generator[Effect, Any, PromptResponse[Any]] = loop.run()
-        self.response: PromptResponse[Any] | None = None
+        self._response: PromptResponse[Any] | None = None
+        self._error: BaseException | None = None
         self.effect: Effect | None = None
         self.answer(None)
 
     def answer(self, outcome: Any) -> None:
-        try:
-            self.effect = self._generator.send(outcome)
-        except StopIteration as stop:
-            self.effect, self.response = None, stop.value
+        self._advance(lambda: self._generator.send(outcome))
 
     def fail(self, error: BaseException) -> None:
-        """Throw the error into the loop, which raises it again unless it can handle it."""
-        try:
-            self.effect = self._generator.throw(error)
-        except StopIteration as stop:
-            self.effect, self.response = None, stop.value
+        """Throw the error into the loop, which ends with it unless it can handle it."""
+        self._advance(lambda: self._generator.throw(error))
 
     def result(self) -> PromptResponse[Any]:
-        assert self.response is not None
-        return self.response
+        """The response, or the error that the loop ended with."""
+        if self._error is not None:
+            raise self._error
+        assert self._response is not None
+        return self._response
+
+    def _advance(self, step: Callable[[], Effect]) -> None:
+        try:
+            self.effect = step()
+        except StopIteration as stop:
+            self.effect, self._response = None, stop.value
+        except BaseException as error:
+            self.effect, self._error = None, error
 
 
 def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
@@ -137,7 +227,7 @@ async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     return cursor.result()
 
 
-def drive_stream(loop: InnerLoop, channel: Channel) -> Iterator[StreamEvent]:
+def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent, None, None]:
     """Run the loop and yield what happens."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
@@ -148,19 +238,21 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Iterator[StreamEvent]:
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
+                        loop.partial_text.append(part)
                         yield TextDelta(part)
             else:
                 yield from _started(effect)
                 outcome = loop.executor.execute_all(effect.calls)
+            # The results are in the conversation before they are shown, so a reader who leaves at one keeps it.
+            cursor.answer(outcome)
+            if isinstance(effect, RunTools):
                 yield from _ended(outcome)
         except BaseException as error:
             cursor.fail(error)
-        else:
-            cursor.answer(outcome)
     yield Completed(cursor.result())
 
 
-async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncIterator[StreamEvent]:
+async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent, None]:
     """`drive_stream` on the running event loop."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
@@ -171,17 +263,18 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncIterator
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
+                        loop.partial_text.append(part)
                         yield TextDelta(part)
             else:
                 for started in _started(effect):
                     yield started
                 outcome = await loop.executor.execute_all_async(effect.calls)
+            cursor.answer(outcome)
+            if isinstance(effect, RunTools):
                 for ended in _ended(outcome):
                     yield ended
         except BaseException as error:
             cursor.fail(error)
-        else:
-            cursor.answer(outcome)
     yield Completed(cursor.result())
 
 

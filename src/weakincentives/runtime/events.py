@@ -143,6 +143,26 @@ class RunRestarted(LogEntry):
 
 
 @dataclass(frozen=True, slots=True)
+class PromptChanged(LogEntry):
+    """A conversation goes on with a prompt that reads otherwise than when it began; the model was told."""
+
+    run_id: str
+    changed_sections: tuple[str, ...] = ()
+    removed_sections: tuple[str, ...] = ()
+    removed_tools: tuple[str, ...] = ()
+    timestamp: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesNotClosed(LogEntry):
+    """Resources failed to close after a run; its answer was returned all the same."""
+
+    run_id: str
+    message: str
+    timestamp: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationFailed(LogEntry):
     """The evaluation ended with an error, which was raised to the caller."""
 
@@ -151,6 +171,15 @@ class EvaluationFailed(LogEntry):
     error: str
     message: str
     phase: str = ""
+    timestamp: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationStopped(LogEntry):
+    """The evaluation was stopped from outside: its stream was closed, its task cancelled, or Ctrl-C pressed."""
+
+    run_id: str
+    prompt_name: str
     timestamp: float = field(default_factory=time.time)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from weakincentives import serde
 from weakincentives.errors import (
+    AbandonedCallError,
     BudgetExceededError,
     DeadlineExceededError,
     Problem,
@@ -86,6 +87,7 @@ class ToolExecutor:
     supports_dynamic_tools: bool = False
     bridge: AsyncBridge = field(default_factory=AsyncBridge)
     idempotency_key: Callable[[ToolCall], str] | None = None
+    _flights: list[_Flight] = field(default_factory=list)
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """Run the calls in order, or in parallel if all of them are read-only.
@@ -125,45 +127,76 @@ class ToolExecutor:
         tool = self.toolbox.tool(call.name)
         refusal = self._refusal(call.name)
         if tool is None or refusal:
-            return self._finish(call, _Attempt(ToolResult(refusal, success=False)), started)
+            return self._record(call, None, _Attempt(ToolResult(refusal, success=False)), started)
         try:
             params = parse_arguments(tool, call.arguments)
         except SerdeError as error:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             result: ToolResult[Any] = ToolResult(f"Invalid arguments for '{tool.name}': {listed}", success=False)
-            return self._finish(call, _Attempt(result), started)
-        attempt = yield from self._attempt(tool, params, call)
-        attempt.params = params
-        outcome = self._finish(call, attempt, started)
+            return self._record(call, None, _Attempt(result), started)
+        flight = self._take_off(tool, params, call, started)
+        attempt = yield from self._attempt(flight)
+        outcome = self._finish(flight, attempt)
         if attempt.error is not None:
             raise attempt.error
         return outcome
 
-    def _attempt(self, tool: Tool[Any, Any], params: Any, call: ToolCall) -> Generator[Step, Any, _Attempt]:
-        """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
+    def _take_off(self, tool: Tool[Any, Any], params: Any, call: ToolCall, started: float) -> _Flight:
+        """Snapshot what the call may change, and prepare its handler."""
         before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
         resources = self.prompt.resources.context.tool_scope()
-        attempt = _Attempt(ToolResult())
         handler = functools.partial(tool.handler, params, context=self._context(call, resources))
+        deadline, effect = self.scope.meter.deadline, tool.compensate is not None
+        return _Flight(call, tool, params, started, before, resources, HandlerCall(handler, deadline, effect=effect))
+
+    def abandon(self) -> None:
+        """Stop the calls in flight, from any thread: each is fenced off, compensated, rolled back and recorded."""
+        for flight in list(self._flights):
+            flight.abandoned = True
+            flight.handler.abandon()
+            stopped = _Attempt(ToolResult(f"Tool '{flight.tool.name}' was stopped.", success=False))
+            call_sync(self._settle(flight, stopped), self.bridge)
+            self._finish(flight, stopped)
+
+    def _attempt(self, flight: _Flight) -> Generator[Step, Any, _Attempt]:
+        """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
+        attempt = _Attempt(ToolResult())
+        self._flights.append(flight)
         try:
-            result = yield HandlerCall(handler, self.scope.meter.deadline)
+            result = yield flight.handler
             self.scope.meter.check_deadline(self.prompt.name)
         except CallSuspended:
-            self._undo(before, resources)
-            resources.close()
+            self._undo(flight)
+            flight.resources.close()
             raise
         except BaseException as error:
-            result = self._failed(tool, error, attempt)
-        self._accept_result(tool, result, attempt)
-        if not attempt.result.success:
-            yield from _compensate(tool, params, self._context(call, resources), attempt)
-        if not attempt.result.success or attempt.expansion is not None:
-            self._roll_back(before, resources, attempt)
-        try:
-            yield resources
-        except Exception as error:
-            yield from self._not_closed(tool, params, call, before, attempt, error)
+            result = self._failed(flight.tool, error, attempt)
+        finally:
+            self._flights.remove(flight)
+        if flight.abandoned:
+            raise AbandonedCallError(f"Tool '{flight.tool.name}' was stopped.")
+        self._accept_result(flight.tool, result, attempt)
+        yield from self._settle(flight, attempt)
         return attempt
+
+    def _settle(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
+        """Compensate and roll back a call that failed, and close its resources."""
+        if not attempt.result.success:
+            yield from self._compensate(flight, attempt)
+        if not attempt.result.success or attempt.expansion is not None:
+            self._roll_back(flight, attempt)
+        try:
+            yield flight.resources
+        except Exception as error:
+            message = f"Tool '{flight.tool.name}' failed to close its resources: {error}"
+            logger.warning("%s", message, exc_info=error)
+            flight.resources = self.prompt.resources.context
+            if attempt.result.success:
+                attempt.result, attempt.message = ToolResult(message, success=False), ""
+                with self.prompt.resources.context.tool_scope() as flight.resources:
+                    yield from self._compensate(flight, attempt)
+                flight.resources = self.prompt.resources.context
+            self._roll_back(flight, attempt)
 
     def _failed(self, tool: Tool[Any, Any], error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
         """The result for the model; what is not for the model to handle is kept, to be raised once it is recorded."""
@@ -173,7 +206,7 @@ class ToolExecutor:
                 return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=attempt.expansion)
             case ToolValidationError():
                 return ToolResult(str(error), success=False)
-            case HandlerTimeout():
+            case HandlerTimeout() | AbandonedCallError():
                 attempt.error = DeadlineExceededError(
                     f"The deadline of prompt '{self.prompt.name}' passed while tool '{tool.name}' was running.",
                     prompt_name=self.prompt.name,
@@ -188,18 +221,6 @@ class ToolExecutor:
             case _:
                 attempt.error = error
         return ToolResult(f"Tool '{tool.name}' was stopped: {attempt.error or type(error).__name__}", success=False)
-
-    def _not_closed(
-        self, tool: Tool[Any, Any], params: Any, call: ToolCall, before: Any, attempt: _Attempt, error: Exception
-    ) -> Generator[Step, Any, None]:
-        """Fail a call whose resources did not close."""
-        message = f"Tool '{tool.name}' failed to close its resources: {error}"
-        logger.warning("%s", message, exc_info=error)
-        if attempt.result.success:
-            attempt.result, attempt.message = ToolResult(message, success=False), ""
-            with self.prompt.resources.context.tool_scope() as resources:
-                yield from _compensate(tool, params, self._context(call, resources), attempt)
-        self._roll_back(before, self.prompt.resources.context, attempt)
 
     def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
         meter = self.scope.meter
@@ -250,26 +271,43 @@ class ToolExecutor:
         shown = self.prompt.view(self.session).visibility()
         return DisclosureRequest(tuple(signal.section_keys), signal.reason, shown, signal.requested_overrides)
 
-    def _undo(self, before: tuple[Any, Any] | None, resources: ScopedResourceContext) -> bool:
+    def _compensate(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
+        tool = flight.tool
+        if tool.compensate is None:
+            return
+        context = self._context(flight.call, flight.resources)
+        try:
+            yield functools.partial(tool.compensate, flight.params, context=context)
+            attempt.compensation = "done"
+        except Exception as error:
+            attempt.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
+            logger.error("%s", attempt.compensation, exc_info=error)
+            attempt.result = replace(attempt.result, message=f"{attempt.result.message}\n{attempt.compensation}")
+            attempt.message = attempt.message and f"{attempt.message}\n{attempt.compensation}"
+
+    def _undo(self, flight: _Flight) -> bool:
         """Restore session and resources to before the call; a read-only call has nothing to undo."""
-        if before is None:
+        if flight.before is None:
             return False
-        session, states = before
+        session, states = flight.before
         self.session.restore(session)
-        resources.restore(states)
+        flight.resources.restore(states)
         return True
 
-    def _roll_back(self, before: Any, resources: ScopedResourceContext, attempt: _Attempt) -> None:
+    def _roll_back(self, flight: _Flight, attempt: _Attempt) -> None:
         """Undo the call. A restore that fails is raised in the end, unless the call was stopped: that comes first."""
         try:
-            attempt.rolled_back = self._undo(before, resources)
+            attempt.rolled_back = self._undo(flight)
         except Exception as error:
             if attempt.error is None:
                 attempt.error = error
             else:
                 attempt.error.add_note(f"Rolling back failed as well: {error}")
 
-    def _finish(self, call: ToolCall, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
+    def _finish(self, flight: _Flight, attempt: _Attempt) -> ToolExecutionOutcome:
+        return self._record(flight.call, flight.params, attempt, flight.started)
+
+    def _record(self, call: ToolCall, params: Any, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""
         result, value, halt = self._with_disclosure(attempt.result), attempt.result.value, None
         expanded: tuple[Any, ...] = ()
@@ -286,12 +324,15 @@ class ToolExecutor:
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
         message = attempt.message or result.message
+        if attempt.expansion is not None and isinstance(value, ReadSectionResult):
+            keys = ", ".join(attempt.expansion.requested_sections)
+            message = f"Opened {keys}: the prompt now shows the full text, and its tools are available."
         if isinstance(value, ReadSectionResult):
             result = replace(result, value=replace(value, expanded_tools=()))
         self.session.dispatch(
             ToolInvoked(
                 name=call.name,
-                params=attempt.params,
+                params=params,
                 result=result,
                 call_id=call.id,
                 run_id=self.scope.run_id,
@@ -334,27 +375,27 @@ def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
     return None
 
 
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A call that is under way: what it runs, and what it has to restore if it fails."""
+
+    call: ToolCall
+    tool: Tool[Any, Any]
+    params: Any
+    started: float
+    before: tuple[Any, Any] | None
+    resources: ScopedResourceContext
+    handler: HandlerCall
+    abandoned: bool = False
+
+
 @dataclass(slots=True)
 class _Attempt:
+    """What a call has come to so far; `error` is raised once the call is recorded."""
+
     result: ToolResult[Any]
     message: str = ""
     error: BaseException | None = None
-    params: Any = None
     expansion: DisclosureRequest | None = None
     rolled_back: bool = False
     compensation: str = ""
-
-
-def _compensate(
-    tool: Tool[Any, Any], params: Any, context: ToolContext, attempt: _Attempt
-) -> Generator[Step, Any, None]:
-    if tool.compensate is None:
-        return
-    try:
-        yield functools.partial(tool.compensate, params, context=context)
-        attempt.compensation = "done"
-    except Exception as error:
-        attempt.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
-        logger.error("%s", attempt.compensation, exc_info=error)
-        attempt.result = replace(attempt.result, message=f"{attempt.result.message}\n{attempt.compensation}")
-        attempt.message = attempt.message and f"{attempt.message}\n{attempt.compensation}"

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weakincentives.errors import OutputParseError, PromptError, PromptEvaluationError
+from weakincentives.errors import AbandonedCallError, OutputParseError, PromptError, PromptEvaluationError
 from weakincentives.prompt import (
     AnyTool,
     CollapseSection,
@@ -26,10 +26,13 @@ from weakincentives.prompt import (
     VisibilityOverrides,
     parse_structured_output,
 )
+from weakincentives.runtime.continuation import prompt_difference
 from weakincentives.runtime.events import (
     EvaluationFailed,
+    EvaluationStopped,
     HostedToolInvoked,
     ModelCalled,
+    PromptChanged,
     PromptExecuted,
     PromptRendered,
     ToolsInjected,
@@ -47,8 +50,12 @@ from weakincentives.runtime.messages import (
     PromptResponse,
     RunTools,
     ToolCall,
+    not_run,
+    rebased,
+    results_before_user,
     text_before_pauses,
     unanswered_calls,
+    unanswered_words,
 )
 from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef
 from weakincentives.session import Session
@@ -103,30 +110,35 @@ class InnerLoop:
         )
         self._resume = resume
         self._visibility_overrides = visibility_overrides
-        self._seen_overrides: Any = None
+        self._seen_overrides: Any = _NOT_SEEN
+        self._told_version = 0
         self._context_tokens = 0
+        # What a streaming driver has shown of the reply under way.
+        self.partial_text: list[str] = []
         self._run = Run("", "", "", {})
+
+    @property
+    def owner(self) -> str:
+        """The name under which the run claims its session."""
+        return f"{self.prompt.name} ({self.scope.run_id})"
 
     def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         """Yield effects, receive their outcomes, return the response."""
         started = self.session.clock.monotonic()
+        self.scope.abandon = self.abandon
         try:
             pending = self._resume_run() if self._resume else self._start()
             response = yield from self._turns(pending)
-        except VisibilityExpansionRequired:
+        except (VisibilityExpansionRequired, AbandonedCallError):
             raise
         except Exception as error:
-            self.session.dispatch(
-                EvaluationFailed(
-                    run_id=self.scope.run_id,
-                    prompt_name=self.prompt.name,
-                    error=type(error).__name__,
-                    message=str(error),
-                    phase=phase_of(error),
-                    timestamp=self._now(),
-                )
-            )
+            self._fail(error)
             raise
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            self.scope.abandon = None
         self.session.dispatch(
             PromptExecuted(
                 run_id=self.scope.run_id,
@@ -144,6 +156,35 @@ class InnerLoop:
         )
         return response
 
+    def abandon(self) -> None:
+        """Stop the run from another thread while its own is busy, and free the session before this returns."""
+        self.scope.abandon = None
+        self.scope.fence.close()
+        self.executor.abandon()
+        self._stop()
+        self.session.release(self.owner)
+
+    def _stop(self) -> None:
+        """Leave a conversation that can go on: the text so far stays, and every open call has an answer."""
+        partial, self.partial_text = "".join(self.partial_text), []
+        if partial:
+            self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
+        for message in not_run(unanswered_calls(self.session[Message].view()), "the run was stopped."):
+            self._say(message)
+        self.session.dispatch(EvaluationStopped(self.scope.run_id, self.prompt.name, self._now()))
+
+    def _fail(self, error: Exception) -> None:
+        self.session.dispatch(
+            EvaluationFailed(
+                run_id=self.scope.run_id,
+                prompt_name=self.prompt.name,
+                error=type(error).__name__,
+                message=str(error),
+                phase=phase_of(error),
+                timestamp=self._now(),
+            )
+        )
+
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
         last = self.session[Message].latest()
         if not pending and last is not None and last.role == "assistant" and not last.paused:
@@ -152,14 +193,15 @@ class InnerLoop:
                 return answer
         while True:
             while pending:
-                group = self._next_group(pending)
-                outcomes = yield RunTools(group)
-                halt = self._record_outcomes(outcomes)
-                if halt is not None:
-                    return self._response("", None, halt)
-                pending = pending[len(group) :]
+                outcomes = yield RunTools(self._next_group(pending))
+                pending = pending[len(outcomes) :]
+                if (ended := self._record_outcomes(outcomes)) is not None:
+                    return self._stop_to_open(ended, pending)
+                if pending and self.config.supports_dynamic_tools:
+                    self._register_tools()
             self._update_tools()
             self._evict()
+            self._order_messages()
             self.scope.meter.check_model_call(self.prompt.name)
             request = self._request()
             asked = self.session.clock.monotonic()
@@ -172,8 +214,18 @@ class InnerLoop:
             if answer is not None:
                 return answer
 
+    def _stop_to_open(self, ended: ToolExecutionOutcome, pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
+        """End the turn at a call that opens sections: return to the caller, or raise for a new evaluation."""
+        for message in not_run(pending, "the turn ended to open sections. Call the tool again if it is still needed."):
+            self._say(message)
+        self._save(opening=True)
+        if ended.expansion is not None:
+            raise _expansion(ended.expansion)
+        return self._response("", None, ended.halt)
+
     def _start(self) -> tuple[ToolCall, ...]:
-        """Render, offer the first tools, and begin a new conversation."""
+        """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
+        kept = self._kept_messages()
         rendered = self.prompt.begin(self.session, self._visibility_overrides)
         view = self.prompt.view(self.session)
         self._check_hosted([(node.key, hosted) for node in view.existing() for hosted in node.hosted_tools])
@@ -185,6 +237,7 @@ class InnerLoop:
         )
         for offer in _offers(view, initial=True):
             self.toolbox.add(offer)
+        self._told_version = self.toolbox.version
         self._save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
@@ -211,7 +264,17 @@ class InnerLoop:
             )
         )
         self._say(Message(role="system", text=rendered.text))
+        for message in kept:
+            self._say(message)
         return ()
+
+    def _kept_messages(self) -> list[Message]:
+        """What is already said: everything on a restart, else what the user has said since the last reply."""
+        messages = self.session[Message].all()
+        run = self.session[Run].latest()
+        restarts = self.scope.attempt > 1 or (run is not None and run.opening and run.run_id == self.prompt.run_id)
+        self.prompt.run_id = self.scope.run_id
+        return rebased(messages) if restarts else unanswered_words(messages)
 
     def _resume_run(self) -> tuple[ToolCall, ...]:
         """Continue from what the session holds."""
@@ -224,21 +287,43 @@ class InnerLoop:
                 prompt_name=self.prompt.name,
                 phase="render",
             )
-        self.scope.run_id = run.run_id
-        self.prompt.resume(run.visibility)
+        self.scope.run_id = self.prompt.run_id = run.run_id
+        self.prompt.resume(self.session, run.visibility)
         self._run = run
+        removed: list[str] = []
         for ref in run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
-            if tool is None:
-                raise PromptEvaluationError(
-                    f"Cannot resume '{self.prompt.name}': tool '{ref.name}' of section '{ref.section_key}' is gone.",
-                    prompt_name=self.prompt.name,
-                    phase="render",
-                )
-            self.toolbox.add(Offer(ref, tool))
+            if tool is not None:
+                self.toolbox.add(Offer(ref, tool))
+            elif not ref.revoked:
+                removed.append(ref.name)
+        self._told_version = self.toolbox.version
         self._check_hosted((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
         self.scope.meter.restore(run.spent)
-        return unanswered_calls(self.session[Message].view())
+        self._order_messages()
+        pending = unanswered_calls(self.session[Message].view())
+        if pending and self.config.supports_dynamic_tools:
+            self._register_tools()
+        self._tell_changes(removed)
+        return pending
+
+    def _tell_changes(self, removed_tools: list[str]) -> None:
+        """Tell the model how the prompt differs from the one that the conversation began with."""
+        rendered = self.session[PromptRendered].where(lambda event: event.run_id == self.scope.run_id)
+        difference = prompt_difference(
+            rendered[-1] if rendered else None, self.prompt.view(self.session), removed_tools
+        )
+        if difference:
+            self.session.dispatch(
+                PromptChanged(
+                    run_id=self.scope.run_id,
+                    changed_sections=tuple(difference.changed),
+                    removed_sections=difference.removed_sections,
+                    removed_tools=difference.removed_tools,
+                    timestamp=self._now(),
+                )
+            )
+            self._say(Message("system", difference.render()))
 
     def _next_group(self, pending: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """The next call, or the next few when all of them are read-only."""
@@ -257,6 +342,7 @@ class InnerLoop:
         )
 
     def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
+        self.partial_text = []
         self.scope.meter.add_usage(reply.usage)
         self._context_tokens = reply.usage.input_tokens
         self._save(spent=self.scope.meter.spent)
@@ -288,7 +374,8 @@ class InnerLoop:
             )
         )
 
-    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> OpenSectionsResult | None:
+    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> ToolExecutionOutcome | None:
+        """Add the results to the conversation; return the outcome that ends the turn, if one does."""
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
         self._save(last_used={**self._run.last_used, **used}, spent=meter.spent)
@@ -302,15 +389,16 @@ class InnerLoop:
                     success=outcome.success,
                 )
             )
-        for outcome in outcomes:
-            if outcome.expansion is not None:
-                raise _expansion(outcome.expansion)
-            if outcome.halt is not None:
-                return outcome.halt
-        return None
+        return next((outcome for outcome in outcomes if outcome.ends_turn), None)
 
-    def _update_tools(self) -> None:
-        """Offer the tools of the sections now shown, and withdraw those of closed ones."""
+    def _order_messages(self) -> None:
+        """Put results before what the user said meanwhile: every provider insists on that order."""
+        ordered = results_before_user(self.session[Message].view())
+        if ordered is not None:
+            self.session[Message].seed(ordered)
+
+    def _register_tools(self) -> None:
+        """Make the tools of the sections now shown callable, and those of closed ones not; the model is told later."""
         overrides = self.session[VisibilityOverrides].latest()
         if overrides is self._seen_overrides:
             return
@@ -319,14 +407,20 @@ class InnerLoop:
         if changes.new and not self.config.supports_dynamic_tools:
             raise self._restart_for(changes.new[0].ref.section_key)
         self._check_hosted((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
-        for offer in changes.new:
-            self.toolbox.add(offer)
-        self.toolbox.set_revoked(changes.back, False)
-        self.toolbox.set_revoked(changes.gone, True)
-        appeared = _by_section([*(offer.ref for offer in changes.new), *changes.back])
+        self.toolbox.apply(changes)
+
+    def _update_tools(self) -> None:
+        """Register what the sections now shown offer, and tell the model what has changed since it was last told."""
+        self._register_tools()
+        if self.toolbox.version == self._told_version:
+            return
+        self._told_version = self.toolbox.version
+        told = {ref.name for ref in self._run.tools if not ref.revoked}
+        appeared = _by_section(ref for ref in self.toolbox.refs if not ref.revoked and ref.name not in told)
+        gone = _by_section(ref for ref in self.toolbox.refs if ref.revoked and ref.name in told)
         used = dict.fromkeys(appeared, self.scope.meter.turns)
         self._save(tools=self.toolbox.refs, last_used={**self._run.last_used, **used})
-        self._announce(appeared, _by_section(changes.gone))
+        self._announce(appeared, gone)
 
     def _restart_for(self, key: str) -> VisibilityExpansionRequired:
         """The signal for a section that a handler opened and whose tools this adapter cannot add."""
@@ -457,6 +551,7 @@ def _by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
     return grouped
 
 
+_NOT_SEEN = object()
 _STOPPED = {
     "refusal": "refused to answer",
     "content_filter": "was stopped by a content filter",

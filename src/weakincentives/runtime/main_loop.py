@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import Prompt, SetVisibilityOverride, VisibilityExpansionRequired
-from weakincentives.runtime.adapter import ProviderAdapter
+from weakincentives.prompt import Overrides, Prompt, SetVisibilityOverride, VisibilityExpansionRequired
+from weakincentives.runtime.adapter import ProviderAdapter, closing_resources, closing_resources_async
 from weakincentives.runtime.events import EvaluationFailed, RunRestarted
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import PromptResponse
@@ -49,15 +49,18 @@ class MainLoop:
         adapter: ProviderAdapter,
         deadline: Deadline | None = None,
         budget: Budget | None = None,
+        visibility_overrides: Overrides | None = None,
     ) -> PromptResponse[OutputT]:
         """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
         attempts = self.attempts(prompt, session, deadline=deadline, budget=budget)
         scope = next(attempts)
         _check(prompt, adapter)
-        with self.recorder or nullcontext(), prompt.resources:
+        with self.recorder or nullcontext(), closing_resources(prompt, session, scope.run_id):
             while True:
                 try:
-                    response = adapter.evaluate(prompt, session=session, scope=scope)
+                    response = adapter.evaluate(
+                        prompt, session=session, scope=scope, visibility_overrides=visibility_overrides
+                    )
                     scope = attempts.send(response)
                 except VisibilityExpansionRequired as signal:
                     scope = attempts.throw(signal)
@@ -73,16 +76,19 @@ class MainLoop:
         adapter: ProviderAdapter,
         deadline: Deadline | None = None,
         budget: Budget | None = None,
+        visibility_overrides: Overrides | None = None,
     ) -> PromptResponse[OutputT]:
         """`execute` on an event loop."""
         attempts = self.attempts(prompt, session, deadline=deadline, budget=budget)
         scope = next(attempts)
         _check(prompt, adapter)
         with self.recorder or nullcontext():
-            async with prompt.resources:
+            async with closing_resources_async(prompt, session, scope.run_id):
                 while True:
                     try:
-                        response = await adapter.evaluate_async(prompt, session=session, scope=scope)
+                        response = await adapter.evaluate_async(
+                            prompt, session=session, scope=scope, visibility_overrides=visibility_overrides
+                        )
                         scope = attempts.send(response)
                     except VisibilityExpansionRequired as signal:
                         scope = attempts.throw(signal)
@@ -108,7 +114,7 @@ class MainLoop:
                 if response.halt is None:
                     return response
                 overrides = response.halt.requested_overrides
-                keys, reason = tuple(".".join(path) for path in overrides), ""
+                keys, reason = tuple(".".join(path) for path in overrides), response.halt.reason
             except VisibilityExpansionRequired as signal:
                 overrides, keys, reason = signal.requested_overrides, signal.section_keys, signal.reason
             if scope.attempt > self.max_expansions:

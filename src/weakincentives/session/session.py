@@ -108,13 +108,19 @@ class Session:
             if self._owner is not None:
                 raise SessionBusyError(
                     f"Session '{self.session_id}' is in use by {self._owner!r}, so {owner!r} cannot run on it; "
-                    "give each run its own session, for example session.clone()"
+                    "give each run its own session, for example session.clone(), or close its stream first"
                 )
             self._owner = owner
         try:
             yield
         finally:
-            self._owner = None
+            self.release(owner)
+
+    def release(self, owner: str) -> None:
+        """End a claim early; does nothing if another run has the session by now."""
+        with self._claim_lock:
+            if self._owner == owner:
+                self._owner = None
 
     def _notify(self, event: object) -> None:
         if self.silent:
