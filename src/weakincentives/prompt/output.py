@@ -14,7 +14,6 @@ from typing import Any, Literal, Protocol, get_args, get_origin
 
 from weakincentives import serde
 from weakincentives.errors import OutputParseError, PromptValidationError, SerdeError
-from weakincentives.serde.scan import values
 
 Container = Literal["object", "array"]
 
@@ -146,7 +145,7 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
             other = other or error
     if other is not None:
         raise other
-    for candidate in values(text, opening):
+    for candidate in serde.find_json(text, opening):
         try:
             return config.read(candidate)
         except serde.MalformedJson as error:

@@ -79,6 +79,7 @@ class AsyncBridge:
         loop = self._started()
         future: Future[Any] = Future()
         task: asyncio.Task[None] | None = None
+        stopped = False
 
         async def run() -> None:
             try:
@@ -89,14 +90,18 @@ class AsyncBridge:
         def start() -> None:
             nonlocal task
             task = loop.create_task(run(), context=context)
+            if stopped:
+                loop.call_soon(task.cancel)
 
         def cancel() -> None:
+            nonlocal stopped
+            stopped = True
             if task is not None:
                 task.cancel()
 
         context = contextvars.copy_context()
-        loop.call_soon_threadsafe(start)
         try:
+            loop.call_soon_threadsafe(start)
             return future.result(seconds)
         except BaseException as error:
             if future.done():

@@ -13,7 +13,7 @@ from weakincentives.errors import (
     AbandonedCallError,
     BudgetExceededError,
     DeadlineExceededError,
-    Problem,
+    FieldProblem,
     PromptEvaluationError,
     SerdeError,
     ToolValidationError,
@@ -371,7 +371,9 @@ def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
         return serde.decode(tool.params_type, text)
     given = serde.decode(dict[str, Any], text)
     if given:
-        raise SerdeError(tuple(Problem(f"$.{name}", "unknown field; this tool takes no arguments") for name in given))
+        raise SerdeError(
+            tuple(FieldProblem(f"$.{name}", "unknown field; this tool takes no arguments") for name in given)
+        )
     return None
 
 
