@@ -20,16 +20,16 @@ _armed = False
 class Fence:
     """Encloses the code that runs within `with fence:`, and threads and tasks that inherit its context.
 
-    Fences nest. `expired` closes the fence by itself, when it returns True.
+    Fences nest, and one may be entered again and again. `expired` closes the fence by itself, when it returns True.
     """
 
-    __slots__ = ("_closed", "_expired", "_parent", "_token")
+    __slots__ = ("_closed", "_expired", "_parent", "_tokens")
 
     def __init__(self, expired: Callable[[], bool] | None = None) -> None:
         self._closed = False
         self._expired = expired
         self._parent: Fence | None = None
-        self._token: Token[Fence | None] | None = None
+        self._tokens: list[Token[Fence | None]] = []
 
     @property
     def closed(self) -> bool:
@@ -46,16 +46,16 @@ class Fence:
     def __enter__(self) -> Fence:
         global _armed
         _armed = _armed or self._expired is not None
-        self._parent = _current.get()
-        self._token = _current.set(self)
+        around = _current.get()
+        if around is not self:
+            self._parent = around
+        self._tokens.append(_current.set(self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._token is not None:
-            _current.reset(self._token)
-            self._token = None
+        _current.reset(self._tokens.pop())
 
 
 def check_fence() -> None:

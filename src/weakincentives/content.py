@@ -65,7 +65,7 @@ class Media:
     file_id: str = ""
     name: str = ""
 
-    # By file name ending; what a type may be called besides.
+    # Media types by file name ending.
     types: ClassVar[dict[str, str]] = {}
 
     def __post_init__(self) -> None:
@@ -134,7 +134,13 @@ class Image(Media):
     """A picture: png, jpeg, webp or gif."""
 
     __slots__ = ()
-    types = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
+    types: ClassVar[dict[str, str]] = {
+        "png": "image/png",
+        "jpg": "image/jpeg",
+        "jpeg": "image/jpeg",
+        "webp": "image/webp",
+        "gif": "image/gif",
+    }
 
     @property
     def dimensions(self) -> tuple[int, int] | None:
@@ -146,7 +152,7 @@ class Document(Media):
     """A file to read: a PDF, plain text, or what else a provider takes."""
 
     __slots__ = ()
-    types = {
+    types: ClassVar[dict[str, str]] = {
         "pdf": "application/pdf",
         "txt": "text/plain",
         "md": "text/markdown",
@@ -163,7 +169,7 @@ class Audio(Media):
     """A recording: wav or mp3."""
 
     __slots__ = ()
-    types = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+    types: ClassVar[dict[str, str]] = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
 Part: TypeAlias = Text | Image | Document | Audio

@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
 
-GROUND = frozenset({"errors", "clock", "_fence", "_generics", "_imports"})
+GROUND = frozenset({"errors", "clock", "content", "_fence", "_generics", "_imports"})
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
 OUTER = LOOP | {"tools", "adapters", "telemetry", "durable"}
@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_imports": GROUND,
     "errors": GROUND,
     "clock": GROUND,
+    "content": GROUND,
     "_generics": GROUND,
     "serde": GROUND | DATA,
     "limits": GROUND | DATA,

@@ -52,10 +52,9 @@ def test_the_use_of_a_hosted_tool_is_an_event_with_the_sessions_time() -> None:
     clock = FakeClock()
     session = Session(clock=clock)
     response = adapter(oracle_reply("Beware.")).evaluate(prompt(section()), session=session)
+    now, conversation = clock.now().timestamp(), response.conversation_id
     assert session[HostedToolInvoked].all() == (
-        HostedToolInvoked(
-            "oracle", "oracle", OracleResult(("Beware.",)), response.run_id, timestamp=clock.now().timestamp()
-        ),
+        HostedToolInvoked("oracle", "oracle", OracleResult(("Beware.",)), response.run_id, now, conversation),
     )
     assert session[PromptRendered].all()[0].hosted_tools == ("oracle",)
     assert session[ModelCalled].all()[0].tools == ("oracle",)

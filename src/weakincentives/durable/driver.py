@@ -19,13 +19,13 @@ from weakincentives.durable.approval import ApprovalRequired, Question, answers_
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.errors import DurableError
 from weakincentives.durable.journal import Change, apply_change, record_change
-from weakincentives.limits import Budget, Deadline
+from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime import (
     CallModel,
     Channel,
+    Expansions,
     InnerLoop,
-    MainLoop,
     ModelReply,
     ModelRequest,
     PromptResponse,
@@ -170,18 +170,16 @@ class _Execution:
         _register_types(prompt)
         session = self._session = workflow.new_session(request)
         session.session_id, session.clock, session.silent = work_id, self._clock, not self._live
-        main = MainLoop(max_expansions=workflow.max_expansions, deadline=deadline, budget=workflow.budget)
-        attempts = main.attempts(prompt, session, run_id=work_id)
-        scope = next(attempts)
+        scope = RunScope(Meter(workflow.budget, deadline), work_id)
+        expansions = Expansions(prompt, session, scope, workflow.max_expansions)
         with prompt.resources:
             while True:
                 try:
                     response = self._evaluate(prompt, session, scope)
-                    scope = attempts.send(response)
+                    if expansions.settled(response):
+                        return response
                 except VisibilityExpansionRequired as signal:
-                    scope = attempts.throw(signal)
-                except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
+                    expansions.open(signal)
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
         inner = self._workflow.adapter.loop(prompt, session, scope=scope)

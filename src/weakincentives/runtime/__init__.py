@@ -3,11 +3,18 @@
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest
 from weakincentives.runtime.adapter import ProviderAdapter
+from weakincentives.runtime.conversation import Conversation
 from weakincentives.runtime.drivers import (
+    ArgumentsDelta,
     AsyncEventStream,
     Channel,
     Completed,
     EventStream,
+    ModelDelta,
+    PartialOutput,
+    ReasoningDelta,
+    Restarted,
+    SectionOpened,
     StreamEvent,
     TextDelta,
     ToolEnded,
@@ -33,7 +40,7 @@ from weakincentives.runtime.explain import Explanation
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
 from weakincentives.runtime.ledger import Ledger, LedgerSection, LedgerTurn, ledger, ledger_of
-from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.main_loop import Expansions, MainLoop
 from weakincentives.runtime.messages import (
     CallModel,
     Effect,
@@ -42,24 +49,28 @@ from weakincentives.runtime.messages import (
     ModelRequest,
     PromptResponse,
     RunTools,
+    Settings,
     ToolCall,
 )
 from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
 from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
+    "ArgumentsDelta",
     "AsyncEventStream",
     "BudgetExceededError",
     "CallModel",
     "CallSuspended",
     "Channel",
     "Completed",
+    "Conversation",
     "DeadlineExceededError",
     "DisclosureRequest",
     "Effect",
     "EvaluationFailed",
     "EvaluationStopped",
     "EventStream",
+    "Expansions",
     "Explanation",
     "HostedToolCodec",
     "HostedToolInvoked",
@@ -71,8 +82,10 @@ __all__ = [
     "MainLoop",
     "Message",
     "ModelCalled",
+    "ModelDelta",
     "ModelReply",
     "ModelRequest",
+    "PartialOutput",
     "PrefixBreak",
     "PromptChanged",
     "PromptEvaluationError",
@@ -80,12 +93,16 @@ __all__ = [
     "PromptRendered",
     "PromptResponse",
     "ProviderAdapter",
+    "ReasoningDelta",
     "ResourcesNotClosed",
+    "Restarted",
     "Run",
     "RunRestarted",
     "RunScope",
     "RunTools",
+    "SectionOpened",
     "SectionState",
+    "Settings",
     "StreamEvent",
     "TextDelta",
     "ToolCall",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from weakincentives._generics import OutputT as AdapterOutputT
+from weakincentives.content import Part, Text
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.resources import ResourceCloseError
@@ -25,8 +28,8 @@ from weakincentives.runtime.drivers import (
 from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import CodecRegistry, HostedToolCodec
-from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
-from weakincentives.runtime.messages import PromptResponse
+from weakincentives.runtime.inner_loop import Beginning, InnerLoop, InnerLoopConfig
+from weakincentives.runtime.messages import Message, PromptResponse, Settings
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
 
@@ -44,14 +47,18 @@ class RunOptions(TypedDict, total=False):
     """The options of every method that runs a prompt.
 
     `bus` receives the run's events, as the session does. `visibility_overrides` open or summarize sections for this
-    run. `scope` is how a main loop shares one deadline and one budget between restarts; it replaces those two.
+    run. `settings` add to the adapter's. `scope` is how a main loop shares one deadline and one budget between
+    restarts; it replaces those two. `beginning` and `message` are how a conversation takes its next turn.
     """
 
     bus: EventSink | None
     deadline: Deadline | None
     budget: Budget | None
     visibility_overrides: Overrides | None
+    settings: Settings | None
     scope: RunScope | None
+    beginning: Beginning
+    message: Message | None
 
 
 class ProviderAdapter(Generic[AdapterOutputT]):
@@ -72,8 +79,10 @@ class ProviderAdapter(Generic[AdapterOutputT]):
         hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None = None,
         output_retries: int = 1,
         tokenizer: Tokenizer | None = None,
+        settings: Settings | None = None,
     ) -> None:
         self.model = model
+        self.settings = settings or Settings()
         self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = CodecRegistry(
             hosted_tool_codecs or {}, self.default_codecs
         )
@@ -102,6 +111,16 @@ class ProviderAdapter(Generic[AdapterOutputT]):
     def define_tool(self, tool: AnyTool) -> str:
         """The tool as JSON text, as this adapter sends it to the model."""
         return tool.definition
+
+    def check_content(self, parts: Sequence[Part]) -> None:
+        """Raise `PromptEvaluationError` for media that this adapter's model does not take."""
+        media = [part for part in parts if not isinstance(part, Text)]
+        if media:
+            kind = type(media[0]).__name__.lower()
+            raise PromptEvaluationError(
+                f"The {self.name} adapter with model '{self.model}' takes text only, got {kind} {media[0]}.",
+                phase="request",
+            )
 
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
@@ -146,14 +165,16 @@ class ProviderAdapter(Generic[AdapterOutputT]):
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """Continue the run that the session holds: the same next request, in this process or another."""
-        with self._running(self.loop(prompt, session, resume=True, **options), options) as (loop, channel):
+        options["beginning"] = "resume"
+        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
             return drive(loop, channel)
 
     async def resume_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`resume` on an event loop."""
-        async with self._running_async(self.loop(prompt, session, resume=True, **options), options) as (loop, channel):
+        options["beginning"] = "resume"
+        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
             return await drive_async(loop, channel)
 
     def explain(
@@ -162,9 +183,7 @@ class ProviderAdapter(Generic[AdapterOutputT]):
         """What would happen, before any money is spent."""
         return explain(prompt, self.config(), session=session, visibility_overrides=visibility_overrides)
 
-    def loop(
-        self, prompt: Prompt[Any], session: Session, *, resume: bool = False, **options: Unpack[RunOptions]
-    ) -> InnerLoop:
+    def loop(self, prompt: Prompt[Any], session: Session, **options: Unpack[RunOptions]) -> InnerLoop:
         """The inner loop of one evaluation, for a driver to run."""
         unknown = options.keys() - RunOptions.__annotations__.keys()
         if unknown:
@@ -175,9 +194,10 @@ class ProviderAdapter(Generic[AdapterOutputT]):
             prompt,
             session,
             options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline"))),
-            self.config(),
+            replace(self.config(), settings=self.settings.merged(options.get("settings"))),
             visibility_overrides=options.get("visibility_overrides"),
-            resume=resume,
+            beginning=options.get("beginning", "new"),
+            message=options.get("message"),
         )
 
     def config(self) -> InnerLoopConfig:
@@ -191,6 +211,7 @@ class ProviderAdapter(Generic[AdapterOutputT]):
             count_tokens=self._count_tokens,
             tokenizer=self.tokenizer.name,
             define_tool=self.define_tool,
+            check_content=self.check_content,
         )
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent, None, None]:

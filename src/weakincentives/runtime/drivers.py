@@ -6,6 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import cache
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -14,39 +15,29 @@ from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import CallModel, Effect, ModelReply, ModelRequest, PromptResponse, RunTools
 from weakincentives.runtime.run import RunScope
-
-
-class Channel(Protocol):
-    """What an adapter provides: the connection of one run to its model.
-
-    A channel may keep what it has encoded, since a conversation only grows at its end. Failures are
-    `PromptEvaluationError` with a phase. Streams yield text deltas and, last, the reply. A subclass needs only `call`:
-    the async form then runs it in a thread, and a stream is the whole reply in one piece.
-    """
-
-    @abstractmethod
-    def call(self, request: ModelRequest) -> ModelReply: ...
-
-    async def call_async(self, request: ModelRequest) -> ModelReply:
-        return await asyncio.to_thread(self.call, request)
-
-    def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
-        reply = self.call(request)
-        if reply.text:
-            yield reply.text
-        yield reply
-
-    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
-        reply = await self.call_async(request)
-        if reply.text:
-            yield reply.text
-        yield reply
+from weakincentives.serde import dump
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """More of the model's text."""
 
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More of what the model shows of its thinking."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsDelta:
+    """More of the arguments of a call that the model is writing."""
+
+    call_id: str
+    name: str
     text: str
 
 
@@ -70,13 +61,69 @@ class ToolEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SectionOpened:
+    """A section was opened or read, and these tools appeared with it."""
+
+    section_key: str
+    tool_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartialOutput:
+    """The typed answer so far, as plain data; the last one equals the whole answer."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The evaluation starts again with more sections open; the conversation goes on."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """The last event of a stream: the whole response."""
 
     response: PromptResponse[Any]
 
 
-StreamEvent = TextDelta | ToolStarted | ToolEnded | Completed
+ModelDelta = TextDelta | ReasoningDelta | ArgumentsDelta
+StreamEvent = ModelDelta | ToolStarted | ToolEnded | SectionOpened | PartialOutput | Restarted | Completed
+
+
+class Channel(Protocol):
+    """What an adapter provides: the connection of one run to its model.
+
+    A channel may keep what it has encoded, since a conversation only grows at its end. Failures are
+    `PromptEvaluationError` with a phase. Streams yield deltas (plain text is a text delta) and, last, the
+    reply. A subclass needs only `call`: the async form then runs it in a thread, and a stream is one piece.
+    """
+
+    @abstractmethod
+    def call(self, request: ModelRequest) -> ModelReply: ...
+
+    async def call_async(self, request: ModelRequest) -> ModelReply:
+        return await asyncio.to_thread(self.call, request)
+
+    def stream(self, request: ModelRequest) -> Iterator[str | ModelDelta | ModelReply]:
+        reply = self.call(request)
+        yield from _deltas(reply)
+        yield reply
+
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelDelta | ModelReply]:
+        reply = await self.call_async(request)
+        for delta in _deltas(reply):
+            yield delta
+        yield reply
+
+
+def _deltas(reply: ModelReply) -> Iterator[ModelDelta]:
+    if reply.reasoning:
+        yield ReasoningDelta(reply.reasoning)
+    if reply.text:
+        yield TextDelta(reply.text)
 
 
 class EventStream(Iterator[StreamEvent]):
@@ -234,12 +281,12 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent, No
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
+                partial = PartialParser(effect.request)
                 for part in channel.stream(effect.request):
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
-                        loop.partial_text.append(part)
-                        yield TextDelta(part)
+                        yield from _shown(part, loop, partial)
             else:
                 yield from _started(effect)
                 outcome = loop.executor.execute_all(effect.calls)
@@ -249,7 +296,7 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent, No
                 yield from _ended(outcome)
         except BaseException as error:
             cursor.fail(error)
-    yield Completed(cursor.result())
+    yield from _completed(cursor.result())
 
 
 async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent, None]:
@@ -259,23 +306,75 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
+                partial = PartialParser(effect.request)
                 async for part in channel.stream_async(effect.request):
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
-                        loop.partial_text.append(part)
-                        yield TextDelta(part)
+                        for event in _shown(part, loop, partial):
+                            yield event
             else:
-                for started in _started(effect):
-                    yield started
+                for event in _started(effect):
+                    yield event
                 outcome = await loop.executor.execute_all_async(effect.calls)
             cursor.answer(outcome)
             if isinstance(effect, RunTools):
-                for ended in _ended(outcome):
-                    yield ended
+                for event in _ended(outcome):
+                    yield event
         except BaseException as error:
             cursor.fail(error)
-    yield Completed(cursor.result())
+    for event in _completed(cursor.result()):
+        yield event
+
+
+class PartialParser:
+    """Reads the typed answer while it is still being written."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._config = request.output
+        self._text = ""
+        self._parsed = 0
+        self._last: Any = None
+
+    def feed(self, text: str) -> Iterator[PartialOutput]:
+        parse = None if self._config is None else _partial_json()
+        if self._config is None or parse is None:
+            return
+        self._text += text
+        # Parsing anew for each delta would be quadratic; each time a twentieth more keeps it linear.
+        if len(self._text) < self._parsed + 8 + self._parsed // 20:
+            return
+        self._parsed = len(self._text)
+        start = self._text.find("{")
+        try:
+            value = parse(self._text[max(start, 0) :].encode(), partial_mode="trailing-strings")
+        except ValueError:
+            return
+        if self._config.container == "array" and isinstance(value, dict):
+            value = value.get("items")
+        if value is not None and value != self._last:
+            self._last = value
+            yield PartialOutput(value)
+
+
+@cache
+def _partial_json() -> Callable[..., Any] | None:
+    """jiter's parser, which comes with the SDKs; without it a stream shows the typed answer once, whole."""
+    try:
+        from jiter import from_json
+    except ImportError:
+        return None
+    return from_json
+
+
+def _shown(delta: ModelDelta | str, loop: InnerLoop, partial: PartialParser) -> Iterator[StreamEvent]:
+    if isinstance(delta, str):
+        delta = TextDelta(delta)
+    if isinstance(delta, TextDelta):
+        loop.partial_text.append(delta.text)
+    yield delta
+    if isinstance(delta, TextDelta):
+        yield from partial.feed(delta.text)
 
 
 def _started(effect: RunTools) -> Iterator[StreamEvent]:
@@ -283,4 +382,15 @@ def _started(effect: RunTools) -> Iterator[StreamEvent]:
 
 
 def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent]:
-    return (ToolEnded(o.tool_call_id, o.name, o.success, o.message) for o in outcomes)
+    for outcome in outcomes:
+        yield ToolEnded(outcome.tool_call_id, outcome.name, outcome.success, outcome.message)
+        names = tuple(tool.name for tool in outcome.expanded_tools)
+        for key in outcome.opened:
+            yield SectionOpened(key, names)
+            names = ()
+
+
+def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent]:
+    if response.output is not None:
+        yield PartialOutput(dump(response.output))
+    yield Completed(response)

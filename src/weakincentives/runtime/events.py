@@ -32,7 +32,10 @@ class SectionState:
 
 @dataclass(frozen=True, slots=True)
 class PromptRendered(LogEntry):
-    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last."""
+    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last.
+
+    `continues` is the run whose conversation goes on here, under the same text.
+    """
 
     run_id: str
     prompt_ns: str
@@ -50,6 +53,8 @@ class PromptRendered(LogEntry):
     builtin_tool_tokens: int = 0
     definitions: tuple[str, ...] = ()
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+    continues: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class ModelCalled(LogEntry):
     messages: int = 0
     tools: tuple[str, ...] = ()
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class ToolInvoked(LogEntry):
     section_key: str = ""
     compensation: str = ""
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
     @property
     def success(self) -> bool:
@@ -107,6 +114,7 @@ class ToolsInjected(LogEntry):
     run_id: str = ""
     route: str = ""
     definitions: tuple[str, ...] = ()
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,7 @@ class ToolsWithdrawn(LogEntry):
     timestamp: float = field(default_factory=time.time)
     run_id: str = ""
     route: str = ""
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +138,7 @@ class HostedToolInvoked(LogEntry):
     output: Any
     run_id: str = ""
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +150,7 @@ class RunRestarted(LogEntry):
     reason: str
     requested_overrides: Overrides
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +162,7 @@ class PromptChanged(LogEntry):
     removed_sections: tuple[str, ...] = ()
     removed_tools: tuple[str, ...] = ()
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +172,7 @@ class ResourcesNotClosed(LogEntry):
     run_id: str
     message: str
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +185,7 @@ class EvaluationFailed(LogEntry):
     message: str
     phase: str = ""
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +195,7 @@ class EvaluationStopped(LogEntry):
     run_id: str
     prompt_name: str
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +213,4 @@ class PromptExecuted(LogEntry):
     halted: bool = False
     duration: float = 0.0
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""

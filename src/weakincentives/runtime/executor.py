@@ -59,8 +59,8 @@ class CallSuspended(BaseException):
 class ToolExecutionOutcome:
     """The outcome of one call. `message` is what the model reads.
 
-    `expanded_tools` appeared with a section. `expansion` (sections that only a new evaluation can open) and `halt` end
-    the turn.
+    `opened` are the sections that were opened or read, `expanded_tools` appeared with them. `expansion` (sections that
+    only a new evaluation can open) and `halt` end the turn.
     """
 
     tool_call_id: str
@@ -70,6 +70,7 @@ class ToolExecutionOutcome:
     name: str = ""
     expansion: DisclosureRequest | None = None
     halt: OpenSectionsResult | None = None
+    opened: tuple[str, ...] = ()
 
     @property
     def ends_turn(self) -> bool:
@@ -336,6 +337,7 @@ class ToolExecutor:
                 result=result,
                 call_id=call.id,
                 run_id=self.scope.run_id,
+                conversation_id=self.scope.conversation_id,
                 arguments=call.arguments,
                 rolled_back=attempt.rolled_back,
                 duration=self.session.clock.monotonic() - started,
@@ -352,6 +354,7 @@ class ToolExecutor:
             name=call.name,
             expansion=attempt.expansion,
             halt=halt,
+            opened=_opened(result),
         )
 
     def _with_disclosure(self, result: ToolResult[Any]) -> ToolResult[Any]:
@@ -362,6 +365,11 @@ class ToolExecutor:
         keys = tuple(".".join(path) for path in value.requested_overrides)
         shown = self.prompt.view(self.session).visibility()
         return replace(result, disclosure=DisclosureRequest(keys, "", shown, value.requested_overrides))
+
+
+def _opened(result: ToolResult[Any]) -> tuple[str, ...]:
+    request = result.disclosure
+    return request.requested_sections if request is not None and result.success and request.action == "open" else ()
 
 
 def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:

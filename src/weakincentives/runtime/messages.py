@@ -7,16 +7,45 @@ adapter can encode and another process can continue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Literal, get_args
 
 from weakincentives._generics import OutputT
+from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import HostedTool, OpenSectionsResult, StructuredOutputConfig, Tool
 
 Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_removed"]
 StopReason = Literal["end", "tool_calls", "length", "refusal", "content_filter", "pause"]
+Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings that every provider knows under some name; None leaves the choice to the model.
+
+    What a model does not take is refused before the request, by name. An adapter's `parameters=` are for the rest.
+    """
+
+    effort: Effort | None = None
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    show_reasoning: bool = False
+    parallel_tool_calls: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.effort is not None and self.effort not in get_args(Effort):
+            raise ValueError(f"effort must be one of {', '.join(get_args(Effort))}, got {self.effort!r}")
+        if self.max_output_tokens is not None and self.max_output_tokens < 1:
+            raise ValueError(f"max_output_tokens must be at least 1, got {self.max_output_tokens}")
+
+    def merged(self, other: Settings | None) -> Settings:
+        """These settings, with what the other one sets on top."""
+        if other is None:
+            return self
+        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) not in (None, False)}
+        return replace(self, **chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +64,9 @@ class Message:
     `items` are the provider's own output items as verbatim JSON texts: the same provider gets them back untouched,
     another one encodes `text` and `tool_calls` instead. `tools_added` and `tools_removed` mark where in the
     conversation tools (by name, in `tools`) began or stopped being callable, with the section they belong to.
-    `rebased` marks an assistant message that was written under another system text: reasoning that its provider binds
-    to that text is no longer valid.
+    `parts` is the content where it is more than text; `text` then names them in words. `reasoning` is what the model
+    showed of its thinking. `rebased` marks an assistant message that was written under another system text: reasoning
+    that its provider binds to that text is no longer valid.
     """
 
     role: Role
@@ -51,6 +81,8 @@ class Message:
     provider: str = ""
     paused: bool = False
     rebased: bool = False
+    parts: tuple[Part, ...] = ()
+    reasoning: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in _ROLES:
@@ -59,7 +91,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One answer of a model."""
+    """One answer of a model; `reasoning` is what it showed of its thinking."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -69,6 +101,7 @@ class ModelReply:
     response_id: str = ""
     model: str = ""
     retries: int = 0
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +122,7 @@ class ModelRequest:
     revoked: frozenset[str] = frozenset()
     output: StructuredOutputConfig | None = None
     deadline: Deadline | None = None
+    settings: Settings = Settings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +161,17 @@ class PromptResponse(Generic[OutputT]):
     usage: TokenUsage = field(default_factory=TokenUsage)
     turns: int = 0
     run_id: str = ""
+    conversation_id: str = ""
+
+
+def user_message(content: Content) -> Message:
+    """What the user says, as a message."""
+    parts = parts_of(content)
+    if not parts:
+        raise ValueError("A user message needs some content, got nothing; call send() without content instead")
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return Message("user", parts[0].text)
+    return Message("user", text_of(parts), parts=parts)
 
 
 def last_exchange(messages: Sequence[Message]) -> int:

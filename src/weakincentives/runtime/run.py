@@ -41,6 +41,7 @@ class Run:
     last_used: Mapping[str, int] = field(default_factory=dict)
     output_retries: int = 0
     opening: bool = False
+    conversation_id: str = ""
     spent: Spent = field(default_factory=Spent)
 
 
@@ -55,6 +56,7 @@ class RunScope:
     meter: Meter
     run_id: str = field(default_factory=lambda: os.urandom(8).hex())
     attempt: int = 1
+    conversation_id: str = ""
     abandon: Callable[[], None] | None = None
     fence: Fence = field(default_factory=Fence)
 
