@@ -50,12 +50,15 @@ from weakincentives.runtime.messages import (
     PromptResponse,
     RunTools,
     Settings,
+    StopReason,
     ToolCall,
 )
 from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
+from weakincentives.runtime.providers import AdapterSpec, adapter_spec, adapter_specs, cache_safe_routes
 from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
+    "AdapterSpec",
     "ArgumentsDelta",
     "AsyncEventStream",
     "BudgetExceededError",
@@ -103,6 +106,7 @@ __all__ = [
     "SectionOpened",
     "SectionState",
     "Settings",
+    "StopReason",
     "StreamEvent",
     "TextDelta",
     "ToolCall",
@@ -113,7 +117,10 @@ __all__ = [
     "ToolStarted",
     "ToolsInjected",
     "ToolsWithdrawn",
+    "adapter_spec",
+    "adapter_specs",
     "assert_prefix_kept",
+    "cache_safe_routes",
     "ledger",
     "ledger_of",
     "prefix_breaks",

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from weakincentives._generics import OutputT as AdapterOutputT
@@ -27,9 +27,10 @@ from weakincentives.runtime.drivers import (
 )
 from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
-from weakincentives.runtime.hosted import CodecRegistry, HostedToolCodec
+from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import Beginning, InnerLoop, InnerLoopConfig
 from weakincentives.runtime.messages import Message, PromptResponse, Settings
+from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
 
@@ -70,7 +71,6 @@ class ProviderAdapter(Generic[AdapterOutputT]):
     """
 
     name: ClassVar[str] = "adapter"
-    default_codecs: ClassVar[Mapping[str, HostedToolCodec[Any, Any]]] = {}
 
     def __init__(
         self,
@@ -83,9 +83,7 @@ class ProviderAdapter(Generic[AdapterOutputT]):
     ) -> None:
         self.model = model
         self.settings = settings or Settings()
-        self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = CodecRegistry(
-            hosted_tool_codecs or {}, self.default_codecs
-        )
+        self._added_codecs = hosted_tool_codecs or {}
         self.output_retries = output_retries
         self._tokenizer = tokenizer
         self._count_tokens = lru_cache(maxsize=8192)(lambda text: self.tokenizer.count(text))
@@ -103,6 +101,16 @@ class ProviderAdapter(Generic[AdapterOutputT]):
     @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer or default_tokenizer()
+
+    @cached_property
+    def hosted_tool_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        """The codecs of the hosted tools this adapter can offer, by kind."""
+        return {**self.default_codecs(), **self._added_codecs}
+
+    def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        """The adapter's own codecs, by kind; called when the first run starts."""
+        spec = adapter_spec(self.name)
+        return {} if spec is None else spec.codecs()
 
     def channel(self) -> Channel:
         """A connection to the model for one run."""
