@@ -24,6 +24,7 @@ from weakincentives.filesystem.errors import (
 )
 from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
 from weakincentives.filesystem.protocol import (
+    GREP_TIMEOUT,
     SNIFF_LENGTH,
     Entry,
     EntryKind,
@@ -62,8 +63,14 @@ class HostFilesystem:
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], *, track_external: bool = False, ignore: Iterable[str] = ()
+        self,
+        root: str | os.PathLike[str],
+        *,
+        track_external: bool = False,
+        ignore: Iterable[str] = (),
+        grep_timeout: float = GREP_TIMEOUT,
     ) -> None:
+        self._grep_timeout = grep_timeout
         self._jail = Jail(root)
         self._store = StateStore(self._jail)
         self._journal = Journal(self._store)
@@ -140,7 +147,7 @@ class HostFilesystem:
         self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
     ) -> tuple[Match, ...]:
         self.stat(path)
-        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit)
+        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit, timeout=self._grep_timeout)
 
     def stat(self, path: str) -> Stat:
         parts = split(path)
