@@ -155,7 +155,7 @@ def test_going_back_further_after_a_failed_rollback_restores_the_older_state(fs:
     assert {path: fs.read_bytes(path) for path in fs.glob("**")} == {"f": LARGE, "only-in-second": LARGE[:KILOBYTE]}
 
 
-def test_what_could_not_be_restored_outlives_the_process(disk: Disk) -> None:
+def test_what_could_not_be_restored_outlives_the_process(disk: Disk, tmp_path: Path) -> None:
     script = f"""
 import sys
 from weakincentives.filesystem import HostFilesystem, SnapshotError
@@ -169,7 +169,9 @@ try:
 except SnapshotError as error:
     print(error.saved_in)
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip(), "f").read_bytes() == b"x" * 100_000
 
 
@@ -202,7 +204,7 @@ def test_a_tool_whose_rollback_fails_does_not_lose_the_file(disk: Disk) -> None:
     files = HostFilesystem(disk.root)
     files.write("notes", LARGE)
     template = PromptTemplate(ns="tests", key="spoil", sections=[VfsToolsSection(files, tools=[spoil])])
-    with pytest.raises(WinkError, match="Could not restore .* No space left on device"):
+    with pytest.raises(WinkError, match=r"Could not restore .* No space left on device"):
         ScriptedAdapter([call("spoil"), "Done."]).evaluate(Prompt(template), session=Session())
     disk.empty()
     files.snapshot()

@@ -1,5 +1,6 @@
 """Dataclasses to JSON and back, JSON Schema, and a tagged form of JSON that preserves every type."""
 
+from weakincentives.serde.checked import load_checked
 from weakincentives.serde.codecs import Codec, MalformedJson, codec, decode, parse, schema
 from weakincentives.serde.scan import find_json
 from weakincentives.serde.tagged import dump_tagged, load_tagged, register_type
@@ -14,6 +15,7 @@ __all__ = [
     "dump_tagged",
     "encode",
     "find_json",
+    "load_checked",
     "load_tagged",
     "parse",
     "register_type",

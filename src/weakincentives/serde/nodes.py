@@ -191,7 +191,7 @@ class _Builder:
         if annotation is None:
             return Scalar(type(None))
         if isinstance(annotation, TypeVar):
-            return self.build(_bound(annotation), where)
+            return self.build(bound_of(annotation), where)
         if isinstance(annotation, typing.NewType):
             return self.build(annotation.__supertype__, where)
         if type(annotation).__name__ == "TypeAliasType":
@@ -331,7 +331,8 @@ def _json_value(value: object) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _bound(variable: TypeVar) -> Any:
+def bound_of(variable: TypeVar) -> Any:
+    """What a type variable stands for if nothing was filled in."""
     if variable.__constraints__:
         return Union[variable.__constraints__]  # noqa: UP007
     return Any if variable.__bound__ is None else variable.__bound__
