@@ -13,6 +13,7 @@ from weakincentives.adapters.network.wire import OPENING, Outgoing, Wire, by_nam
 from weakincentives.prompt.tool import Tool
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
+from weakincentives.serde import describe_bounds
 
 PROVIDER = "anthropic"
 SLOT = "_encoded_for_anthropic"
@@ -108,7 +109,7 @@ class MessagesWire(Wire):
     def _output(self, request: ModelRequest) -> dict[str, Any]:
         if request.output is None:
             return {}
-        form = {"type": "json_schema", "schema": request.output.wire_schema}
+        form = {"type": "json_schema", "schema": describe_bounds(request.output.wire_schema)}
         return {"output_config": {**self._parameters.get("output_config", {}), "format": form}}
 
     def _restart(self) -> None:

@@ -10,6 +10,7 @@ from weakincentives.adapters.network.wire import OPENING, Outgoing, Wire, encode
 from weakincentives.prompt.tool import Tool
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
+from weakincentives.serde import is_strict
 
 PROVIDER = "litellm"
 SLOT = "_encoded_for_chat"
@@ -22,7 +23,7 @@ def describe(tool: Tool[Any, Any]) -> dict[str, Any]:
             "name": tool.name,
             "description": tool.description,
             "parameters": tool.schema,
-            "strict": True,
+            "strict": is_strict(tool.schema),
         },
     }
 
@@ -75,7 +76,8 @@ class ChatWire(Wire):
                 else:
                     head.update(declared)
             if request.output is not None:
-                form = {"name": "output", "strict": True, "schema": request.output.wire_schema}
+                schema = request.output.wire_schema
+                form = {"name": "output", "strict": is_strict(schema), "schema": schema}
                 head["response_format"] = {"type": "json_schema", "json_schema": form}
             listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
             self._start = encode(head)[:-1] + listed + b',"messages":['

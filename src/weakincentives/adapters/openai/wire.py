@@ -11,6 +11,7 @@ from weakincentives.adapters.openai.reply import ResponseEvents, read
 from weakincentives.prompt.tool import Tool
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
+from weakincentives.serde import is_strict
 
 PROVIDER = "openai"
 SLOT = "_encoded_for_openai"
@@ -27,13 +28,13 @@ def best_route(model: str) -> Route:
 
 
 def describe(tool: Tool[Any, Any]) -> dict[str, Any]:
-    """A function tool with a strict schema."""
+    """A function tool, strict if its schema allows it."""
     return {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.schema,
-        "strict": True,
+        "strict": is_strict(tool.schema),
     }
 
 
@@ -83,7 +84,8 @@ class ResponsesWire(Wire):
     def _text(self, request: ModelRequest) -> dict[str, Any]:
         if request.output is None:
             return {}
-        form = {"type": "json_schema", "name": "output", "strict": True, "schema": request.output.wire_schema}
+        schema = request.output.wire_schema
+        form = {"type": "json_schema", "name": "output", "strict": is_strict(schema), "schema": schema}
         return {"text": {**self._parameters.get("text", {}), "format": form}}
 
     def _end(self, request: ModelRequest) -> bytes:
