@@ -1,6 +1,6 @@
 """Durable values as tagged JSON: readable in the database, and never a pickle.
 
-Types are looked up among those that the program has loaded; nothing is imported because a row says so.
+Types are looked up among those the program has loaded; nothing is imported because a row names it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXCEPTION = "$exception"
 
 
 class TaggedSerializer:
-    """What the engine stores requests, step outcomes, results and failures with."""
+    """Serializes requests, step outcomes, results and exceptions for the engine."""
 
     def name(self) -> str:
         return "wink_tagged_json"
