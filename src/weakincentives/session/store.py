@@ -48,7 +48,7 @@ class SliceStore:
         return self.column(slice_type)
 
     def reduce(self, event: object) -> None:
-        """Run the event's reducers in all slices, and append it to the slice of its type unless that reduces it itself."""
+        """Run the event's reducers in all slices, and append it to its own slice unless that has a reducer for it."""
         with self.lock:
             if self._reducing:
                 self._check_not_reducing()

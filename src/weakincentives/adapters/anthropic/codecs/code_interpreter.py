@@ -80,12 +80,8 @@ class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInt
             return None
         executions = [_execution(use, results.pop(use.id, None)) for use in uses.values()]
         executions += results.values()
-        return CodeInterpreterResult(
-            text=reading.text,
-            executions=tuple(executions),
-            files=tuple(file for execution in executions for file in execution.files),
-            errors=tuple(reading.errors),
-        )
+        files = [file for execution in executions for file in execution.files]
+        return CodeInterpreterResult.of(executions, text=reading.text, files=files, errors=reading.errors)
 
 
 def _result(reading: Reading, item: Any) -> CodeExecution | None:

@@ -48,6 +48,7 @@ class OpenAICodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterp
     config_type = CodeInterpreterConfig
     include: ClassVar[tuple[str, ...]] = ("code_interpreter_call.outputs",)
     honours: ClassVar[Mapping[str, Rule]] = {
+        "allowed_languages": Rule(values=(("python",),)),
         "container_id": HONOURED,
         "file_ids": HONOURED,
         "memory_gb": Rule(values=(1, 4, 16, 64)),
@@ -81,7 +82,7 @@ class OpenAICodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterp
                     read_message(reading, item, "container_file_citation", cite)
         if not reading.used():
             return None
-        return CodeInterpreterResult(reading.text, tuple(executions), tuple(files), tuple(reading.errors))
+        return CodeInterpreterResult.of(executions, text=reading.text, files=files, errors=reading.errors)
 
 
 def _container(config: CodeInterpreterConfig) -> dict[str, Any]:
