@@ -124,6 +124,17 @@ def test_a_decimal_fraction_is_a_multiple_of_one() -> None:
         parse(Price, {"amount": 0.295})
 
 
+@pytest.mark.parametrize("multiple", [3, 0.1, 1e-300, 2**60])
+def test_extreme_numbers_are_read_or_refused(multiple: float) -> None:
+    Number = make_dataclass("Number", [("n", Annotated[int | float, Meta(ge=-1e301), at.MultipleOf(multiple)])])
+    for value in (10**5000, 10**5000 + 1, 1e300, -1e300, 2.0**70, float("inf"), float("nan")):
+        try:
+            assert parse(Number, {"n": value}).n == value
+        except SerdeError as error:
+            assert error.problems[0].path == "$.n"
+    assert parse(Number, {"n": multiple * 4}).n == multiple * 4
+
+
 def test_constraints_hold_with_extra_keys_allowed_too() -> None:
     Limited = make_dataclass("Limited", [("n", Annotated[int, at.Le(3)])])
     for data in ({"n": 4}, {"n": 4, "more": 1}):

@@ -200,10 +200,10 @@ class HostFilesystem:
             self._put_back(changes)
 
     def close(self) -> None:
-        """Discard the snapshots and what was saved for them; the files stay as they are."""
+        """Discard the snapshots and what was saved for them; the files, and those in `saved_in`, stay as they are."""
         with self._lock:
             self._journal = Journal(self._store)
-            self._unrestored = {}
+            self._unrestored, self._exported = {}, None
             self._store.clear()
 
     def __repr__(self) -> str:

@@ -46,7 +46,7 @@ def grep(
 
 
 def _batches(files: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Collect files, so that matching many small ones takes few round trips to the process that does it."""
+    """Group files, to keep down the number of round trips to the process that matches them."""
     batch: list[tuple[str, str]] = []
     size = 0
     for path, text in files:
@@ -65,7 +65,7 @@ def _matches(batch: list[tuple[str, str]], matcher: LineMatcher) -> Iterator[Mat
         path, text = batch[index]
         lines = text.split("\n")
         for _, number in numbers:
-            # Nothing follows the last newline of a file: that is no line of it.
+            # The empty text after the last newline is not a line.
             if number + 1 < len(lines) or lines[number]:
                 yield Match(path, number + 1, lines[number].removesuffix("\r"))
 

@@ -93,9 +93,9 @@ class Codec(Generic[T]):
 
 
 class _Fast(NamedTuple):
-    """What reads valid data: a type that rejects what the type itself accepts by mistake, its decoder, and the type's.
+    """Reads valid data. `strict`, a type, and `check`, its decoder, reject what `decode` would accept by mistake.
 
-    The first two are None if the type accepts nothing by mistake.
+    They are None if there is nothing to reject.
     """
 
     strict: Any

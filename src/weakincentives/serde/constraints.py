@@ -13,7 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
@@ -30,6 +30,7 @@ _TIGHTER: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 _COMPARE = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than", "multiple_of": "a multiple of"}
+_PLURALS = {"entry": "entries"}
 # A character class or an escaped character, or else what JSON Schema does not have.
 _PIECE = re.compile(r"\[\^?\]?(?:\\.|[^]\\])*\]|\\[^AZ1-9]|(\\[AZ1-9]|\(\?(?!:)|[*+?}]\+)", re.DOTALL)
 
@@ -74,32 +75,41 @@ def holds(constraints: Constraints, value: Any) -> bool:
 
 def words(constraints: Constraints, unit: str = "item") -> str:
     """The constraints as part of a sentence: `at least 1, at most 10`. `unit` is what a length counts."""
-    said = [f"{_WORDS[name]} {constraints[name]}" for name in BOUNDS if name in constraints]
+    parts = [f"{_WORDS[name]} {constraints[name]}" for name in BOUNDS if name in constraints]
     least, most = (constraints.get(name) for name in LENGTHS)
     if least is not None and least == most:
-        said.append(f"exactly {_counted(least, unit)}")
+        parts.append(f"exactly {_counted(least, unit)}")
     else:
-        said += [f"at least {_counted(least, unit)}"] if least is not None else []
-        said += [f"at most {_counted(most, unit)}"] if most is not None else []
+        parts += [f"at least {_counted(least, unit)}"] if least is not None else []
+        parts += [f"at most {_counted(most, unit)}"] if most is not None else []
     if "pattern" in constraints:
-        said.append(f"matching {constraints['pattern']}")
-    return ", ".join(said)
+        parts.append(f"matching {constraints['pattern']}")
+    return ", ".join(parts)
 
 
 def _counted(number: int, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit[:-1]}ies" if unit[-1] == "y" else f"{number} {unit}s"
+    return f"{number} {unit if number == 1 else _PLURALS.get(unit, f'{unit}s')}"
 
 
 def _holds(name: str, limit: Any, value: Any) -> bool:
     if name in _COMPARE:
         return bool(_COMPARE[name](value, limit))
     if name == "multiple_of":
-        # 0.3 is a multiple of 0.1 to a reader of JSON, although its binary form is not.
-        return math.fmod(value, limit) == 0 or Decimal(repr(value)) % Decimal(repr(limit)) == 0
+        return _is_finite(value) and _is_multiple(value, limit)
     if name == "pattern":
         return re.search(limit, value) is not None
     length: int = len(value)
     return bool(length >= limit if name == "min_length" else length <= limit)
+
+
+def _is_multiple(value: int | float, limit: int | float) -> bool:
+    """True in binary or as JSON writes the numbers: there 0.3 is a multiple of 0.1."""
+    written = [Fraction(number if isinstance(number, int) else repr(number)) for number in (value, limit)]
+    return Fraction(value) % Fraction(limit) == 0 or written[0] % written[1] == 0
+
+
+def _is_finite(number: int | float) -> bool:
+    return isinstance(number, int) or math.isfinite(number)
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -107,7 +117,7 @@ def _checked(name: str, value: Any) -> Any:
         pattern = value.pattern if isinstance(value, re.Pattern) else value
         return _checked_pattern(pattern)
     kinds = int if name in LENGTHS else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, kinds) or not _is_finite(value):
         raise InvalidConstraint(f"{name} must be {'an integer' if name in LENGTHS else 'a number'}, got {value!r}")
     if (name in LENGTHS and value < 0) or (name == "multiple_of" and value <= 0):
         raise InvalidConstraint(f"{name} must be {'zero or more' if name in LENGTHS else 'positive'}, got {value!r}")
@@ -117,7 +127,7 @@ def _checked(name: str, value: Any) -> Any:
 def _checked_pattern(pattern: Any) -> str:
     try:
         re.compile(pattern)
-    except (re.error, TypeError, RecursionError, OverflowError) as error:
+    except (re.error, TypeError, RecursionError, OverflowError, Warning) as error:
         raise InvalidConstraint(f"pattern {pattern!r} is not a regular expression: {error}") from None
     if not isinstance(pattern, str):
         raise InvalidConstraint(f"pattern must be text, got {pattern!r}")

@@ -387,7 +387,7 @@ def _json_value(value: object) -> Any:
 
 
 def bound_of(variable: TypeVar) -> Any:
-    """What a type variable stands for if nothing was filled in."""
+    """The bound of a type variable; a union of its constraints if it has them."""
     if variable.__constraints__:
         return Union[variable.__constraints__]  # noqa: UP007
     return Any if variable.__bound__ is None else variable.__bound__

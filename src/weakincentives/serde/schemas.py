@@ -166,7 +166,7 @@ class _Writer:
             text = f"{field.description} ({text})" if text else field.description
         if not text:
             return written
-        # Strict mode allows no other keyword beside a reference.
+        # Strict mode allows no other keyword next to a reference.
         return {**({"anyOf": [written]} if "$ref" in written else written), "description": text}
 
 
@@ -203,7 +203,7 @@ def _may_be_omitted(field: RecordField) -> bool:
 
 
 def _default_text(field: RecordField) -> str:
-    """The default in words; empty if it is not fixed, or too long to tell."""
+    """The default as part of a description; empty if it is computed or too long."""
     if field.default is not MISSING:
         default = field.default
     elif field.default_factory in (list, dict, tuple, set, frozenset):
