@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from weakincentives.filesystem.errors import BadPatternError, FilesystemError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 MAX_PATTERN_LENGTH = 5_000
+START_TIMEOUT = 30.0
 _SPECIAL = frozenset(r"\.^$*+?{}[]|()")
 
 # The CPU limit ends the process even if this one has died and can no longer kill it.
@@ -34,6 +35,8 @@ try:
 except (ImportError, OSError, ValueError):
     pass
 search = re.compile(pattern).search
+marshal.dump("ready", target)
+target.flush()
 while True:
     try:
         texts = marshal.load(source)
@@ -52,7 +55,7 @@ while True:
 class LineMatcher:
     """Finds the lines of texts that match a pattern: `with LineMatcher(pattern, timeout=5) as matcher:`.
 
-    The timeout covers all calls of `find` together.
+    The timeout covers the time that all calls of `find` spend on matching.
     """
 
     def __init__(self, pattern: str, *, timeout: float) -> None:
@@ -70,18 +73,17 @@ class LineMatcher:
         if self._is_plain:
             return [(index, number) for index, text in enumerate(texts) for number in self._find_plain(text)]
         process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
-        timer = threading.Timer(self._seconds_left, process.kill)
         started = time.monotonic()
-        timer.start()
         try:
-            process.stdin.write(marshal.dumps(texts))
-            process.stdin.flush()
-            found: list[tuple[int, int]] = marshal.load(process.stdout)
+            found: list[tuple[int, int]] = _ask(process, texts, self._seconds_left)
         except (EOFError, OSError) as error:
-            raise self._failure(time.monotonic() - started) from error
-        finally:
-            timer.cancel()
+            if time.monotonic() - started < self._seconds_left:
+                raise FilesystemError(f"The process that matches {self._pattern!r} ended unexpectedly") from error
+            raise BadPatternError(
+                f"Searching for {self._pattern!r} took longer than {self._timeout:g} seconds; use a simpler pattern "
+                "without nested repetitions such as '(a+)+', or search fewer files",
+                path=self._pattern,
+            ) from None
         self._seconds_left = max(self._seconds_left - (time.monotonic() - started), 0.0)
         return found
 
@@ -109,20 +111,23 @@ class LineMatcher:
         command = [sys.executable, "-I", "-S", "-c", _WORKER]
         try:
             process = self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
-        except OSError as error:
+            _ask(process, (self._pattern, int(self._timeout) + 2), START_TIMEOUT)
+        except (EOFError, OSError) as error:
             raise FilesystemError(f"Cannot run a regular expression in {sys.executable!r}: {error}") from error
-        assert process.stdin is not None
-        process.stdin.write(marshal.dumps((self._pattern, int(self._timeout) + 2)))
         return process
 
-    def _failure(self, elapsed: float) -> FilesystemError:
-        if elapsed < self._seconds_left:
-            return FilesystemError(f"The process that matches {self._pattern!r} ended unexpectedly")
-        return BadPatternError(
-            f"Searching for {self._pattern!r} took longer than {self._timeout:g} seconds; use a simpler pattern "
-            "without nested repetitions such as '(a+)+', or search fewer files",
-            path=self._pattern,
-        )
+
+def _ask(process: Popen[bytes], question: Any, timeout: float) -> Any:
+    """Send a value to the process and return its answer. When the time is up, the process is killed."""
+    assert process.stdin is not None and process.stdout is not None
+    timer = threading.Timer(timeout, process.kill)
+    timer.start()
+    try:
+        process.stdin.write(marshal.dumps(question))
+        process.stdin.flush()
+        return marshal.load(process.stdout)
+    finally:
+        timer.cancel()
 
 
 def _check(pattern: str) -> None:
