@@ -19,6 +19,7 @@ from weakincentives.filesystem.errors import (
     SnapshotError,
 )
 from weakincentives.filesystem.protocol import (
+    GREP_TIMEOUT,
     Entry,
     Match,
     Parts,
@@ -53,9 +54,10 @@ class InMemoryFilesystem:
     directories created since the last snapshot are changed in place.
     """
 
-    __slots__ = ("_fresh", "_lock", "_root")
+    __slots__ = ("_fresh", "_grep_timeout", "_lock", "_root")
 
-    def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
+    def __init__(self, files: Mapping[str, str | bytes] | None = None, *, grep_timeout: float = GREP_TIMEOUT) -> None:
+        self._grep_timeout = grep_timeout
         self._lock = threading.RLock()
         self._root = InMemoryDirectory()
         self._fresh: dict[int, dict[str, InMemoryDirectory | bytes]] = {}
@@ -120,7 +122,7 @@ class InMemoryFilesystem:
         self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
     ) -> tuple[Match, ...]:
         self._node(path)
-        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit)
+        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit, timeout=self._grep_timeout)
 
     def stat(self, path: str) -> Stat:
         node = self._node(path)

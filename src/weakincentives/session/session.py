@@ -85,7 +85,7 @@ class Slice(Generic[T]):
         """Reduce events of this type, and of its subclasses, into this slice.
 
         The reducer takes the current items and the event. It returns the slice's new value, a tuple of items, or an
-        operation such as `Append`.
+        operation such as `Append`. A reducer for the slice's own type takes the place of appending the event.
         """
         if not isinstance(event_type, type):
             raise SessionError(f"register(...) must be given an event class, got {event_type!r}")
@@ -135,7 +135,7 @@ class Session:
     def dispatch(self, event: object) -> None:
         """Append the event to the slice of its type, run its reducers, then call the observers.
 
-        If a reducer raises, nothing changes.
+        If a reducer raises, nothing changes. A slice with a reducer for its own type decides itself what it keeps.
         """
         self._store.reduce(event)
         if self._observers or process_observers:

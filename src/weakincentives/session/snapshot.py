@@ -6,7 +6,7 @@ import json
 from typing import Any, TypeVar
 
 from weakincentives.errors import SerdeError, SessionError
-from weakincentives.serde import dump_tagged, load_tagged
+from weakincentives.serde import dump_tagged, load_checked
 from weakincentives.session.slices import Mark
 
 T = TypeVar("T")
@@ -55,31 +55,42 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Snapshot:
-        """Read what `to_json` wrote. Types are looked up among those the program has defined; nothing is imported."""
+        """Read what `to_json` wrote, also from a source you do not trust.
+
+        Types are looked up among those the program has defined; nothing is imported. Only slice types and what their
+        fields declare are built, and every value must match its declaration.
+        """
         try:
             document = json.loads(text)
+        except RecursionError:
+            raise SessionError("The text is not a session snapshot: it is nested too deeply") from None
         except ValueError as error:
             raise SessionError(f"The text is not a session snapshot: {error}") from error
         match document:
             case {"format": str(found), "session_id": str(session_id), "slices": list(slices)} if found == FORMAT:
-                return cls(session_id, dict(_parse_slice(entry) for entry in slices))
+                marks: dict[type, Mark] = {}
+                for index, entry in enumerate(slices):
+                    slice_type, items = _parse_slice(entry, f"$.slices[{index}]")
+                    if slice_type in marks:
+                        raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' appears twice")
+                    marks[slice_type] = (items, len(items))
+                return cls(session_id, marks)
         raise SessionError(f"The text is not a session snapshot: expected an object with format {FORMAT!r}")
 
     def _contents(self) -> dict[type, tuple[Any, ...]]:
         return {slice_type: self[slice_type] for slice_type in self.slices}
 
 
-def _parse_slice(entry: object) -> tuple[type, Mark]:
+def _parse_slice(entry: object, path: str) -> tuple[type, list[Any]]:
     if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
-        raise SessionError("The text is not a session snapshot: each slice must be a type and a list of items")
+        raise SessionError(f"The text is not a session snapshot: {path} must be a type and a list of items")
+    slice_type = _load(type, entry[0], f"{path}[0]")
+    return slice_type, [_load(slice_type, item, f"{path}[1][{index}]") for index, item in enumerate(entry[1])]
+
+
+def _load(expected: type, data: object, path: str) -> Any:
     try:
-        slice_type = load_tagged(entry[0])
-        items = [load_tagged(item) for item in entry[1]]
+        return load_checked(expected, data)
     except SerdeError as error:
-        raise SessionError(f"The snapshot cannot be read: {error}") from error
-    if not isinstance(slice_type, type):
-        raise SessionError(f"The text is not a session snapshot: a slice type must be a class, got {slice_type!r}")
-    for item in items:
-        if not isinstance(item, slice_type):
-            raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' contains {item!r}")
-    return slice_type, (items, len(items))
+        where, message = error.problems[0]
+        raise SessionError(f"The snapshot cannot be read: {path}{where.removeprefix('$')}: {message}") from error

@@ -50,7 +50,7 @@ class SliceStore:
         return self.column(slice_type)
 
     def reduce(self, event: object) -> None:
-        """Append the event to the slice of its type and run its reducers in all slices."""
+        """Run the event's reducers in all slices, and append it to its own slice unless that has a reducer for it."""
         with self.lock:
             check_fence()
             if self._reducing:
@@ -80,7 +80,7 @@ class SliceStore:
                     f"Slice '{slice_type.__qualname__}' is empty and its class needs arguments; "
                     f"call session.install({slice_type.__name__}, initial=...) or seed it first"
                 )
-            own = column if isinstance(event, slice_type) else None
+            own = column if isinstance(event, slice_type) and not column.reduces_itself else None
             self._run(DispatchPlan(own, steps, (column,)), event)
 
     def install(self, slice_type: type, initial: Callable[[], Any] | None) -> None:
@@ -158,7 +158,7 @@ class SliceStore:
             if slice_type not in self._columns and has_default_constructor(slice_type):
                 self._add(slice_type)
         own = None
-        if is_dataclass(event_type):
+        if is_dataclass(event_type) and not self.column(event_type).reduces_itself:
             own = self.column(event_type)
         steps = tuple((column, step) for column in self._columns.values() for step in column.reducers(event_type))
         if own is None and not steps:
