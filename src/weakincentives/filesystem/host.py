@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from weakincentives._fence import check_fence
 from weakincentives.filesystem import search
 from weakincentives.filesystem.errors import (
     AlreadyExistsError,
@@ -94,6 +95,7 @@ class HostFilesystem:
             return stream.read()
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
+        check_fence()
         check_mode(mode)
         data = encode(content, path)
         parts = split(path)
@@ -117,6 +119,7 @@ class HostFilesystem:
                     replace(place, data, None if status is None else stat.S_IMODE(status.st_mode))
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
+        check_fence()
         parts = split(path)
         with self._lock:
             if parents:
@@ -167,6 +170,7 @@ class HostFilesystem:
         return True
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
+        check_fence()
         parts = split(path)
         with self._lock, self._jail.locate(parts, path, follow=False) as place:
             if place.name == ".":
@@ -188,6 +192,7 @@ class HostFilesystem:
             return HostSnapshot(self._journal.mark(), self._tracker.scan() if self._tracker else None)
 
     def restore(self, snapshot: HostSnapshot) -> None:
+        check_fence()
         if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal is not self._journal:
             raise SnapshotError(
                 f"The snapshot was not taken from this filesystem ({self.root}), or it has been closed since"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from weakincentives._fence import check_fence
 from weakincentives.filesystem import search
 from weakincentives.filesystem.errors import (
     AlreadyExistsError,
@@ -74,6 +75,7 @@ class InMemoryFilesystem:
         return node
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
+        check_fence()
         check_mode(mode)
         data = encode(content, path)
         parts = _parts(path)
@@ -86,6 +88,7 @@ class InMemoryFilesystem:
             self._change(parts[:-1])[parts[-1]] = (old or b"") + data if mode == "append" else data
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
+        check_fence()
         parts = _parts(path)
         with self._lock:
             old = self._find(parts, path)
@@ -136,6 +139,7 @@ class InMemoryFilesystem:
             return False
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
+        check_fence()
         parts = _parts(path)
         if not parts:
             raise InvalidPathError("The root cannot be deleted", path=path)
@@ -151,6 +155,7 @@ class InMemoryFilesystem:
             return InMemorySnapshot(self._root)
 
     def restore(self, snapshot: InMemorySnapshot) -> None:
+        check_fence()
         if not isinstance(snapshot, InMemorySnapshot):
             raise SnapshotError(f"snapshot must be an InMemorySnapshot, got {type(snapshot).__name__}")
         with self._lock:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, Union
 
+from weakincentives.content import Blob
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.nodes import bound_of, field_types
 from weakincentives.serde.reader import describe
@@ -30,7 +31,7 @@ _PAIRS = frozenset({dict, OrderedDict, MappingProxyType, abc.Mapping, abc.Mutabl
 _WRAPPERS = frozenset({Annotated, typing.Final, typing.ClassVar, typing.Required, typing.NotRequired})
 
 
-def load_checked(annotation: Any, data: Any) -> Any:
+def load_checked(annotation: Any, data: Any, blobs: dict[str, Blob] | None = None) -> Any:
     """Like `load_tagged`, for a value of the annotated type; a `SerdeError` says where the data differs from it.
 
     A field annotated as `Any` accepts every class of the program, with fields that match its own annotations.
@@ -41,7 +42,7 @@ def load_checked(annotation: Any, data: Any) -> Any:
         raise SerdeError((failure.problem(),)) from None
     except RecursionError:
         raise SerdeError((FieldProblem("$", "data is nested too deeply"),)) from None
-    return load_tagged(data)
+    return load_tagged(data, blobs)
 
 
 def _check_for(annotation: Any) -> Check:

@@ -11,6 +11,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -22,32 +23,43 @@ from uuid import UUID
 
 import msgspec
 
+from weakincentives.content import Blob
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.reader import field_path
 
 T = TypeVar("T")
 Dump = Callable[[Any], Any]
 Load = Callable[[Any], Any]
+_blobs: ContextVar[dict[str, Blob] | None] = ContextVar("weakincentives_blobs", default=None)
 
 
-def dump_tagged(value: Any) -> Any:
-    """Convert a value to data that JSON can express and `load_tagged` turns back into an equal value."""
+def dump_tagged(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
+    """Convert a value to data that JSON can express and `load_tagged` turns back into an equal value.
+
+    With `blobs`, the bytes of media are put there once, by digest, instead of into the data.
+    """
+    token = _blobs.set(blobs)
     try:
         return _dump(value)
     except Failure as failure:
         raise SerdeError((failure.problem(),)) from None
     except RecursionError:
         raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
+    finally:
+        _blobs.reset(token)
 
 
-def load_tagged(data: Any) -> Any:
+def load_tagged(data: Any, blobs: dict[str, Blob] | None = None) -> Any:
     """Rebuild a value from `dump_tagged`; a `SerdeError` names a class that the program does not have."""
+    token = _blobs.set(blobs)
     try:
         return _load(data)
     except Failure as failure:
         raise SerdeError((failure.problem(),)) from None
     except RecursionError:
         raise SerdeError((FieldProblem("$", "data is nested too deeply"),)) from None
+    finally:
+        _blobs.reset(token)
 
 
 def register_type(
@@ -135,6 +147,23 @@ def _dump_items(items: Any) -> list[Any]:
         failure.steps.append(len(dumped))
         raise
     return dumped
+
+
+def _dump_blob(blob: Blob) -> Any:
+    apart = _blobs.get()
+    if apart is None:
+        return b64encode(blob.data).decode()
+    apart[blob.digest] = blob
+    return {"sha256": blob.digest}
+
+
+def _load_blob(data: Any) -> Blob:
+    if isinstance(data, str):
+        return Blob(b64decode(data, validate=True))
+    found = (_blobs.get() or {}).get(data["sha256"])
+    if found is None:
+        raise ValueError(f"the bytes with digest {data['sha256']} are missing")
+    return found
 
 
 def _dump_set(items: Any) -> list[Any]:
@@ -247,6 +276,7 @@ _DUMPERS.update(
         PurePosixPath: _tagger("PurePosixPath", str),
         PureWindowsPath: _tagger("PureWindowsPath", str),
         bytes: _tagger("bytes", lambda value: b64encode(value).decode()),
+        Blob: _tagger("blob", _dump_blob),
         bytearray: _tagger("bytearray", lambda value: b64encode(value).decode()),
         complex: _tagger("complex", lambda value: [_dump_float(value.real), _dump_float(value.imag)]),
     }
@@ -273,6 +303,7 @@ _LOADERS.update(
         "PurePosixPath": PurePosixPath,
         "PureWindowsPath": PureWindowsPath,
         "bytes": lambda data: b64decode(data, validate=True),
+        "blob": _load_blob,
         "bytearray": lambda data: bytearray(b64decode(data, validate=True)),
         "complex": lambda data: complex(*_load_items(data)),
         "type": lambda data: find_class(data),
@@ -301,6 +332,7 @@ TAG_TYPES: dict[str, type] = {
     "PurePosixPath": PurePosixPath,
     "PureWindowsPath": PureWindowsPath,
     "bytes": bytes,
+    "blob": Blob,
     "bytearray": bytearray,
     "complex": complex,
     "type": type,

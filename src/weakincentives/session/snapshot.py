@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from typing import Any, TypeVar
 
+from weakincentives.content import Blob
 from weakincentives.errors import SerdeError, SessionError
 from weakincentives.serde import dump_tagged, load_checked
 from weakincentives.session.slices import Mark
@@ -46,12 +48,16 @@ class Snapshot:
     def to_json(self) -> str:
         """The snapshot as JSON text, each item with its type."""
         slices = []
+        blobs: dict[str, Blob] = {}
         for slice_type, items in self._contents().items():
             try:
-                slices.append([dump_tagged(slice_type), [dump_tagged(item) for item in items]])
+                slices.append([dump_tagged(slice_type), [dump_tagged(item, blobs) for item in items]])
             except SerdeError as error:
                 raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as JSON: {error}") from error
-        return json.dumps({"format": FORMAT, "session_id": self.session_id, "slices": slices}, ensure_ascii=False)
+        document: dict[str, Any] = {"format": FORMAT, "session_id": self.session_id, "slices": slices}
+        if blobs:
+            document["blobs"] = [b64encode(blob.data).decode() for blob in blobs.values()]
+        return json.dumps(document, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Snapshot:
@@ -69,8 +75,9 @@ class Snapshot:
         match document:
             case {"format": str(found), "session_id": str(session_id), "slices": list(slices)} if found == FORMAT:
                 marks: dict[type, Mark] = {}
+                blobs = _parse_blobs(document.get("blobs", []))
                 for index, entry in enumerate(slices):
-                    slice_type, items = _parse_slice(entry, f"$.slices[{index}]")
+                    slice_type, items = _parse_slice(entry, f"$.slices[{index}]", blobs)
                     if slice_type in marks:
                         raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' appears twice")
                     marks[slice_type] = (items, len(items))
@@ -81,16 +88,24 @@ class Snapshot:
         return {slice_type: self[slice_type] for slice_type in self.slices}
 
 
-def _parse_slice(entry: object, path: str) -> tuple[type, list[Any]]:
+def _parse_blobs(entries: object) -> dict[str, Blob]:
+    try:
+        blobs = [Blob(b64decode(entry, validate=True)) for entry in entries]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise SessionError(f"The snapshot cannot be read: $.blobs: {error}") from error
+    return {blob.digest: blob for blob in blobs}
+
+
+def _parse_slice(entry: object, path: str, blobs: dict[str, Blob]) -> tuple[type, list[Any]]:
     if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
         raise SessionError(f"The text is not a session snapshot: {path} must be a type and a list of items")
-    slice_type = _load(type, entry[0], f"{path}[0]")
-    return slice_type, [_load(slice_type, item, f"{path}[1][{index}]") for index, item in enumerate(entry[1])]
+    slice_type = _load(type, entry[0], f"{path}[0]", blobs)
+    return slice_type, [_load(slice_type, item, f"{path}[1][{index}]", blobs) for index, item in enumerate(entry[1])]
 
 
-def _load(expected: type, data: object, path: str) -> Any:
+def _load(expected: type, data: object, path: str, blobs: dict[str, Blob]) -> Any:
     try:
-        return load_checked(expected, data)
+        return load_checked(expected, data, blobs)
     except SerdeError as error:
         where, message = error.problems[0]
         raise SessionError(f"The snapshot cannot be read: {path}{where.removeprefix('$')}: {message}") from error
