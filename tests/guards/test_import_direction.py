@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
 
-GROUND = frozenset({"errors", "clock", "_generics", "_imports"})
+GROUND = frozenset({"errors", "clock", "_generics", "_imports", "_secrets", "redaction"})
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
 OUTER = LOOP | {"tools", "adapters", "telemetry", "durable"}
@@ -24,6 +24,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": GROUND,
     "clock": GROUND,
     "_generics": GROUND,
+    "_secrets": GROUND,
+    "redaction": GROUND,
     "serde": GROUND | DATA,
     "limits": GROUND | DATA,
     "filesystem": GROUND | DATA,

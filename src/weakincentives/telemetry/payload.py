@@ -20,10 +20,10 @@ import msgspec
 
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import Span
+from weakincentives.redaction import REDACTED, Redactor, is_secret_name
 from weakincentives.runtime import ModelCalled, PromptRendered
 from weakincentives.serde import tagged
 from weakincentives.telemetry.frozen import FrozenEvent, dump, placeholder
-from weakincentives.telemetry.redaction import REDACTED, Redactor, is_secret_name
 from weakincentives.telemetry.values import UnknownType
 
 logger = logging.getLogger("weakincentives.telemetry")
@@ -155,7 +155,7 @@ class Packer:
 
     def _secret(self, data: Any) -> Any:
         """The value of a secret's name: its texts and bytes are redacted, whatever they look like."""
-        if not self.redactor.patterns:
+        if not self.redactor.enabled:
             return self._walk(data)
         if isinstance(data, str):
             return data and REDACTED
