@@ -7,12 +7,11 @@ are defined there are shown as stored.
 from __future__ import annotations
 
 import argparse
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weakincentives.cli.output import UsageError, print_json
+from weakincentives.cli.output import UsageError, print_json, print_line, progress
 from weakincentives.cli.settings import default
 
 if TYPE_CHECKING:
@@ -76,9 +75,11 @@ def show_list(store: Store, arguments: argparse.Namespace) -> int:
         print_json([_facts(work) for work in found])
     else:
         for work in found:
-            print(f"{work.status:9}  {_time(work.updated_ms)}  {work.attempts}x  {work.id}  {work.worker}".rstrip())
+            print_line(
+                f"{work.status:9}  {_time(work.updated_ms)}  {work.attempts}x  {work.id}  {work.worker}".rstrip()
+            )
         if not found:
-            print("nothing", file=sys.stderr)
+            progress("nothing")
     return 0
 
 
@@ -92,13 +93,13 @@ def show_one(store: Store, arguments: argparse.Namespace) -> int:
         print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
         return 0
     for name, value in _facts(work).items():
-        print(f"{name:9} {value}")
+        print_line(f"{name:9} {value}")
     if failure:
-        print(f"error     {failure}")
+        print_line(f"error     {failure}")
     for question in questions:
-        print(f"waits for {question.call_id}: {question.text}")
+        print_line(f"waits for {question.call_id}: {question.text}")
     for step in steps:
-        print(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{f'  {step.error}' if step.error else ''}")
+        print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{f'  {step.error}' if step.error else ''}")
     return 0
 
 
@@ -130,7 +131,7 @@ def _answer(work: Work, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(_facts(work))
     else:
-        print(f"{work.id} is {work.status}")
+        print_line(f"{work.id} is {work.status}")
 
 
 def _facts(work: Work) -> dict[str, Any]:

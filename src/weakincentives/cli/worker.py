@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from weakincentives.cli.output import UsageError
+from weakincentives.cli.output import UsageError, print_error
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import resolve
 
@@ -46,15 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
     with loop:
         queues = tuple(arguments.queue or (loop.name,))
         name = loop.start(queues=queues, limits=limits)
-        print(f"{name} works on {', '.join(queues)} (version {loop.version})", file=sys.stderr, flush=True)
+        print_error(f"{name} works on {', '.join(queues)} (version {loop.version})")
         # Not an event: its lock may be held when the handler runs, and a wait without end may miss a signal.
         while not told:
             time.sleep(0.1)
         signal.signal(told[0], signal.SIG_DFL)
-        print("draining ...", file=sys.stderr, flush=True)
+        print_error("draining ...")
         drained = loop.drain(arguments.drain)
     if not drained:
-        print("a step was still running; another worker will repeat it", file=sys.stderr)
+        print_error("a step was still running; another worker will repeat it")
     return 0 if drained else 1
 
 
