@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-SHORTEST = 6
+from weakincentives import redaction
 
 
 class Redactor:
-    """Replaces known secrets in what an error shows. Which they are is asked only when an error is made."""
+    """Replaces secrets in what an error shows, those of the client in any encoding.
+
+    Which these are is asked only when an error is made.
+    """
 
     def __init__(self, secrets: Callable[[], Iterable[str | None]]) -> None:
         self._secrets = secrets
 
     def text(self, text: str) -> str:
-        for secret in self._secrets():
-            if secret and len(secret) >= SHORTEST:
-                text = text.replace(secret, "[redacted]")
-        return text
+        secrets = [secret for secret in self._secrets() if secret]
+        return redaction.Redactor(values=secrets).text(text)
 
     def value(self, value: object) -> object:
         """A payload with the secrets replaced wherever they appear in it."""
@@ -28,5 +29,8 @@ class Redactor:
         if isinstance(value, (dict, list)):
             plain = msgspec.json.encode(value).decode()
             cleaned = self.text(plain)
-            return value if cleaned == plain else msgspec.json.decode(cleaned)
+            try:
+                return value if cleaned == plain else msgspec.json.decode(cleaned)
+            except msgspec.DecodeError:
+                return cleaned
         return value
