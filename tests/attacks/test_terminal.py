@@ -83,7 +83,11 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "run": [("agent:template", "-a", "agent:adapter"), ("agent:template", "-a", f"no{EVIL}:model")],
     "render": [("agent:template", "--tools"), ("agent:template", "--json"), (f"agent:{EVIL}",)],
     "explain": [("agent:template", "-a", "agent:adapter"), ("agent:template", "-a", "agent:adapter", "--json")],
-    "overrides": [("show", "agent:template"), ("edit", "agent:template", "a", "--from", "agent.py"), ("list", "--store", EVIL)],
+    "overrides": [
+        ("show", "agent:template"),
+        ("edit", "agent:template", "a", "--from", "agent.py"),
+        ("list", "--store", EVIL),
+    ],
     "runs": [
         ("list", "runs.db"),
         ("list", "runs.db", "--json"),

@@ -239,15 +239,12 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
 
 
 class HistoryBuilder:
-    """Folds events, in the order in which they happened, into a `RunHistory`.
+    """Folds events, in the order in which they happened, into a `RunHistory`."""
 
-    `turn` is how many calls of the model came before, where only a part of a run is folded.
-    """
-
-    def __init__(self, run_id: str = "", *, turn: int = 0) -> None:
+    def __init__(self, run_id: str = "") -> None:
         self._run_id = run_id
-        self._number = turn
-        self._seq, self._time = 0, 0.0
+        self._number = self._seq = 0
+        self._time = 0.0
         self._renders: list[PromptRendered] = []
         self._turns: list[HistoryTurn] = []
         self._steps: list[Step] = []

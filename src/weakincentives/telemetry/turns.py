@@ -5,14 +5,13 @@ Only what is needed is read, however long the run: most of its events are messag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
-from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Span
 from weakincentives.runtime import (
     HistoryBuilder,
@@ -107,25 +106,6 @@ class _Tagged(msgspec.Struct, Generic[T]):
     v: T
 
 
-class _Called(msgspec.Struct):
-    """A `ModelCalled` as it is recorded; its tools and overrides are mostly those of the call before."""
-
-    usage: _Tagged[TokenUsage]
-    tools: msgspec.Raw
-    overrides: msgspec.Raw
-    run_id: str
-    prompt_name: str
-    adapter: str
-    model: str
-    turn: int
-    stop_reason: str
-    latency: float
-    retries: int
-    response_id: str
-    messages: int
-    timestamp: float
-
-
 class _Result(msgspec.Struct):
     success: bool
     disclosure: msgspec.Raw
@@ -141,9 +121,24 @@ class _Invoked(msgspec.Struct):
     rolled_back: bool
 
 
-_CALLED: msgspec.json.Decoder[_Tagged[_Called]] = msgspec.json.Decoder(_Tagged[_Called])
 _INVOKED: msgspec.json.Decoder[_Tagged[_Invoked]] = msgspec.json.Decoder(_Tagged[_Invoked])
-_OWN = tuple(name for name in _Called.__struct_fields__ if name not in ("usage", "tools", "overrides"))
+
+
+def _recorded_as(hint: Any) -> Any:
+    """The form in which a field of an event is recorded; what repeats from event to event is decoded separately."""
+    if hint in (str, int, float, bool):
+        return hint
+    if get_origin(hint) is Literal:
+        return str
+    return _Tagged[hint] if is_dataclass(hint) else msgspec.Raw
+
+
+_HINTS = {field.name: get_type_hints(ModelCalled)[field.name] for field in fields(ModelCalled)}
+_FORMS = {name: _recorded_as(hint) for name, hint in _HINTS.items()}
+_TAGGED = [name for name, hint in _HINTS.items() if is_dataclass(hint)]
+_REPEATED = {name: check_for(_HINTS[name]) for name, form in _FORMS.items() if form is msgspec.Raw}
+_Called = msgspec.defstruct("_Called", list(_FORMS.items()))
+_CALLED: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Tagged[_Called])  # type: ignore[valid-type]
 
 
 def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[RecordedEvent]]:
@@ -171,34 +166,30 @@ def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[Re
 
 
 class _Shared:
-    """Parts of model calls, each decoded once."""
+    """Parts that many model calls have in common, each decoded once."""
 
     def __init__(self, reader: EventReader) -> None:
         self._reader = reader
-        self._known: dict[bytes, Any] = {}
+        self._known: dict[tuple[str, bytes], Any] = {}
 
-    def load(self, raw: msgspec.Raw, check: Callable[[Any], bool]) -> Any:
-        data = bytes(raw)
-        if data not in self._known:
-            (value,) = self._reader.decode([data.decode()])
-            if not check(value):
-                raise TypeError
-            self._known[data] = value
-        return self._known[data]
-
-
-_HINTS = get_type_hints(ModelCalled)
-_IS_TOOLS, _IS_OVERRIDES = check_for(_HINTS["tools"]), check_for(_HINTS["overrides"])
+    def load(self, name: str, raw: msgspec.Raw) -> Any:
+        key = name, bytes(raw)
+        if key not in self._known:
+            (value,) = self._reader.decode([key[1].decode()])
+            if not _REPEATED[name](value):
+                raise TypeError(name)
+            self._known[key] = value
+        return self._known[key]
 
 
 def _decode_fast(row: Sequence[Any], shared: _Shared) -> ModelCalled | ToolUse | None:
     """A model call or an ordinary tool call, in a tenth of the time of the general decoder; None for other events."""
     _, seq, kind, _, _, payload = row
     if kind == "ModelCalled":
-        called = _CALLED.decode(payload).v
-        own = {name: getattr(called, name) for name in _OWN}
-        tools, overrides = shared.load(called.tools, _IS_TOOLS), shared.load(called.overrides, _IS_OVERRIDES)
-        return ModelCalled(usage=called.usage.v, tools=tools, overrides=overrides, **own)
+        values = msgspec.structs.asdict(_CALLED.decode(payload).v)
+        values.update({name: values[name].v for name in _TAGGED})
+        values.update({name: shared.load(name, values[name]) for name in _REPEATED})
+        return ModelCalled(**values)
     if kind == "ToolInvoked":
         invoked = _INVOKED.decode(payload).v
         result = invoked.result.v
