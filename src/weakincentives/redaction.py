@@ -119,7 +119,7 @@ class Redactor:
 
     def _hides_secret(self, match: re.Match[str], depth: int) -> bool:
         run = match[0]
-        if _OTHER_TOKEN.fullmatch(run) or _DISCORD.match(match.string, match.start()):
+        if _MAILGUN.fullmatch(run):
             return True
         data = _decode(run)
         if data is None:
@@ -262,6 +262,8 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
         r"(?P<keep>\bA(?:KIA|SIA)[0-9A-Z]{16}(?:[^0-9A-Za-z/+\r\n][^\r\n]{0,60}?)?[^0-9A-Za-z/+\r\n])"
         r"[0-9A-Za-z/+]{40}(?![0-9A-Za-z/+])",
     ),
+    # Tokens of Discord's bots and Facebook's apps.
+    ((".",), r"(?<![0-9A-Za-z_-])[MNO][0-9A-Za-z_-]{23,27}\.[0-9A-Za-z_-]{6}\.[0-9A-Za-z_-]{27,}"),
     (("|",), r"(?<!\d)\d{12,18}\|[0-9A-Za-z_-]{24,28}(?![0-9A-Za-z_-])"),
 )
 _HINTS = frozenset(hint for hints, _ in _FORMS for hint in hints)
@@ -323,8 +325,7 @@ def _token_at(
 # A run of base64 or hexadecimal.
 _RUN = re.compile(r"(?<![0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{16,}+={0,2}")
 _HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
-_OTHER_TOKEN = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}")
-_DISCORD = re.compile(r"[MNO][0-9A-Za-z_-]{23,27}\.[0-9A-Za-z_-]{6}\.[0-9A-Za-z_-]{27,}")
+_MAILGUN = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}")
 _ATLASSIAN = re.compile(rb"\d{8,14}:")
 # A DER sequence that begins with version 0, as PKCS#1 and PKCS#8 keys do.
 _PRIVATE_KEY = re.compile(rb"0\x82..\x02\x01\x00[0\x02]", re.DOTALL)

@@ -66,6 +66,7 @@ KINDS: dict[str, tuple[str, str]] = {
         secret := "123456789012345678/" + some(68),
         f"https://discord.com/api/webhooks/{secret}",
     ),
+    "discord bot": (secret := some(38), f"bot MTIzNDU2Nzg5MDEyMzQ1Njc4.GhIjKl.{secret}"),
     # clouds
     "aws secret": (secret := some(40), f"AWS_SECRET_ACCESS_KEY={secret}"),
     "aws pair in a table": (secret := some(40, LETTERS + "/+"), f"ci,AKIA{some(16, string.ascii_uppercase)},{secret}"),
