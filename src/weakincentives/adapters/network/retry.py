@@ -18,13 +18,13 @@ from weakincentives.adapters.network.transport import Response, TransportError
 from weakincentives.adapters.network.wire import EncodedRequest, Wire
 from weakincentives.clock import Clock
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.redaction import Redactor
 from weakincentives.runtime import ModelReply, ModelRequest
 
 MAX_WAIT = 60.0
 """If a provider asks for a longer pause than this, the run fails at once."""
 
 DRAIN_SECONDS = 0.25
-MIN_KEY_LENGTH = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Retries:
 
 
 class KeyRedactor:
-    """Removes API keys from what an error shows; `keys` is called only when there is an error."""
+    """Removes secrets from what an error shows, the client's keys in any encoding.
+
+    `keys` is called only when there is an error.
+    """
 
     def __init__(self, keys: Callable[[], Iterable[str | None]]) -> None:
         self._keys = keys
 
     def text(self, text: str) -> str:
-        for key in self._keys():
-            if key and len(key) >= MIN_KEY_LENGTH:
-                text = text.replace(key, "[redacted]")
-        return text
+        return Redactor(values=[key for key in self._keys() if key]).text(text)
 
     def value(self, value: object) -> object:
         """A payload with the keys replaced wherever they occur in it."""
@@ -62,7 +62,10 @@ class KeyRedactor:
         if isinstance(value, (dict, list)):
             plain = msgspec.json.encode(value).decode()
             redacted = self.text(plain)
-            return value if redacted == plain else msgspec.json.decode(redacted)
+            try:
+                return value if redacted == plain else msgspec.json.decode(redacted)
+            except msgspec.DecodeError:
+                return redacted
         return value
 
 
