@@ -140,7 +140,7 @@ def test_a_handler_that_cannot_be_called_is_refused(handler: Any) -> None:
     ):
         Tool(name="x", description="x", handler=handler)
     with pytest.raises(PromptValidationError, match="Tool 'x': compensate is called as"):
-        Tool(name="x", description="x", handler=handle, compensate=handler)
+        Tool[Params, Weather](name="x", description="x", handler=handle, compensate=handler)
 
 
 class WeatherTool(Tool[Params, Weather]):
@@ -178,8 +178,8 @@ def test_a_decorated_function_can_still_be_called() -> None:
 
     assert (double(4), double(number=5), double.with_descriptions("Twice.", {})(6)) == (8, 10, 12)
     declared = Tool[None, None](name="t", description="d", handler=lambda params, *, context: ToolResult("x"))
-    with pytest.raises(TypeError, match=r"was not made from a function; call its handler\(params, context"):
-        declared()
+    with pytest.raises(TypeError, match="'Tool' object is not callable"):
+        declared()  # type: ignore[operator]
 
 
 def test_params_without_a_schema_name_their_tool() -> None:

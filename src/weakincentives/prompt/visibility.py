@@ -73,12 +73,17 @@ VisibilityChange = SetVisibilityOverride | ClearVisibilityOverride | ClearAllVis
 
 @dataclass(frozen=True, slots=True)
 class VisibilityOverrides:
-    """The session's overrides; they win over what was declared and over what the caller passed to render."""
+    """The session's overrides; they win over what was declared and over what the caller passed to render.
+
+    They stand in the order in which they were made: of two tools with one name, that of the section opened first stays.
+    """
 
     overrides: Overrides = field(default_factory=lambda: MappingProxyType({}))
 
     def with_override(self, path: SectionPath, visibility: SectionVisibility) -> VisibilityOverrides:
-        return VisibilityOverrides(MappingProxyType({**self.overrides, path: visibility}))
+        if self.overrides.get(path) is visibility:
+            return self
+        return VisibilityOverrides(MappingProxyType({**self.without_override(path).overrides, path: visibility}))
 
     def without_override(self, path: SectionPath) -> VisibilityOverrides:
         return VisibilityOverrides(MappingProxyType({p: v for p, v in self.overrides.items() if p != path}))
@@ -156,14 +161,13 @@ def ancestors(path: SectionPath) -> list[SectionPath]:
 
 
 def with_ancestors(overrides: Overrides) -> dict[SectionPath, SectionVisibility]:
-    """Opening a path opens its ancestors too, unless they are named themselves."""
-    implied = {
-        ancestor: SectionVisibility.FULL
-        for path, visibility in overrides.items()
-        if visibility is SectionVisibility.FULL
-        for ancestor in ancestors(path)
-    }
-    return {**implied, **overrides}
+    """Opening a path opens its ancestors too, just before it, unless they are named themselves."""
+    result: dict[SectionPath, SectionVisibility] = {}
+    for path, visibility in overrides.items():
+        if visibility is SectionVisibility.FULL:
+            result.update({up: visibility for up in ancestors(path) if up not in overrides})
+        result[path] = visibility
+    return result
 
 
 def check_path(path: SectionPath) -> SectionPath:

@@ -183,7 +183,7 @@ class InnerLoop:
             prompt_key=self.prompt.key,
             visibility=self.prompt.base_visibility(),
         )
-        for offer in _offers(view, initial=True):
+        for offer in self.toolbox.changes(_offers(view, initial=True)).new:
             self.toolbox.add(offer)
         self._save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
@@ -225,7 +225,7 @@ class InnerLoop:
                 phase="render",
             )
         self.scope.run_id = run.run_id
-        self.prompt.resume(run.visibility)
+        self.prompt.resume(self.session, run.visibility)
         self._run = run
         for ref in run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
@@ -435,10 +435,9 @@ def phase_of(error: Exception) -> str:
 
 
 def _offers(view: View, *, initial: bool) -> list[Offer]:
-    """What the sections of this moment offer, in the form the toolbox keeps."""
-    return [
-        Offer(ToolRef("" if owner is None else owner.key, tool.name, initial), tool) for owner, tool in view.offered()
-    ]
+    """What the sections of this moment offer, then what is skipped, in the form the toolbox keeps."""
+    found = [*view.offered(), *((node, tool) for node, tool, _ in view.skipped())]
+    return [Offer(ToolRef("" if owner is None else owner.key, tool.name, initial), tool) for owner, tool in found]
 
 
 def _expansion(request: DisclosureRequest) -> VisibilityExpansionRequired:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from weakincentives.contrib.tools.vfs.handlers import file_tools
 from weakincentives.contrib.tools.vfs.limits import VfsLimits
 from weakincentives.filesystem import Filesystem
-from weakincentives.prompt import WorkspaceSection
-from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.prompt import SectionOptions, WorkspaceSection
 
 _READING = """\
 You have files to work with. Paths are relative to the root, such as `src/main.py`; the root itself is `.`.
@@ -28,8 +27,8 @@ class VfsToolsSection(WorkspaceSection):
 
         PromptTemplate(ns="demo", key="coder", sections=[VfsToolsSection(HostFilesystem("work"))])
 
-    They work on the prompt's filesystem: the one given here, or without one that of a `WorkspaceSection` or of
-    `bind(resources=...)`, or else a fresh one in memory (`section.filesystem`).
+    They work on the prompt's filesystem: the one given here, or without one that of another section or of
+    `bind(resources=...)`, or else files in memory that belong to the run.
     """
 
     def __init__(
@@ -41,19 +40,9 @@ class VfsToolsSection(WorkspaceSection):
         title: str = "Files",
         key: str = "vfs",
         template: str | None = None,
-        **kwargs: Any,
+        **options: Unpack[SectionOptions[None]],
     ) -> None:
         if template is None:
             template = _READING + (_READ_ONLY if read_only else _WRITING)
-        tools = (*file_tools(limits, read_only=read_only), *kwargs.pop("tools", ()))
-        super().__init__(filesystem, title=title, key=key, template=template, tools=tools, **kwargs)
-        self._is_given = filesystem is not None
-
-    def resources(self) -> ResourceRegistry:
-        return ResourceRegistry.of(Binding.instance(Filesystem, self.filesystem, fallback=not self._is_given))
-
-    def clone(self, **kwargs: Any) -> VfsToolsSection:
-        other = super().clone(**kwargs)
-        assert isinstance(other, VfsToolsSection)
-        other._is_given = self._is_given or "filesystem" in kwargs
-        return other
+        options["tools"] = (*file_tools(limits, read_only=read_only), *options.get("tools", ()))
+        super().__init__(filesystem, title=title, key=key, template=template, **options)
