@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     # Type checkers bring it along; the defaults let `PromptTemplate(...)` and its like stand without an annotation.
     from typing_extensions import TypeVar as DefaultingTypeVar
 
+    AnyOutputT = DefaultingTypeVar("AnyOutputT", default=Any)
     OutputT = DefaultingTypeVar("OutputT", default=None)
     ParamsT = DefaultingTypeVar("ParamsT", default=None)
 else:
+    AnyOutputT = TypeVar("AnyOutputT")
     OutputT = TypeVar("OutputT")
     ParamsT = TypeVar("ParamsT")
 

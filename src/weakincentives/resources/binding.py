@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from weakincentives.resources.errors import ResourceError, type_name
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Scope(Enum):
@@ -64,8 +65,8 @@ class Binding(Generic[T]):
         if self.eager and self.scope is not Scope.SINGLETON:
             raise ResourceError(f"{name} is bound with eager=True and {self.scope}; only singletons are built at start")
 
-    @classmethod
-    def instance(cls, protocol: type[T], value: T, *, fallback: bool = False) -> Binding[T]:
+    @staticmethod
+    def instance(protocol: type[U], value: U, *, fallback: bool = False) -> Binding[U]:
         """Bind an object that exists already; it stays the caller's to close."""
         if value is None:
             raise ResourceError(f"The resource for {type_name(protocol)} is None; leave it out instead")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
+from weakincentives._generics import AnyOutputT
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.runtime.drivers import Channel, StreamEvent, drive, drive_async, drive_stream, drive_stream_async
@@ -41,11 +41,12 @@ class RunOptions(TypedDict, total=False):
     scope: RunScope | None
 
 
-class ProviderAdapter(ABC):
+class ProviderAdapter(Generic[AnyOutputT]):
     """Evaluates prompts on one model of one provider.
 
     A subclass declares its capabilities (`supports_dynamic_tools`, `tool_route`, `default_codecs`) and opens a
-    `channel` to the model. The `hosted_tool_codecs` given here add to the adapter's own.
+    `channel` to the model, or implements `evaluate` by itself. The `hosted_tool_codecs` given here add to the
+    adapter's own. `ProviderAdapter[Out]` is an adapter for prompts with this output.
     """
 
     name: ClassVar[str] = "adapter"
@@ -59,6 +60,8 @@ class ProviderAdapter(ABC):
         output_retries: int = 1,
         tokenizer: Tokenizer | None = None,
     ) -> None:
+        if not any(getattr(type(self), name) is not getattr(ProviderAdapter, name) for name in ("channel", "evaluate")):
+            raise TypeError(f"{type(self).__name__} cannot reach a model; implement channel(), or evaluate() by itself")
         self.model = model
         self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = CodecRegistry(
             hosted_tool_codecs or {}, self.default_codecs
@@ -81,9 +84,9 @@ class ProviderAdapter(ABC):
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer or default_tokenizer()
 
-    @abstractmethod
     def channel(self) -> Channel:
         """A connection to the model for one run."""
+        raise NotImplementedError(f"{type(self).__name__} implements evaluate() and not channel()")
 
     def define_tool(self, tool: AnyTool) -> str:
         """The tool as JSON text, as this adapter sends it to the model."""
@@ -114,14 +117,16 @@ class ProviderAdapter(ABC):
         async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
             return await drive_async(loop, channel)
 
-    def stream(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> Iterator[StreamEvent]:
+    def stream(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> Iterator[StreamEvent[OutputT]]:
         """`evaluate` as a stream of events: text deltas, tool starts and ends, and last the response."""
         with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
             yield from drive_stream(loop, channel)
 
     async def stream_async(
-        self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]
-    ) -> AsyncIterator[StreamEvent]:
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> AsyncIterator[StreamEvent[OutputT]]:
         """`stream` on an event loop."""
         async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
             async for event in drive_stream_async(loop, channel):

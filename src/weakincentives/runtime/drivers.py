@@ -6,8 +6,9 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
+from weakincentives._generics import OutputT
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import CallModel, Effect, ModelReply, ModelRequest, PromptResponse, RunTools
@@ -66,14 +67,15 @@ class ToolEnded:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+# No slots: `Completed[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
+@dataclass(frozen=True)
+class Completed(Generic[OutputT]):
     """The last event of a stream: the whole response."""
 
-    response: PromptResponse[Any]
+    response: PromptResponse[OutputT]
 
 
-StreamEvent = TextDelta | ToolStarted | ToolEnded | Completed
+StreamEvent = TextDelta | ToolStarted | ToolEnded | Completed[OutputT]
 
 
 class LoopCursor:
@@ -137,7 +139,7 @@ async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     return cursor.result()
 
 
-def drive_stream(loop: InnerLoop, channel: Channel) -> Iterator[StreamEvent]:
+def drive_stream(loop: InnerLoop, channel: Channel) -> Iterator[StreamEvent[Any]]:
     """Run the loop and yield what happens."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
@@ -160,7 +162,7 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Iterator[StreamEvent]:
     yield Completed(cursor.result())
 
 
-async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncIterator[StreamEvent]:
+async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncIterator[StreamEvent[Any]]:
     """`drive_stream` on the running event loop."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
@@ -185,9 +187,9 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncIterator
     yield Completed(cursor.result())
 
 
-def _started(effect: RunTools) -> Iterator[StreamEvent]:
+def _started(effect: RunTools) -> Iterator[StreamEvent[Any]]:
     return (ToolStarted(call.id, call.name, call.arguments) for call in effect.calls)
 
 
-def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent]:
+def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent[Any]]:
     return (ToolEnded(o.tool_call_id, o.name, o.success, o.message) for o in outcomes)

@@ -176,14 +176,14 @@ class InnerLoop:
         """Render, offer the first tools, and begin a new conversation."""
         rendered = self.prompt.begin(self.session, self._visibility_overrides)
         view = self.prompt.view(self.session)
-        self._check_hosted([(node.key, hosted) for node in view.existing() for hosted in node.hosted_tools])
+        self._check_hosted(self._all_hosted(view))
         self._run = Run(
             run_id=self.scope.run_id,
             prompt_ns=self.prompt.ns,
             prompt_key=self.prompt.key,
             visibility=self.prompt.base_visibility(),
         )
-        for offer in self.toolbox.changes(_offers(view, initial=True)).new:
+        for offer in self.toolbox.changes(self._offers(view, initial=True)).new:
             self.toolbox.add(offer)
         self._save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
@@ -315,7 +315,7 @@ class InnerLoop:
         if overrides is self._seen_overrides:
             return
         self._seen_overrides = overrides
-        changes = self.toolbox.changes(_offers(self.prompt.view(self.session), initial=False))
+        changes = self.toolbox.changes(self._offers(self.prompt.view(self.session), initial=False))
         if changes.new and not self.config.supports_dynamic_tools:
             raise self._restart_for(changes.new[0].ref.section_key)
         self._check_hosted((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
@@ -403,9 +403,38 @@ class InnerLoop:
             run_id=self.scope.run_id,
         )
 
+    def _offers(self, view: View, *, initial: bool) -> list[Offer]:
+        """What the sections of this moment offer, then what is skipped, in the form the toolbox keeps."""
+        found = [*view.offered(), *((node, tool) for node, tool, _ in view.skipped())]
+        merged: dict[str, Owned] = {}
+        if any(isinstance(tool, HostedTool) for _, tool in found):
+            for key, hosted in self._all_hosted(view):
+                if self._is_merged(hosted):
+                    merged.setdefault(hosted.kind, (key, hosted))
+        offers: dict[tuple[str, str], Offer] = {}
+        for node, tool in found:
+            key = "" if node is None else node.key
+            if isinstance(tool, HostedTool):
+                key, tool = merged.get(tool.kind, (key, tool))
+            offers.setdefault((key, tool.name), Offer(ToolRef(key, tool.name, initial), tool))
+        return list(offers.values())
+
+    def _all_hosted(self, view: View) -> list[Owned]:
+        """The hosted tools of all enabled sections, shown or not."""
+        return [(node.key, tool) for node in view.existing() for tool in node.hosted_tools]
+
+    def _is_merged(self, tool: HostedTool[Any]) -> bool:
+        """Whether all tools of this kind are one: the provider cannot tell them apart."""
+        return bool(getattr(self.config.hosted_tool_codecs.get(tool.kind), "single", False))
+
     def _hosted_outputs(self) -> Mapping[str, Any]:
         messages, codecs = self.session[Message].view(), self.config.hosted_tool_codecs
-        outputs = hosted_outputs(self.toolbox.hosted_tools, messages, codecs, self.config.adapter, self.prompt.name)
+        tools = {tool.name: tool for tool in self.toolbox.hosted_tools}
+        merged = {tool.kind for tool in tools.values() if self._is_merged(tool)}
+        if merged:
+            every = self._all_hosted(self.prompt.view(self.session))
+            tools.update({tool.name: tool for _, tool in every if tool.kind in merged})
+        outputs = hosted_outputs(tuple(tools.values()), messages, codecs, self.config.adapter, self.prompt.name)
         for tool in self.toolbox.hosted_tools:
             if tool.name in outputs:
                 output = outputs[tool.name]
@@ -432,12 +461,6 @@ def phase_of(error: Exception) -> str:
     if isinstance(error, PromptError):
         return "parse" if isinstance(error, OutputParseError) else "render"
     return getattr(error, "phase", "")
-
-
-def _offers(view: View, *, initial: bool) -> list[Offer]:
-    """What the sections of this moment offer, then what is skipped, in the form the toolbox keeps."""
-    found = [*view.offered(), *((node, tool) for node, tool, _ in view.skipped())]
-    return [Offer(ToolRef("" if owner is None else owner.key, tool.name, initial), tool) for owner, tool in found]
 
 
 def _expansion(request: DisclosureRequest) -> VisibilityExpansionRequired:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal
 
 from weakincentives._generics import OutputT
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import HostedTool, OpenSectionsResult, StructuredOutputConfig, Tool
 
@@ -119,6 +120,18 @@ class PromptResponse(Generic[OutputT]):
     usage: TokenUsage = field(default_factory=TokenUsage)
     turns: int = 0
     run_id: str = ""
+
+    def require_output(self) -> OutputT:
+        """The typed output; without one, a `PromptEvaluationError` that says why."""
+        if self.output is not None:
+            return self.output
+        why = "the prompt declares none; write PromptTemplate[MyDataclass]"
+        if self.halt is not None:
+            keys = ", ".join(".".join(path) for path in self.halt.requested_overrides)
+            why = f"the run halted, for the caller to open {keys}; evaluate again with these open, or use MainLoop"
+        raise PromptEvaluationError(
+            f"'{self.prompt_name}' has no output: {why}.", prompt_name=self.prompt_name, phase="response"
+        )
 
 
 def unanswered_calls(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
