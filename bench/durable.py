@@ -1,4 +1,4 @@
-"""What a recorded step costs over a plain one: wall time, since that is where a disk or a server shows."""
+"""What a recorded step costs over a plain one, in wall time: disks and servers cost no CPU."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def rows() -> Iterator[Row]:
     postgres = on_postgres()
     if postgres is not None:
         yield Row("durable step over a plain one, Postgres on this machine", postgres - plain, "ms", note="wall time")
-    yield Row("plain step", plain, "ms", note="a model call or a tool call with nothing behind it")
+    yield Row("plain step", plain, "ms", note="a model call or a tool call that does nothing")
 
 
 def agent() -> tuple[Callable[[Any], Any], Any]:
-    """A loop of so many tool calls, with a model that takes no time."""
+    """A prompt and a model that makes `CALLS` tool calls and takes no time."""
     from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, tool
     from weakincentives.adapters.scripted import call
     from weakincentives.runtime import ModelRequest

@@ -2,12 +2,12 @@
 
 import pickle
 
-from weakincentives.errors import BudgetExceededError, OutputParseError, Problem, SerdeError
+from weakincentives.errors import BudgetExceededError, FieldProblem, OutputParseError, SerdeError
 
 
 def test_errors_travel_with_their_attributes() -> None:
     for error in (
-        SerdeError((Problem("$.a", "missing"),)),
+        SerdeError((FieldProblem("$.a", "missing"),)),
         BudgetExceededError("over", prompt_name="p", limit="max_turns"),
         OutputParseError("bad", raw="raw", path="$.x"),
     ):

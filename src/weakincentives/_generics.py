@@ -1,7 +1,7 @@
-"""Calling `X[T](...)` with T known inside the constructor.
+"""Generic classes that know T inside the constructor of `X[T](...)`.
 
-`typing` sets the type arguments only after `__init__` has run, and on CPython 3.12.1 fails to set them at all on a
-class with slots. A class that needs its arguments early returns `Specialized` from `__class_getitem__`.
+`typing` sets the type arguments only after `__init__` has run, and CPython 3.12.1 cannot set them at all on a class
+with slots. A class that needs its arguments earlier returns `Specialized` from `__class_getitem__`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 if TYPE_CHECKING:
-    # Type checkers bring it along; the defaults let `PromptTemplate(...)` and its like stand without an annotation.
+    # Type checkers bundle typing_extensions; the default lets `PromptTemplate(...)` go without a type argument.
     from typing_extensions import TypeVar as DefaultingTypeVar
 
     AnyOutputT = DefaultingTypeVar("AnyOutputT", default=Any)
@@ -23,7 +23,7 @@ else:
 
 
 class Specialized:
-    """A class with its type arguments: call it to build an instance, or derive from it."""
+    """A class with its type arguments: call it to build an instance, or subclass it."""
 
     __slots__ = ("args", "build", "origin")
     __parameters__ = ()
@@ -67,7 +67,7 @@ def is_open(item: Any) -> bool:
 
 
 def inherited_type_args(cls: type) -> tuple[Any, ...] | None:
-    """The arguments of the `Specialized` base that `cls` itself derives from, if it has one."""
+    """The type arguments of the `Specialized` base class that `cls` itself names, if any."""
     for base in cls.__dict__.get("__orig_bases__", ()):
         if isinstance(base, Specialized):
             return base.args

@@ -1,4 +1,4 @@
-"""Time as a thing that tests can hold in their hands."""
+"""Clocks: the system's, and one that tests can control."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The system's clock."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -31,7 +31,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that moves only when told to, for tests; sleeping moves it too."""
+    """A clock for tests. It moves only through `advance` and `sleep`."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start

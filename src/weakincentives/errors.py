@@ -1,18 +1,20 @@
-"""Every error that the library raises on purpose.
+"""Every error the library raises on purpose.
 
 WinkError
 ├── PromptError
-│   ├── PromptValidationError         a prompt, section or tool is declared wrongly
-│   ├── PromptRenderError             rendering failed: a bad selector, a section that raised
+│   ├── PromptValidationError         a prompt, section or tool declaration is invalid
+│   ├── PromptRenderError             rendering failed: a bad selector, or a section that raised
 │   │   └── UnboundParamsError        params that a section needs were not bound
-│   ├── OutputParseError              the model's answer does not fit the declared output
+│   ├── OutputParseError              the model's answer does not match the declared output
 │   └── VisibilityExpansionRequired   a signal: open these sections and evaluate again (weakincentives.prompt)
-├── ToolValidationError               a tool's arguments or request are wrong; goes to the model
+├── ToolValidationError               a tool's arguments or request are invalid; sent to the model
 ├── PromptEvaluationError             a run failed; `phase` says where
 │   ├── DeadlineExceededError
 │   └── BudgetExceededError
-├── SerdeError                        data does not fit a type; `problems` lists every misfit
-└── ResourceError, FilesystemError, SessionError ...   in their own packages
+├── SerdeError                        data does not match a type; `problems` lists every mismatch
+├── SessionError                      a slice, reducer or snapshot was misused
+│   └── SessionBusyError              the session already belongs to a run
+└── ResourceError, FilesystemError ...   in their own packages
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ EvaluationPhase = Literal["request", "response", "tool", "budget", "render", "pa
 
 
 class WinkError(Exception):
-    """Base of every error of this library; travels between processes with all its attributes."""
+    """Base class of the library's errors. Pickling keeps every attribute."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args, self.__dict__.copy())
@@ -34,15 +36,15 @@ class PromptError(WinkError):
 
 
 class PromptValidationError(PromptError):
-    """A prompt, section or tool is declared wrongly."""
+    """A prompt, section or tool declaration is invalid."""
 
 
 class PromptRenderError(PromptError):
-    """A declared prompt cannot be rendered with what was bound."""
+    """A valid prompt cannot be rendered with the bound params."""
 
 
 class UnboundParamsError(PromptRenderError):
-    """Nobody bound params that a section needs; `missing` names the fields that have no default."""
+    """Params that a section needs were not bound; `missing` names the fields without a default."""
 
     def __init__(self, message: str, *, params_type: str, missing: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -51,7 +53,7 @@ class UnboundParamsError(PromptRenderError):
 
 
 class OutputParseError(PromptError):
-    """A model's answer does not fit the declared output type.
+    """A model's answer does not match the declared output type.
 
     `raw` is the whole answer, `path` the field that failed (`$.steps[2].title`).
     """
@@ -63,11 +65,11 @@ class OutputParseError(PromptError):
 
 
 class ToolValidationError(WinkError):
-    """A tool was asked for something it cannot accept; the model reads the message."""
+    """A tool cannot accept what it was asked for; the model reads the message."""
 
 
 class PromptEvaluationError(WinkError):
-    """A run failed; `phase` says where and `payload` holds what the provider answered."""
+    """A run failed; `phase` says where, and `payload` holds the provider's response if there was one."""
 
     def __init__(self, message: str, *, prompt_name: str = "", phase: EvaluationPhase, payload: object = None) -> None:
         super().__init__(message)
@@ -77,30 +79,38 @@ class PromptEvaluationError(WinkError):
 
 
 class DeadlineExceededError(PromptEvaluationError):
-    """The deadline passed before the run was done."""
+    """The deadline passed before the run finished."""
 
 
 class BudgetExceededError(PromptEvaluationError):
-    """The next step would go over the budget; `limit` names which part of it."""
+    """The next step would exceed the budget; `limit` names the exhausted field."""
 
     def __init__(self, message: str, *, prompt_name: str = "", limit: str = "") -> None:
         super().__init__(message, prompt_name=prompt_name, phase="budget")
         self.limit = limit
 
 
-class Problem(NamedTuple):
-    """One misfit between data and a type: where, and what is wrong there."""
+class FieldProblem(NamedTuple):
+    """One mismatch between data and a type: its path, and what is wrong there."""
 
     path: str
     message: str
 
 
 class SerdeError(WinkError):
-    """Data does not fit a type; the message lists every problem with its path."""
+    """Data does not match a type; the message lists every problem with its path."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[FieldProblem, ...]) -> None:
         super().__init__("; ".join(f"{problem.path}: {problem.message}" for problem in problems))
         self.problems = problems
+
+
+class SessionError(WinkError):
+    """A slice, reducer or snapshot was misused; the session is unchanged."""
+
+
+class SessionBusyError(SessionError):
+    """The session already belongs to a run."""
 
 
 def _restore(cls: type[WinkError], args: tuple[Any, ...], attributes: dict[str, Any]) -> WinkError:

@@ -1,7 +1,7 @@
 """How long a run may take and how much it may spend.
 
-`Deadline` and `Budget` are values that a caller writes down; `Meter` is the one mutable thing that counts what a run
-has spent and refuses the next step. One meter is shared by every restart of a run.
+`Deadline` and `Budget` are values. `Meter` is the mutable counter that tracks what a run has spent and refuses the next
+step once a limit is reached. All restarts of a run share one meter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Budget", "Deadline", "Meter", "Prices", "Spent", "TokenUsage"]
 
 
 class _Clocked:
-    """Holds a clock in a slot that is no field: it counts for nothing when deadlines are compared or written."""
+    """Holds a clock in a slot that is not a field, so comparing and serialising a deadline ignores it."""
 
     __slots__ = ("_clock",)
     _clock: Clock
@@ -26,30 +26,32 @@ class _Clocked:
 
 @dataclass(frozen=True, slots=True)
 class Deadline(_Clocked):
-    """The moment at which a run must be over.
+    """The moment by which a run must finish.
 
-    The value is the moment alone. A deadline made with a clock of its own (`Deadline.after(5, clock=FakeClock())`)
-    reads that clock; a copy that went through JSON or pickle reads the system's.
+    Only the moment is part of the value. A deadline made with a clock (`Deadline.after(5, clock=FakeClock())`) reads
+    that clock; a copy restored from JSON or pickle reads the system's.
     """
 
     expires_at: datetime
 
     def __post_init__(self) -> None:
         if not isinstance(self.expires_at, datetime):
-            raise ValueError(f"Deadline expires_at={self.expires_at!r} is no datetime; use Deadline.after(seconds=...)")
+            raise ValueError(
+                f"Deadline expires_at must be a datetime, got {self.expires_at!r}; use Deadline.after(seconds=...)"
+            )
         if self.expires_at.utcoffset() is None:
             raise ValueError(
-                f"Deadline expires_at={self.expires_at.isoformat()} has no time zone; use Deadline.after(seconds=...) "
-                "or datetime.now(timezone.utc)"
+                f"Deadline expires_at must have a time zone, got {self.expires_at.isoformat()}; use "
+                "Deadline.after(seconds=...) or datetime.now(timezone.utc)"
             )
 
     @classmethod
     def after(cls, seconds: float, clock: Clock = SYSTEM_CLOCK) -> Deadline:
-        """A deadline this many seconds from now, by this clock."""
+        """A deadline `seconds` from now, measured by `clock`."""
         return cls(clock.now() + timedelta(seconds=seconds)).on(clock)
 
     def on(self, clock: Clock) -> Deadline:
-        """The same moment, read against another clock."""
+        """The same moment, measured by another clock."""
         deadline = Deadline(self.expires_at)
         object.__setattr__(deadline, "_clock", clock)
         return deadline
@@ -62,7 +64,7 @@ class Deadline(_Clocked):
             return SYSTEM_CLOCK
 
     def remaining(self) -> timedelta:
-        """The time that is left; negative once the deadline has passed."""
+        """The time left; negative once the deadline has passed."""
         return self.expires_at - self.clock.now()
 
     @property
@@ -72,7 +74,7 @@ class Deadline(_Clocked):
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens that were spent. Cached tokens are part of the input, reasoning tokens part of the output."""
+    """Tokens spent. Cached tokens are included in the input, reasoning tokens in the output."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -96,7 +98,7 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run has used so far; `turns` are model replies."""
+    """What a run has spent so far; `turns` counts model replies."""
 
     usage: TokenUsage = TokenUsage()
     turns: int = 0
@@ -105,7 +107,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a million tokens cost, in the currency of `Budget.max_cost`; cached input costs as input unless told."""
+    """Prices per million tokens, in the currency of `Budget.max_cost`. `cached_input` defaults to the input price."""
 
     input: float
     output: float
@@ -113,7 +115,7 @@ class Prices:
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "cached_input"):
-            _check_amount(f"Prices {name}", getattr(self, name), whole=False)
+            _check_amount(f"Prices {name}", getattr(self, name), integer=False)
 
     def cost(self, usage: TokenUsage) -> float:
         cached = min(usage.cached_tokens, usage.input_tokens)
@@ -124,9 +126,9 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that a run may spend; None means no limit.
+    """The most a run may spend; None means no limit.
 
-    `max_context_tokens` stops nothing: it is the size of context above which open sections are closed again.
+    `max_context_tokens` never stops a run: it is the context size above which open sections are closed again.
     """
 
     max_input_tokens: int | None = None
@@ -147,8 +149,8 @@ class Budget:
             "max_tool_calls",
             "max_context_tokens",
         ):
-            _check_amount(f"Budget {name}", getattr(self, name), whole=True)
-        _check_amount("Budget max_cost", self.max_cost, whole=False)
+            _check_amount(f"Budget {name}", getattr(self, name), integer=True)
+        _check_amount("Budget max_cost", self.max_cost, integer=False)
         if self.max_cost is not None and self.prices is None:
             raise ValueError(
                 "Budget max_cost needs prices; pass prices=Prices(input=..., output=...) per million tokens"
@@ -156,13 +158,13 @@ class Budget:
 
 
 class Meter:
-    """Counts what one run spends, across its restarts, and refuses the step that would go past a limit."""
+    """Counts what one run spends across its restarts, and refuses a step that would exceed a limit."""
 
     def __init__(self, budget: Budget | None = None, deadline: Deadline | None = None) -> None:
         if not isinstance(budget, Budget | None):
-            raise TypeError(f"budget={budget!r} is no Budget; write Budget(max_turns=...) or the like")
+            raise TypeError(f"budget must be a Budget, got {budget!r}; pass for example Budget(max_turns=10)")
         if not isinstance(deadline, Deadline | None):
-            raise TypeError(f"deadline={deadline!r} is no Deadline; write Deadline.after(seconds=...)")
+            raise TypeError(f"deadline must be a Deadline, got {deadline!r}; pass Deadline.after(seconds=...)")
         self.budget = budget
         self.deadline = deadline
         self._lock = threading.Lock()
@@ -170,7 +172,7 @@ class Meter:
 
     @property
     def spent(self) -> Spent:
-        """All that was counted so far; `restore` takes it back in another process."""
+        """What was counted so far; pass it to `restore` to continue in another process."""
         return self._spent
 
     @property
@@ -187,42 +189,42 @@ class Meter:
 
     @property
     def cost(self) -> float | None:
-        """What the usage costs so far; None if the budget has no prices."""
+        """The cost so far; None if the budget has no prices."""
         prices = self.budget.prices if self.budget else None
         return None if prices is None else prices.cost(self.usage)
 
     def add_usage(self, usage: TokenUsage) -> None:
-        """Count one model reply and the tokens it took."""
+        """Count one model reply and its tokens."""
         with self._lock:
             spent = self._spent
             self._spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls)
 
     def set_tool_calls(self, count: int) -> None:
-        """Take a count from a record, or take back a call that was put off."""
+        """Set the count from a record, or undo the count of a postponed call."""
         with self._lock:
             self._spent = replace(self._spent, tool_calls=count)
 
     def restore(self, spent: Spent) -> None:
-        """Continue from what a run had spent before it was resumed here."""
+        """Continue from what the run had spent before it was resumed."""
         with self._lock:
             self._spent = spent
 
     def check_model_call(self, prompt_name: str) -> None:
-        """Raise unless another model call fits: a limit that is used up leaves no room for one."""
+        """Raise if a limit is reached: a model call always spends something."""
         self._check_deadline(prompt_name)
         if self.budget is not None:
-            _refuse(prompt_name, "max_turns", self.budget.max_turns, self.turns, room=1)
-            self._check_spending(self.budget, prompt_name, room=1)
+            _check_limit(prompt_name, "max_turns", self.budget.max_turns, self.turns)
+            self._check_spending(self.budget, prompt_name)
 
     def check_tool_call(self, prompt_name: str) -> None:
-        """Raise unless another tool call fits: a tool spends no tokens, so only an overdrawn budget stops it."""
+        """Raise if a limit is exceeded. A tool call spends no tokens, so an exactly used budget still allows it."""
         self._check_deadline(prompt_name)
         if self.budget is not None:
-            _refuse(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self.tool_calls, room=1)
-            self._check_spending(self.budget, prompt_name, room=0)
+            _check_limit(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self.tool_calls)
+            self._check_spending(self.budget, prompt_name, allow_equal=True)
 
     def begin_tool_call(self, prompt_name: str) -> None:
-        """Check and count at once, so that calls side by side cannot slip past a limit together."""
+        """Check and count in one step, so that concurrent calls cannot pass a limit together."""
         with self._lock:
             self.check_tool_call(prompt_name)
             spent = self._spent
@@ -238,28 +240,32 @@ class Meter:
                 phase="budget",
             )
 
-    def _check_spending(self, budget: Budget, prompt_name: str, *, room: int) -> None:
+    def _check_spending(self, budget: Budget, prompt_name: str, *, allow_equal: bool = False) -> None:
         usage = self.usage
-        _refuse(prompt_name, "max_input_tokens", budget.max_input_tokens, usage.input_tokens, room=room)
-        _refuse(prompt_name, "max_output_tokens", budget.max_output_tokens, usage.output_tokens, room=room)
-        _refuse(prompt_name, "max_total_tokens", budget.max_total_tokens, usage.total_tokens, room=room)
+        spent: dict[str, float] = {
+            "max_input_tokens": usage.input_tokens,
+            "max_output_tokens": usage.output_tokens,
+            "max_total_tokens": usage.total_tokens,
+        }
         if budget.max_cost is not None and budget.prices is not None:
-            _refuse(prompt_name, "max_cost", budget.max_cost, budget.prices.cost(usage), room=room)
+            spent["max_cost"] = budget.prices.cost(usage)
+        for name, amount in spent.items():
+            _check_limit(prompt_name, name, getattr(budget, name), amount, allow_equal=allow_equal)
 
 
-def _refuse(prompt_name: str, name: str, limit: float | None, spent: float, *, room: int) -> None:
-    if limit is not None and (spent >= limit if room else spent > limit):
+def _check_limit(prompt_name: str, name: str, limit: float | None, spent: float, *, allow_equal: bool = False) -> None:
+    if limit is not None and (spent > limit if allow_equal else spent >= limit):
         raise BudgetExceededError(
-            f"Budget of prompt '{prompt_name}' is used up: {name}={limit}, spent {round(spent, 9)}",
+            f"Budget of prompt '{prompt_name}' is exhausted: {name}={limit}, spent {round(spent, 9)}",
             prompt_name=prompt_name,
             limit=name,
         )
 
 
-def _check_amount(name: str, value: float | None, *, whole: bool) -> None:
+def _check_amount(name: str, value: float | None, *, integer: bool) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        raise ValueError(f"{name}={value!r} is not {'a whole' if whole else 'a'} number")
+    if isinstance(value, bool) or not isinstance(value, int if integer else (int, float)):
+        raise ValueError(f"{name} must be {'an integer' if integer else 'a number'}, got {value!r}")
     if value < 0 or not math.isfinite(value):
-        raise ValueError(f"{name}={value!r} must be zero or more")
+        raise ValueError(f"{name} must be zero or more, got {value!r}")

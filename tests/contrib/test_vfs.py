@@ -127,7 +127,7 @@ def test_an_edit_must_hit_exactly_one_place(fs):
         prompt, "edit", path="f", old="\tgo()", new="x"
     )
     assert "is not in 'f'; read the file" in failure(prompt, "edit", path="f", old="stop()", new="x")
-    assert "'old' is empty" in failure(prompt, "edit", path="f", old="", new="x")
+    assert "'old' must not be empty" in failure(prompt, "edit", path="f", old="", new="x")
     assert "the same text" in failure(prompt, "edit", path="f", old="go()", new="go()")
     assert text(prompt, "edit", path="f", old="go()", new="stop()", replace_all=True).startswith("Replaced 2 pieces")
 
@@ -146,13 +146,13 @@ def test_an_edit_keeps_windows_line_ends(fs):
         ("read", {"path": "../main.py"}, "contains '..'"),
         ("read", {"path": "src"}, "'src' is a directory; list it instead"),
         ("read", {"path": "blob"}, "'blob' is not UTF-8 text; these tools read and write text only"),
-        ("read", {"path": "src/main.py", "limit": 0}, "limit is 1 or more"),
+        ("read", {"path": "src/main.py", "limit": 0}, "limit must be 1 or more, got 0"),
         ("ls", {"path": "src/main.py"}, "is a file, not a directory"),
         ("write", {"path": "src/main.py", "content": ""}, "use edit to change it, or mode 'overwrite' to replace it"),
         ("write", {"path": "big", "content": "x" * 101}, "101 characters, more than 100; split it"),
         ("edit", {"path": "src/other.py", "old": "a", "new": "b"}, "'src/other.py' does not exist"),
         ("grep", {"pattern": "("}, "'(' is not a regular expression"),
-        ("grep", {"pattern": "x", "limit": 0}, "limit is 1 or more"),
+        ("grep", {"pattern": "x", "limit": 0}, "limit must be 1 or more, got 0"),
         ("glob", {"pattern": "../*"}, "leads out of the root"),
         ("rm", {"path": "src"}, "'src' is not empty; pass recursive=True"),
         ("rm", {"path": "."}, "root cannot be deleted"),
@@ -203,5 +203,5 @@ def test_a_clone_has_files_of_its_own():
 
 
 def test_limits_are_positive():
-    with pytest.raises(ValueError, match="matches is 1 or more, not 0"):
+    with pytest.raises(ValueError, match="matches must be 1 or more, got 0"):
         VfsLimits(matches=0)

@@ -1,7 +1,7 @@
-"""The agent of the durable tests: five model calls, four tool calls, and a control folder to see and stop it.
+"""The agent of the durable tests: five model calls, four tool calls, and a folder to watch and stop it.
 
-`python -m tests.durable.agent KEY` runs one loop in this process. What is called is appended to `calls`; a line in
-`kill` names the call in which the process kills itself, as `kill -9` would.
+`python -m tests.durable.agent KEY` runs one request in this process. Every call is appended to the file `calls`; the
+file `kill` names the call in which the process kills itself with SIGKILL.
 """
 
 import os
@@ -62,7 +62,7 @@ class Total:
 
 
 def note(what: str) -> None:
-    """Append to the log of calls, in one write; and die here if told to."""
+    """Append to the log of calls, in one write, and die here if told to."""
     with open(CONTROL / "calls", "ab", buffering=0) as log:
         log.write(f"{os.getpid()} {what}\n".encode())
     time.sleep(LATENCY)
@@ -73,7 +73,7 @@ def note(what: str) -> None:
 
 
 def append_line(params: Line, *, context: ToolContext) -> ToolResult[int]:
-    """Change the session and a file, and say how far both have come."""
+    """Change the session and a file, and return the state of both."""
     filesystem = context.filesystem
     assert filesystem is not None
     context.session.dispatch(Added(1))
@@ -83,7 +83,7 @@ def append_line(params: Line, *, context: ToolContext) -> ToolResult[int]:
 
 
 def model(request: ModelRequest) -> ToolCall | str:
-    """Open the section that holds the tool, append a, b and c with it, then repeat what the tool said last."""
+    """Open the section that holds the tool, append a, b and c with it, then repeat the tool's last result."""
     answers = [message for message in request.messages if message.role == "tool"]
     name = request.messages[0].text.rpartition(" ")[2].strip()
     note(f"agent/{name} model {len(answers)}")

@@ -11,8 +11,8 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """A real Postgres server on a socket of its own; the URL of its maintenance database."""
-    # Not below pytest's own folder: as root the server runs as another user, whom the next pytest would lock out.
+    """The URL of the maintenance database of a real Postgres server."""
+    # Not below pytest's own folder: as root, the server runs as another user, who must be able to enter it.
     with TemporaryDirectory(prefix="wink-postgres-", ignore_cleanup_errors=True) as folder:
         os.environ.setdefault("XDG_RUNTIME_DIR", folder)
         try:
@@ -30,7 +30,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres: str) -> str:
-    """A database of its own on the real server."""
+    """An empty database on the real server."""
     import psycopg
 
     name = f"wink_{os.getpid()}_{next(_numbers)}"
@@ -41,7 +41,7 @@ def postgres_url(postgres: str) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Each kind of database in turn, empty."""
+    """An empty database of each kind in turn."""
     if request.param == "postgres":
         return str(request.getfixturevalue("postgres_url"))
     return str(tmp_path / "durable.db")

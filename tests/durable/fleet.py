@@ -1,4 +1,4 @@
-"""Real workers: processes of `wink worker` on the agent of these tests."""
+"""Real workers: `wink worker` processes that run the agent of these tests."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ class Worker:
         self.pid = self._process.pid
 
     def wait_for(self, text: str) -> str:
-        """The next line of the log that has this text."""
+        """The next line of the log that contains this text."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if text in line:
@@ -50,7 +50,7 @@ class Worker:
 def workers(
     count: int, control: Path, database_url: str, *options: str, latency: float = 0.0
 ) -> Iterator[list[Worker]]:
-    """So many workers, all of them at work."""
+    """Start this many workers and wait until they are ready."""
     fleet = [Worker(control, database_url, *options, latency=latency) for _ in range(count)]
     try:
         for worker in fleet:
@@ -62,12 +62,12 @@ def workers(
 
 
 def within(seconds: float) -> float:
-    """So many seconds on a machine with a core to spare; in proportion more on one with more to do than cores."""
+    """This many seconds on a machine with a core to spare, in proportion more on a busy one."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def until(condition: Callable[[], object], what: str) -> float:
-    """Look until it is so; the seconds that took."""
+    """Wait until the condition holds; returns the seconds it took."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < PATIENCE, f"waited too long: {what}"

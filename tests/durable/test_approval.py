@@ -1,4 +1,4 @@
-"""A tool call that waits for a person holds no thread and no process, and goes on in whichever has it then."""
+"""A tool call that waits for a person holds no thread and no process, and continues in any worker."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        assert [(q.call_id, q.text) for q in loop.store.questions.open("desk/r")] == [("c1", "Refund 5?")]
+        assert [(q.call_id, q.text) for q in loop.store.questions("desk/r")] == [("c1", "Refund 5?")]
         assert loop.drain(0.0)
     with desk(database_url) as elsewhere:
         elsewhere.approve("r", "c1", by="Ann")
@@ -91,12 +91,12 @@ def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
         loop.approve("r", "c1", by="Ann")
-        until(lambda: [question.step for question in loop.store.questions.open("desk/r")] == [6], "the second question")
+        until(lambda: [question.step for question in loop.store.questions("desk/r")] == [6], "the second question")
         loop.approve("r", "c1", approved=False, note="Not twice.")
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1). Not twice."
 
 
-def test_a_refusal_is_what_the_tool_makes_of_it(tmp_path: Path) -> None:
+def test_a_refusal_reaches_the_tool(tmp_path: Path) -> None:
     with desk(str(tmp_path / "d.db")) as loop:
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
@@ -115,11 +115,11 @@ def test_the_command_line_shows_questions_and_answers_them(tmp_path: Path, capsy
         assert loop.result("r").text == "Refunded 5, says Bob (desk/r:3:c1)."
 
 
-def test_a_question_that_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -> None:
+def test_a_question_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -> None:
     with desk(str(tmp_path / "d.db"), within=0.2) as loop:
         loop.submit(Refund(5), key="r")
         assert loop.result("r").text == "Nobody answered in time."
-        with pytest.raises(DurableError, match="decided already"):
+        with pytest.raises(DurableError, match="already been answered"):
             loop.approve("r", "c1")
 
 

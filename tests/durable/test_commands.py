@@ -17,7 +17,7 @@ loop = DurableMainLoop("desk", prompt_with(shout), ScriptedAdapter())
 
 @pytest.fixture
 def database(tmp_path: Path) -> str:
-    """One run that is done and one that failed."""
+    """A database with a run that is done and one that failed."""
     path = str(tmp_path / "durable.db")
     failure = PromptEvaluationError("overloaded", prompt_name="loop", phase="request")
     script = [call("shout", text="a"), "A", failure]
@@ -44,7 +44,7 @@ def test_list_shows_the_newest_first(database: str, capsys: pytest.CaptureFixtur
     assert "desk/bad" in text and "desk/good" not in text
 
 
-def test_show_tells_the_steps_and_the_failure(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_steps_and_the_failure(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = wink(capsys, "work", "show", "desk/bad", "--json", "--database-url", database)
     assert shown["error"] == "PromptEvaluationError: overloaded"
     assert [(step["name"], step["error"]) for step in shown["steps"]] == [
@@ -54,7 +54,7 @@ def test_show_tells_the_steps_and_the_failure(database: str, capsys: pytest.Capt
     assert "shout" in wink(capsys, "work", "show", "desk/good", "--database-url", database)
 
 
-def test_retry_and_cancel_change_where_work_stands(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retry_and_cancel_change_the_status(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--database-url", database)
     assert wink(capsys, "work", "retry", "desk/bad", *flags) == "desk/bad is queued\n"
     assert wink(capsys, "work", "cancel", "desk/bad", "--json", *flags)["status"] == "cancelled"
@@ -62,17 +62,18 @@ def test_retry_and_cancel_change_where_work_stands(database: str, capsys: pytest
     assert "'desk/good' is done; only failed, dead or cancelled work can be retried" in refused
 
 
-def test_what_is_not_there_is_said(tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Nothing is known" in wink(capsys, "work", "show", "desk/x", "--database-url", database, code=1)
+def test_unknown_names_are_errors(tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "There is no work 'desk/x'" in wink(capsys, "work", "show", "desk/x", "--database-url", database, code=1)
     assert "no durable work in" in wink(capsys, "work", "list", "--database-url", str(tmp_path / "no.db"), code=2)
-    assert "no status 'lost'" in wink(capsys, "work", "list", "--status", "lost", "--database-url", database, code=2)
+    listed = wink(capsys, "work", "list", "--status", "lost", "--database-url", database, code=2)
+    assert "--status must be one of queued, running, waiting, done, failed, cancelled, dead, got 'lost'" in listed
 
 
 @pytest.mark.parametrize("rate", ["10", "0/s", "x/m"])
 def test_a_rate_is_a_number_per_time(rate: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "write 10/s, 300/m or 1000/h" in wink(capsys, "worker", "a:b", "--rate", rate, code=2)
+    assert "must be like 10/s, 300/m or 1000/h" in wink(capsys, "worker", "a:b", "--rate", rate, code=2)
 
 
 def test_a_worker_needs_a_durable_loop(capsys: pytest.CaptureFixture[str]) -> None:
     written = wink(capsys, "worker", "tests.durable.test_loop:Question", code=2)
-    assert "a worker needs a DurableMainLoop" in written
+    assert "must be a DurableMainLoop, got type" in written

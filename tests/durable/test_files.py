@@ -1,6 +1,6 @@
 """A step records only what it changed in an in-memory filesystem."""
 
-from weakincentives.durable.files import Patch, difference, patched
+from weakincentives.durable.journal import Patch, apply_patch, difference
 from weakincentives.filesystem import InMemoryFilesystem
 
 
@@ -13,7 +13,7 @@ def test_only_what_changed_is_in_the_patch() -> None:
     assert difference(old, files.snapshot()) == Patch({"gone": None, "a": Patch({"two.txt": b"22"}), "new.txt": b"n"})
 
 
-def test_a_patch_leads_from_the_old_files_to_the_new() -> None:
+def test_a_patch_turns_the_old_files_into_the_new() -> None:
     files = InMemoryFilesystem({"a/one.txt": "1", "b": "file"})
     old = files.snapshot()
     files.delete("b")
@@ -22,11 +22,11 @@ def test_a_patch_leads_from_the_old_files_to_the_new() -> None:
     files.delete("a/one.txt")
     new = files.snapshot()
     other = InMemoryFilesystem({"a/one.txt": "1", "b": "file"})
-    other.restore(patched(other.snapshot(), difference(old, new)))
+    other.restore(apply_patch(other.snapshot(), difference(old, new)))
     assert other.snapshot() == new
     assert (other.read("b/c/two.txt"), other.exists("a/one.txt"), other.exists("a")) == ("2", False, True)
 
 
-def test_what_did_not_change_makes_an_empty_patch() -> None:
+def test_unchanged_files_give_an_empty_patch() -> None:
     files = InMemoryFilesystem({"a": "1"})
     assert difference(files.snapshot(), files.snapshot()) == Patch({})

@@ -1,4 +1,4 @@
-"""Workers that share work: one is killed, one is frozen, one is told to stop, and nothing is lost or done twice."""
+"""Workers share work: one is killed, one frozen, one told to stop, and nothing is lost or done twice."""
 
 import signal
 from collections import Counter
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def shared(postgres_url: str) -> Iterator[DurableMainLoop[Task, None]]:
-    """The agent's loop on a fresh Postgres, to hand in work; nothing is worked on in this process."""
+    """The agent's loop on a fresh Postgres, to submit work; this process is no worker."""
     loop.database_url = postgres_url
     with loop:
         yield loop
@@ -36,7 +36,7 @@ def running_on(worker: Worker) -> list[Work]:
 
 
 def freeze_at_work(worker: Worker) -> list[str]:
-    """Stop the worker while it has loops under way, and name them; a moment in which it has none is let go."""
+    """Stop the worker while it runs something, and return the ids of what it runs."""
 
     def caught() -> bool:
         worker.signal(signal.SIGSTOP)
@@ -53,8 +53,8 @@ def calls(control: Path) -> Counter[str]:
     return Counter(line.partition(" ")[2] for line in (control / "calls").read_text().splitlines())
 
 
-def assert_all_right(keys: list[str], control: Path, repeated: int) -> None:
-    """Every result is right, every step is recorded once, and at most so many calls were made again."""
+def assert_all_correct(keys: list[str], control: Path, repeated: int) -> None:
+    """Every result is correct, every step is recorded once, and at most `repeated` calls were made again."""
     assert [loop.result(key).text for key in keys] == [f"Total(value=3) abc for {key}" for key in keys]
     assert {len(loop.store.steps(loop.work_id(key))) for key in keys} == {10}
     made = calls(control)
@@ -75,7 +75,7 @@ def test_two_hundred_loops_on_two_workers_with_one_killed(
         took = until(lambda: not running_on(victim), "a takeover")
         victim.end()
         assert took < within(3.0)
-        assert_all_right(keys, tmp_path, repeated=len(lost))
+        assert_all_correct(keys, tmp_path, repeated=len(lost))
 
 
 def test_a_frozen_worker_is_taken_over_and_fenced_off_when_it_thaws(
@@ -95,7 +95,7 @@ def test_a_frozen_worker_is_taken_over_and_fenced_off_when_it_thaws(
         frozen.signal(signal.SIGCONT)
         frozen.wait_for("joined again as")
         assert {key: loop.store.steps(loop.work_id(key)) for key in keys} == recorded
-        assert_all_right(keys, tmp_path, repeated=len(lost))
+        assert_all_correct(keys, tmp_path, repeated=len(lost))
         in_flight = calls(tmp_path) - made
         assert in_flight.total() <= len(lost) and set(in_flight.values()) <= {1}
 
@@ -117,5 +117,5 @@ def test_a_worker_that_is_told_to_stop_hands_its_loops_back_at_their_next_step(
         assert worker.end() == 0
         assert {loop.status(key).status for key in keys} == {"queued"}
     with workers(1, tmp_path, postgres_url):
-        assert_all_right(keys, tmp_path, repeated=0)
+        assert_all_correct(keys, tmp_path, repeated=0)
     assert {loop.status(key).attempts for key in keys} == {1}

@@ -1,4 +1,4 @@
-"""Without the extra nothing of the engine is imported."""
+"""The front imports nothing of the engine."""
 
 import subprocess
 import sys

@@ -1,8 +1,8 @@
-"""What a step changed is recorded as contents and put back on replay."""
+"""What a step changed is recorded as contents and applied on replay."""
 
 from dataclasses import dataclass
 
-from weakincentives.durable.journal import recording, replay
+from weakincentives.durable.journal import apply_change, record_change
 from weakincentives.durable.serializer import TaggedSerializer
 from weakincentives.resources import ResourceRegistry
 from weakincentives.session import LogEntry, Replace, Session, reducer
@@ -55,15 +55,15 @@ def through_the_database(change: object) -> object:
 
 
 def carried_over(work) -> tuple[Session, Session, object]:  # type: ignore[no-untyped-def]
-    """A session on which work ran, and one to which the recorded change was brought."""
+    """A session on which `work` ran, and one to which the recorded change was applied."""
     live, resources = pair()
-    _, change = recording(live, resources, lambda: work(live, resources))
+    _, change = record_change(live, resources, lambda: work(live, resources))
     other, other_resources = pair()
-    replay(through_the_database(change), other, other_resources)
+    apply_change(through_the_database(change), other, other_resources)
     return live, other, other_resources
 
 
-def test_events_and_what_reducers_made_of_them_come_back() -> None:
+def test_events_and_reduced_slices_come_back() -> None:
     live, other, _ = carried_over(lambda session, _: (session.dispatch(Added(2)), session.dispatch(Noted("n"))))
     assert other.snapshot() == live.snapshot()
     assert other[Total].latest() == Total(3)
@@ -93,7 +93,7 @@ def test_what_was_rolled_back_does_not_come_back() -> None:
     assert other[Noted].all() == (Noted("kept"),)
 
 
-def test_a_resource_comes_back_if_its_snapshot_is_data() -> None:
+def test_a_resource_comes_back_if_its_snapshot_can_be_serialised() -> None:
     def work(_: Session, resources) -> None:  # type: ignore[no-untyped-def]
         resources.get(Shelf).books = ("a", "b")
         resources.get(Machine).books = ("c",)
@@ -106,5 +106,5 @@ def test_a_resource_comes_back_if_its_snapshot_is_data() -> None:
 def test_a_step_that_changed_nothing_records_nothing() -> None:
     session, resources = pair()
     resources.get(Machine).snapshot = tuple  # type: ignore[method-assign]
-    result, change = recording(session, resources, lambda: 42)
+    result, change = record_change(session, resources, lambda: 42)
     assert (result, change.slices, change.resources) == (42, (), ())

@@ -1,4 +1,4 @@
-"""A loop whose process is killed in each of its steps in turn still ends right, and pays for each call once."""
+"""A run whose process is killed in each of its steps in turn still ends correctly and repeats only those steps."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def test_work_that_kills_its_worker_each_time_becomes_a_dead_letter(tmp_path: Pa
         (tmp_path / "kill").write_text("model 1")
         assert run(tmp_path, database, attempts=2).returncode == -signal.SIGKILL
     given_up = run(tmp_path, database, attempts=2)
-    assert "DeadLetterError: 'agent/job' was given up after 2 attempts that came no further" in given_up.stderr
+    assert "DeadLetterError: 'agent/job' was given up after 2 attempts without progress" in given_up.stderr
 
     wink = [sys.executable, "-m", "weakincentives.cli", "work", "retry", "agent/job", "--database-url", database]
     assert subprocess.check_output(wink, text=True) == "agent/job is queued\n"

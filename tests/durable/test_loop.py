@@ -1,4 +1,4 @@
-"""One process: keys, results, failures, cancelling, retrying, restarts and the limits of a run."""
+"""A loop in one process: keys, results, failures, cancelling, retrying, restarts and the limits of a run."""
 
 import sqlite3
 import threading
@@ -80,7 +80,7 @@ def running(path: Path, script: Any, *tools: Tool[Any, Any], disclosure: Any = N
 
 
 def calling(name: str, **arguments: Any) -> Callable[[ModelRequest], Any]:
-    """A model that calls a tool once and repeats what it said."""
+    """A model that calls a tool once and repeats its result."""
 
     def model(request: ModelRequest) -> Any:
         last = request.messages[-1]
@@ -135,7 +135,7 @@ def test_a_typed_output_comes_back_typed(tmp_path: Path) -> None:
 def test_a_key_of_another_request_is_refused(tmp_path: Path) -> None:
     with running(tmp_path, ["yes"]) as loop:
         loop.execute(Question("one"), key="a")
-        with pytest.raises(KeyConflictError, match="'test/a' belongs to another request"):
+        with pytest.raises(KeyConflictError, match="'test/a' was used for another request"):
             loop.execute(Question("two"), key="a")
 
 
@@ -146,12 +146,12 @@ def test_submitted_work_is_done_in_the_background(tmp_path: Path) -> None:
         assert len({loop.result(f"{number}").text for number in range(20)}) == 1
 
 
-def test_a_key_that_nobody_knows_is_said_so(tmp_path: Path) -> None:
+def test_an_unknown_key_is_an_error(tmp_path: Path) -> None:
     with running(tmp_path, []) as loop, pytest.raises(NoSuchWorkError, match="wink work list"):
         loop.result("nothing")
 
 
-def test_a_failure_is_raised_as_it_was_and_can_be_retried_from_its_step(tmp_path: Path) -> None:
+def test_a_failure_is_raised_again_and_can_be_retried_from_its_step(tmp_path: Path) -> None:
     script = [
         call("shout", text="hi"),
         PromptEvaluationError("overloaded", prompt_name="loop", phase="request"),
@@ -166,7 +166,7 @@ def test_a_failure_is_raised_as_it_was_and_can_be_retried_from_its_step(tmp_path
         assert [step.name for step in loop.store.steps("test/a")] == ["begin", "model", "shout", "model"]
 
 
-def test_cancelled_work_stops_and_can_be_taken_up_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cancelled_work_stops_and_can_be_continued(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     attempts = iter([True])
 
     def stop(params: None, *, context: ToolContext) -> ToolResult[None]:
@@ -184,7 +184,7 @@ def test_cancelled_work_stops_and_can_be_taken_up_again(tmp_path: Path, caplog: 
         assert loop.result("a").text == "at last"
 
 
-def test_a_result_that_is_not_there_yet_is_waited_for_only_so_long(tmp_path: Path) -> None:
+def test_waiting_for_a_result_ends_at_its_timeout(tmp_path: Path) -> None:
     def model(request: ModelRequest) -> str:
         with pytest.raises(WorkPendingError) as caught:
             loop.result("a", timeout=0)
@@ -243,7 +243,7 @@ def test_another_process_cannot_run_the_work_of_a_file_that_is_in_use(tmp_path: 
     import sys
 
     script = (
-        "from weakincentives.durable.database import FileLock; "
+        "from weakincentives.durable.lease import FileLock; "
         f"lock = FileLock({str(tmp_path / 'durable.db')!r}); lock.acquire(); print('locked', flush=True); input()"
     )
     with (
@@ -286,7 +286,7 @@ def test_loops_that_share_a_process_share_database_and_version(tmp_path: Path) -
         assert loop.execute(Question("?"), key="a").text == "yes"
 
 
-def test_a_prompt_that_changed_between_runs_is_noticed(tmp_path: Path) -> None:
+def test_a_prompt_that_changed_between_runs_is_detected(tmp_path: Path) -> None:
     versions = iter(["old", "new"])
 
     def prepare(question: Question) -> Prompt[Any]:
@@ -322,7 +322,7 @@ def test_async_tools_run_in_durable_work_too(tmp_path: Path) -> None:
         assert loop.execute(Question("?"), key="a").text == "later a"
 
 
-def test_a_value_that_is_no_data_is_named(tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_serialised_is_named(tmp_path: Path) -> None:
     class Handle:
         def render(self) -> str:
             return "a handle"
@@ -347,10 +347,10 @@ def test_nothing_is_stored_as_a_pickle(tmp_path: Path) -> None:
 
 def test_a_prompt_in_the_place_of_prepare_is_refused(tmp_path: Path) -> None:
     prompt = prompt_with()(Question("?"))
-    with pytest.raises(DurableError, match="got a Prompt and a ScriptedAdapter"):
+    with pytest.raises(DurableError, match="got Prompt and ScriptedAdapter"):
         DurableMainLoop("a", prompt, ScriptedAdapter())  # type: ignore[arg-type]
     forgetful = DurableMainLoop("a", lambda _: prompt.template, ScriptedAdapter(), str(tmp_path / "d.db"))  # type: ignore[arg-type, return-value]
-    with forgetful, pytest.raises(DurableError, match=r"prepare\(\) returned a PromptTemplate"):
+    with forgetful, pytest.raises(DurableError, match=r"prepare\(\) must return a Prompt, got PromptTemplate"):
         forgetful.execute(Question("?"), key="a")
 
 
@@ -378,10 +378,10 @@ def test_work_that_is_retried_goes_back_to_its_own_queue(database_url: str, end:
 
 
 def give_up(store: Any) -> None:
-    """Do to all work what the engine does to work that was attempted too often."""
+    """Mark all work as the engine marks work that was attempted too often."""
     import sqlalchemy as sa
 
-    from weakincentives.durable.tables import status
+    from weakincentives.durable.database import status_table as status
 
     given_up = {"status": "MAX_RECOVERY_ATTEMPTS_EXCEEDED", "queue_name": None, "owner_xid": None}
     with store.engine.begin() as connection:
@@ -391,9 +391,9 @@ def give_up(store: Any) -> None:
 def test_work_needs_a_key(tmp_path: Path) -> None:
     with running(tmp_path, ["never"]) as loop:
         for call_it in (loop.execute, loop.submit):
-            with pytest.raises(DurableError, match="'' is no key; give the work a text of its own"):
+            with pytest.raises(DurableError, match=r"key must be a text that names the work, .* got ''"):
                 call_it(Question("?"), key="")
-        with pytest.raises(DurableError, match="7 is no key"):
+        with pytest.raises(DurableError, match="got 7"):
             loop.result(7)  # type: ignore[arg-type]
 
 

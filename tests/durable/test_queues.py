@@ -12,14 +12,14 @@ from tests.durable.fleet import PATIENCE
 from tests.durable.test_loop import Question, prompt_with
 from weakincentives import ScriptedAdapter
 from weakincentives.durable import DurableError, DurableMainLoop, QueueLimits
-from weakincentives.durable.tables import status
+from weakincentives.durable.database import status_table as status
 from weakincentives.runtime import ModelRequest
 
 
 class Gauge:
     """A model that counts how many of its calls run at the same time, by the last word of the prompt.
 
-    Calls wait until so many of one tenant are there together, and a little longer for one too many.
+    Calls wait until `together` calls of one tenant run, and a moment longer to see one too many.
     """
 
     def __init__(self, together: int) -> None:
@@ -43,7 +43,7 @@ class Gauge:
 
 
 def work_off(database_url: str, limits: QueueLimits, tenants: str, together: int = 2) -> tuple[Gauge, list[int]]:
-    """What the model saw, and when the engine started each piece of work, in milliseconds."""
+    """Run work for these tenants; returns what the model saw and when each run started, in milliseconds."""
     gauge = Gauge(together)
     loop: DurableMainLoop[Any, Any]
     with DurableMainLoop("gauge", prompt_with(), ScriptedAdapter(gauge), database_url) as loop:
@@ -57,22 +57,22 @@ def work_off(database_url: str, limits: QueueLimits, tenants: str, together: int
     return gauge, sorted(started)
 
 
-def test_a_worker_runs_only_so_many_at_once(database_url: str) -> None:
+def test_a_worker_runs_at_most_its_concurrency_at_once(database_url: str) -> None:
     gauge, _ = work_off(database_url, QueueLimits(concurrency=2), "aaaaaa")
     assert gauge.most["all"] == 2
 
 
-def test_a_tenant_takes_only_its_share(database_url: str) -> None:
+def test_a_tenant_runs_at_most_its_concurrency_at_once(database_url: str) -> None:
     gauge, _ = work_off(database_url, QueueLimits(concurrency=8, tenant_concurrency=2), "aaaaaabb")
     assert (gauge.most["a"], gauge.most["b"] <= 2) == (2, True)
 
 
 @pytest.mark.parametrize("limit", ["concurrency", "tenant_concurrency", "rate"])
 def test_a_limit_that_lets_nothing_run_is_refused(limit: str) -> None:
-    with pytest.raises(DurableError, match=f"QueueLimits.{limit} is 0; give"):
+    with pytest.raises(DurableError, match=f"QueueLimits.{limit} must be"):
         QueueLimits(**{limit: 0})
 
 
-def test_starts_are_spread_over_time(postgres_url: str) -> None:
+def test_the_rate_limits_how_often_work_starts(postgres_url: str) -> None:
     _, started = work_off(postgres_url, QueueLimits(rate=5.0), "aaaaaaaa", together=1)
     assert all(later - earlier >= 990 for earlier, later in zip(started, started[5:], strict=False))

@@ -1,4 +1,4 @@
-"""Replaying recorded steps brings everything back as it was: session, visibility, files, tools, times."""
+"""Replaying recorded steps restores everything: session, visibility, files, tools, times."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,7 @@ OPENING: dict[str, tuple[Any, ToolCall]] = {
 
 @pytest.fixture(params=OPENING)
 def twice(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The session, the request and the files at the last model call: when all ran, and when all was replayed."""
+    """The session, the request and the files at the last model call: of the live run, and of its replay."""
     monkeypatch.setattr("tests.durable.agent.CONTROL", tmp_path)
     disclosure, opening = OPENING[request.param]
     lines = iter([opening, *SCRIPT])
@@ -80,7 +80,7 @@ def twice(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
     def model(request: ModelRequest) -> Any:
         if line := next(lines, None):
-            # As an adapter does whose vendor runs tools of its own.
+            # As an adapter does whose vendor runs tools itself.
             sessions[-1].dispatch(Thought(len(request.messages)))
             return line
         offered = [tool.name for tool in request.tools]

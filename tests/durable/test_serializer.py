@@ -1,4 +1,4 @@
-"""What the engine stores: tagged JSON that brings back values, arguments and exceptions."""
+"""The engine stores tagged JSON, which restores values, arguments and exceptions."""
 
 import json
 import sys
@@ -27,14 +27,14 @@ def test_what_is_stored_is_readable_json() -> None:
     assert json.loads(serializer.serialize({"a": [1, None]})) == {"a": [1, None]}
 
 
-def test_an_exception_comes_back_as_itself_with_its_facts() -> None:
+def test_an_exception_comes_back_with_its_class_and_attributes() -> None:
     error = BudgetExceededError("too many turns", prompt_name="triage", limit="max_turns")
     back = serializer.deserialize(serializer.serialize(error))
     assert type(back) is BudgetExceededError
     assert (str(back), back.prompt_name, back.phase, back.limit) == ("too many turns", "triage", "budget", "max_turns")
 
 
-def test_a_fact_that_is_no_data_is_described() -> None:
+def test_an_attribute_that_cannot_be_serialised_is_stored_as_its_repr() -> None:
     error = ValueError("bad", object)
     error.handle = sys.stdout  # type: ignore[attr-defined]
     back = serializer.deserialize(serializer.serialize(error))

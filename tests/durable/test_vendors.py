@@ -1,4 +1,4 @@
-"""Through the vendors' own SDKs: after a replay the next request is byte for byte what it would have been."""
+"""Through the vendors' own SDKs, the request after a replay is byte for byte the one it would have been."""
 
 from pathlib import Path
 

@@ -62,13 +62,13 @@ def test_reading_takes_an_offset_and_a_limit_in_lines(fs, offset, limit, expecte
 
 def test_a_negative_offset_is_refused(fs):
     fs.write("f", "a")
-    with pytest.raises(FilesystemError, match="offset and limit are 0 or more"):
+    with pytest.raises(FilesystemError, match="offset and limit must be 0 or more"):
         fs.read("f", offset=-1)
 
 
 def test_create_refuses_a_file_that_exists(fs):
     fs.write("f", "1", mode="create")
-    with pytest.raises(AlreadyExistsError, match="'f' exists already; use mode='overwrite'"):
+    with pytest.raises(AlreadyExistsError, match="'f' already exists; use mode='overwrite'"):
         fs.write("f", "2", mode="create")
     assert fs.read("f") == "1"
 
@@ -82,7 +82,7 @@ def test_overwrite_replaces_and_append_adds(fs):
 
 
 def test_an_unknown_mode_is_refused(fs):
-    with pytest.raises(ValueError, match="mode is 'create', 'overwrite' or 'append', not 'w'"):
+    with pytest.raises(ValueError, match="mode must be 'create', 'overwrite' or 'append', got 'w'"):
         fs.write("f", "1", mode="w")
     assert not fs.exists("f")
 
@@ -90,7 +90,7 @@ def test_an_unknown_mode_is_refused(fs):
 def test_content_that_is_not_text_is_refused(fs):
     with pytest.raises(NotTextError, match="cannot be written as UTF-8"):
         fs.write("f", "\ud800")
-    with pytest.raises(TypeError, match="must be str or bytes, not int"):
+    with pytest.raises(TypeError, match="must be str or bytes, got int"):
         fs.write("f", 1)
     assert not fs.exists("f")
 
@@ -109,7 +109,7 @@ def test_mkdir_on_what_exists(fs):
     fs.mkdir("a", exist_ok=True)
     fs.mkdir(".", exist_ok=True)
     for path in ("a", "f"):
-        with pytest.raises(AlreadyExistsError, match=f"'{path}' exists already"):
+        with pytest.raises(AlreadyExistsError, match=f"'{path}' already exists"):
             fs.mkdir(path)
     with pytest.raises(AlreadyExistsError):
         fs.mkdir("f", exist_ok=True)
@@ -219,7 +219,7 @@ def test_a_bad_pattern_is_explained(fs):
         fs.glob("")
     with pytest.raises(BadPatternError, match="alternatives"):
         fs.glob("{a,b,c,d,e,f,g}" * 4)
-    with pytest.raises(FilesystemError, match="limit is 1 or more"):
+    with pytest.raises(FilesystemError, match="limit must be 1 or more"):
         fs.grep("x", limit=0)
     with pytest.raises(NotFoundError):
         fs.grep("x", path="nowhere")

@@ -159,7 +159,7 @@ def test_special_files_are_refused_without_waiting(fs, root):
 
 
 def test_the_root_must_be_a_directory(root):
-    with pytest.raises(NotFoundError, match="is not a directory; make it first"):
+    with pytest.raises(NotFoundError, match="is not a directory; create it first"):
         HostFilesystem(root / "nowhere")
 
 
@@ -271,7 +271,7 @@ def test_a_closed_filesystem_forgets_its_snapshots(fs):
     fs.write("f", "1")
     snapshot = fs.snapshot()
     fs.close()
-    with pytest.raises(SnapshotError, match="not taken of this filesystem"):
+    with pytest.raises(SnapshotError, match="not taken from this filesystem"):
         fs.restore(snapshot)
     assert fs.read("f") == "1"
 

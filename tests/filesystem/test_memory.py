@@ -2,7 +2,7 @@ import json
 import threading
 
 from weakincentives.filesystem import InMemoryFilesystem
-from weakincentives.serde import tagged
+from weakincentives.serde import dump_tagged, load_tagged
 
 
 def test_a_snapshot_is_the_tree_itself_and_not_a_copy():
@@ -27,9 +27,9 @@ def test_changes_after_the_first_one_are_made_in_place():
 def test_a_snapshot_goes_through_json_into_another_filesystem():
     fs = InMemoryFilesystem({"a/b.txt": "Grüße", "image": b"\xff\x00", "empty": ""})
     fs.mkdir("hollow")
-    text = json.dumps(tagged.dump(fs.snapshot()))
+    text = json.dumps(dump_tagged(fs.snapshot()))
     other = InMemoryFilesystem()
-    other.restore(tagged.load(json.loads(text)))
+    other.restore(load_tagged(json.loads(text)))
     assert other.snapshot() == fs.snapshot()
     other.write("a/b.txt", "changed")
     assert fs.read("a/b.txt") == "Grüße"

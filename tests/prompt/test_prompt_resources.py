@@ -67,5 +67,5 @@ def test_get_optional_answers_none_for_what_is_not_bound() -> None:
 
 
 def test_resources_that_are_neither_registry_nor_mapping_are_refused() -> None:
-    with pytest.raises(ResourceError, match="Resources are a ResourceRegistry or a mapping of class to instance"):
+    with pytest.raises(ResourceError, match="Resources must be a ResourceRegistry or a mapping of class to instance"):
         PromptTemplate(ns="a", key="b", resources=[str])

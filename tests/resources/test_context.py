@@ -106,7 +106,7 @@ def test_a_failing_provider_raises_its_own_error_with_the_chain_as_a_note():
     context = context_of(Binding(A, lambda r: r.get(B)), Binding(B, lambda r: 1 // 0))
     with pytest.raises(ZeroDivisionError) as caught:
         context.get(A)
-    assert caught.value.__notes__ == ["While building resource A -> B"]
+    assert caught.value.__notes__ == ["While creating resource A -> B"]
 
 
 def test_a_provider_that_failed_is_asked_again():
@@ -128,7 +128,13 @@ async def _async_provider(resolver):
     return A()
 
 
-@pytest.mark.parametrize(("provider", "message"), [(lambda r: None, "returned None"), (_async_provider, "is async")])
+@pytest.mark.parametrize(
+    ("provider", "message"),
+    [
+        (lambda r: None, "must return the resource, got None"),
+        (_async_provider, "must be an ordinary function"),
+    ],
+)
 def test_a_provider_must_return_the_resource(provider, message):
     with pytest.raises(ResourceError, match=f"The provider of A {message}"):
         context_of(Binding(A, provider)).get(A)
@@ -278,7 +284,7 @@ def test_singletons_are_shared_by_tool_scopes_and_outlive_them():
 
 def test_a_tool_call_resource_outside_a_tool_call_is_refused_with_the_way_out():
     context = context_of(Binding(A, lambda r: A(), scope=Scope.TOOL_CALL))
-    with pytest.raises(ScopeError, match=r"A lives for one tool call; ask for it inside .*tool_scope\(\)"):
+    with pytest.raises(ScopeError, match=r"A lives for one tool call; get it inside .*tool_scope\(\)"):
         context.get(A)
 
 

@@ -59,13 +59,13 @@ def test_one_protocol_bound_twice_is_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Binding("clock", lambda r: Clock()), "bound to a class or protocol, not to 'clock'"),
-        (lambda: Binding(Clock, Clock()), r"not callable.*Binding\.instance\(Clock"),
-        (lambda: Binding(Clock, lambda r: Clock(), scope="singleton"), "scope of Clock is 'singleton'"),
+        (lambda: Binding("clock", lambda r: Clock()), "bound to a class or protocol, got 'clock'"),
+        (lambda: Binding(Clock, Clock()), r"must be callable.*Binding\.instance\(Clock"),
+        (lambda: Binding(Clock, lambda r: Clock(), scope="singleton"), "scope of Clock must be .*got 'singleton'"),
         (lambda: Binding(Clock, lambda r: Clock(), Scope.TOOL_CALL, eager=True), "only singletons"),
-        (lambda: ResourceRegistry.build({Clock: None}), "resource for Clock is None; leave it out"),
+        (lambda: ResourceRegistry.build({Clock: None}), "resource for Clock must not be None; leave it out"),
         (lambda: ResourceRegistry.build({Clock: Binding.instance(Clock, Clock())}), r"pass bindings to of\(\)"),
-        (lambda: ResourceRegistry.of(Clock()), "takes Binding objects"),
+        (lambda: ResourceRegistry.of(Clock()), "must be given Binding objects"),
         (lambda: ResourceRegistry().merge([Clock()]), "a ResourceRegistry or a mapping"),
     ],
 )

@@ -92,8 +92,8 @@ def test_a_misspelled_option_is_the_programmers_mistake() -> None:
     [
         ({"prompt": PromptTemplate(ns="a", key="b")}, r"prompt must be a Prompt, got .*; write Prompt\(template\)"),
         ({"session": None}, r"session must be a Session, got None; pass session=Session\(\)"),
-        ({"deadline": 5}, r"deadline=5 is no Deadline; write Deadline\.after"),
-        ({"budget": 5}, "budget=5 is no Budget"),
+        ({"deadline": 5}, r"deadline must be a Deadline, got 5; pass Deadline\.after"),
+        ({"budget": 5}, "budget must be a Budget, got 5"),
     ],
 )
 def test_an_argument_of_the_wrong_type_is_named(arguments: dict[str, Any], message: str) -> None:

@@ -284,7 +284,7 @@ def test_fields_that_are_computed_are_written_but_not_read() -> None:
 
 def test_what_post_init_refuses_is_a_problem_with_a_path() -> None:
     assert problems(list[Computed], [{"price": 1}, {"price": -1}]) == {
-        "$[1]": "Computed refused it: price must not be negative"
+        "$[1]": "Computed rejected it: price must not be negative"
     }
 
 

@@ -97,9 +97,9 @@ def test_a_slice_that_needs_arguments_may_be_seeded():
 
 def test_installing_without_a_way_to_make_the_value_is_refused():
     session = Session()
-    with pytest.raises(SessionError, match=r"'Named' cannot be made without arguments; pass initial="):
+    with pytest.raises(SessionError, match=r"'Named' needs arguments; pass initial="):
         session.install(Named)
-    with pytest.raises(SessionError, match=r"'Named' holds no value.*session\.install\(Named, initial="):
+    with pytest.raises(SessionError, match=r"'Named' is empty.*session\.install\(Named, initial="):
         session[Named].apply(Added("a"))
 
 
@@ -118,7 +118,7 @@ def test_installing_after_a_mere_look_sets_the_value():
 
 @pytest.mark.parametrize("initial", [lambda: "x", lambda: 1 / 0])
 def test_an_initial_value_that_cannot_be_made_is_reported_by_slice(initial):
-    with pytest.raises(SessionError, match="Slice 'Plan'"):
+    with pytest.raises(SessionError, match=r"[Ss]lice 'Plan'"):
         Session().install(Plan, initial=initial)
 
 
@@ -351,7 +351,7 @@ def test_an_interrupt_inside_a_reducer_changes_nothing_and_goes_through():
 def test_a_reducer_that_changes_its_own_session_is_refused(change):
     session = Session()
     session[Plan].register(Dropped, lambda view, event: change(session))
-    with pytest.raises(SessionError, match="A reducer tried to change its own session"):
+    with pytest.raises(SessionError, match="A reducer must not change its own session"):
         session.dispatch(Dropped())
     assert session[Dropped].all() == ()
     session.dispatch(Note("after"))
@@ -385,5 +385,5 @@ def test_a_value_with_a_mapping_is_reduced_like_any_other():
 
 
 def test_the_decorator_needs_a_class():
-    with pytest.raises(SessionError, match=r"@reducer\(on='Added'\) is no event class"):
+    with pytest.raises(SessionError, match=r"must be given an event class, got 'Added'"):
         reducer(on="Added")

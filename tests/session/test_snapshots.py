@@ -155,14 +155,14 @@ def test_text_with_an_item_in_the_wrong_slice_is_refused():
     session.dispatch(Note("a"))
     document = json.loads(session.snapshot().to_json())
     document["slices"][0][1], document["slices"][1][1] = document["slices"][1][1], document["slices"][0][1]
-    with pytest.raises(SessionError, match="in the slice of"):
+    with pytest.raises(SessionError, match="slice 'Called' contains"):
         Snapshot.from_json(json.dumps(document))
 
 
 def test_a_slice_that_cannot_be_written_is_named():
     session = Session()
     session.dispatch(Note(threading.Lock()))
-    with pytest.raises(SessionError, match="Slice 'Note' cannot be written as text"):
+    with pytest.raises(SessionError, match="Slice 'Note' cannot be written as JSON"):
         session.snapshot().to_json()
 
 
@@ -187,5 +187,5 @@ def test_text_that_is_no_snapshot_is_refused(text):
 
 
 def test_restoring_text_names_the_way_to_read_it():
-    with pytest.raises(SessionError, match="str is no Snapshot; read one from text"):
+    with pytest.raises(SessionError, match="must be a Snapshot, got str; read text"):
         Session().restore(Session().snapshot().to_json())

@@ -54,17 +54,17 @@ def test_each_section_offers_its_tool_under_its_kind(section: Section[Any], tool
     ],
 )
 def test_a_limit_is_a_whole_number_of_at_least_one(config: Any, field: str, value: object) -> None:
-    with pytest.raises(PromptValidationError, match=rf"\.{field} is {value!r}; give a whole number"):
+    with pytest.raises(PromptValidationError, match=rf"\.{field} must be a positive integer or None, got {value!r}"):
         config(**{field: value})
 
 
 def test_an_existing_container_takes_no_settings_of_a_new_one() -> None:
-    with pytest.raises(PromptValidationError, match="file_ids, memory_gb, allowed_domains belong to a new container"):
+    with pytest.raises(PromptValidationError, match="file_ids, memory_gb, allowed_domains configure a new container"):
         CodeInterpreterConfig(container_id="c", file_ids=("f",), memory_gb=4, allowed_domains=())
 
 
 def test_the_network_of_code_is_open_to_bare_domains() -> None:
-    with pytest.raises(PromptValidationError, match=r"allowed_domains: 'http://x\.org' is no bare domain"):
+    with pytest.raises(PromptValidationError, match=r"allowed_domains must contain bare domains, got 'http://x\.org'"):
         CodeInterpreterConfig(allowed_domains=("http://x.org",))
 
 
@@ -72,28 +72,40 @@ def test_the_network_of_code_is_open_to_bare_domains() -> None:
     ("config", "field"), [(CodeInterpreterConfig, "file_ids"), (FileSearchConfig, "vector_store_ids")]
 )
 def test_a_text_is_no_tuple_of_ids(config: Any, field: str) -> None:
-    with pytest.raises(PromptValidationError, match=rf"{field} is a tuple; write \('abc',\)"):
+    with pytest.raises(PromptValidationError, match=rf"{field} must be a tuple of texts, got a text; write \('abc',\)"):
         config(**{field: "abc"})
 
 
 def test_a_file_search_needs_a_store() -> None:
-    with pytest.raises(PromptValidationError, match="names no store"):
+    with pytest.raises(PromptValidationError, match="must name at least one store"):
         FileSearchConfig(())
 
 
 @pytest.mark.parametrize(
     ("config", "setting", "message"),
     [
-        (CodeInterpreterConfig, {"file_ids": (5,)}, "CodeInterpreterConfig.file_ids has 5 in it; give texts"),
-        (CodeInterpreterConfig, {"file_ids": 5}, "CodeInterpreterConfig.file_ids is 5; give a tuple of texts"),
-        (CodeInterpreterConfig, {"container_id": ""}, "container_id is empty; leave it out for a new one"),
-        (CodeInterpreterConfig, {"container_id": 5}, "container_id is 5; give the id of a container"),
-        (FileSearchConfig, {"vector_store_ids": ("",)}, "vector_store_ids has '' in it; give texts that are not empty"),
-        (FileSearchConfig, {"vector_store_ids": ("v",), "score_threshold": "x"}, "'x'; give a number from 0 to 1"),
-        (FileSearchConfig, {"vector_store_ids": ("v",), "filters": {"a": 1}}, "filters is {'a': 1}; give a Comparison"),
-        (WebFetchConfig, {"domain_filter": ("a.org",)}, "domain_filter is ('a.org',); give a DomainFilter"),
-        (WebFetchConfig, {"citations": "yes"}, "WebFetchConfig.citations is 'yes'; give True or False"),
-        (WebFetchConfig, {"allow_cache": 0}, "WebFetchConfig.allow_cache is 0; give True or False"),
+        (
+            CodeInterpreterConfig,
+            {"file_ids": (5,)},
+            "file_ids must contain non-empty texts, got 5",
+        ),
+        (CodeInterpreterConfig, {"file_ids": 5}, "CodeInterpreterConfig.file_ids must be a tuple of texts, got 5"),
+        (CodeInterpreterConfig, {"container_id": ""}, "container_id must not be empty; leave it out for a new"),
+        (CodeInterpreterConfig, {"container_id": 5}, "container_id must be the id of a container or None, got 5"),
+        (FileSearchConfig, {"vector_store_ids": ("",)}, "vector_store_ids must contain non-empty texts, got ''"),
+        (
+            FileSearchConfig,
+            {"vector_store_ids": ("v",), "score_threshold": "x"},
+            "a number from 0 to 1, got 'x'",
+        ),
+        (
+            FileSearchConfig,
+            {"vector_store_ids": ("v",), "filters": {"a": 1}},
+            "AllOf or AnyOf, got {'a': 1}",
+        ),
+        (WebFetchConfig, {"domain_filter": ("a.org",)}, "domain_filter must be a DomainFilter, got ('a.org',)"),
+        (WebFetchConfig, {"citations": "yes"}, "WebFetchConfig.citations must be True or False, got 'yes'"),
+        (WebFetchConfig, {"allow_cache": 0}, "WebFetchConfig.allow_cache must be True or False, got 0"),
     ],
 )
 def test_a_setting_of_another_kind_is_named(config: Any, setting: dict[str, Any], message: str) -> None:
@@ -111,14 +123,14 @@ def test_a_score_is_from_zero_to_one(threshold: float) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Comparison("", "eq", 1), "has no key"),
-        (lambda: Comparison("year", "near", 1), "'near' is unknown; use eq, ne, gt"),
+        (lambda: Comparison("", "eq", 1), "key must not be empty"),
+        (lambda: Comparison("year", "near", 1), "must be one of eq, ne, gt, .*got 'near'"),
         (lambda: Comparison("year", "in", 2026), "'in' takes a tuple"),
         (lambda: Comparison("year", "eq", (2026,)), "'eq' takes a single value"),
-        (lambda: AllOf(()), "AllOf has no filters"),
-        (lambda: AnyOf(()), "AnyOf has no filters"),
-        (lambda: AnyOf(Comparison("year", "eq", 1)), "AnyOf.filters is a tuple"),
-        (lambda: AllOf(({"year": 1},)), "AllOf has {'year': 1} in it"),
+        (lambda: AllOf(()), "AllOf.filters must contain at least one"),
+        (lambda: AnyOf(()), "AnyOf.filters must contain at least one"),
+        (lambda: AnyOf(Comparison("year", "eq", 1)), "AnyOf.filters must be a tuple"),
+        (lambda: AllOf(({"year": 1},)), "AllOf.filters must contain .*got {'year': 1}"),
     ],
 )
 def test_a_filter_that_makes_no_sense_is_refused(make: Any, message: str) -> None:

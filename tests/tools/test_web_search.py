@@ -44,7 +44,7 @@ def test_bare_domains_are_taken(domain: str) -> None:
 def test_anything_else_is_refused_with_the_way_out(domain: str, way_out: str) -> None:
     with pytest.raises(PromptValidationError) as caught:
         DomainFilter(blocked=(domain,))
-    assert str(caught.value) == f"DomainFilter.blocked: {domain!r} is no bare domain; {way_out}."
+    assert str(caught.value) == f"DomainFilter.blocked must contain bare domains, got {domain!r}; {way_out}."
 
 
 def test_a_text_is_no_tuple_of_domains() -> None:
@@ -55,14 +55,17 @@ def test_a_text_is_no_tuple_of_domains() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DomainFilter(5), "DomainFilter.allowed is 5; give a tuple of domains"),
-        (lambda: DomainFilter(blocked=None), "DomainFilter.blocked is None; give a tuple of domains"),
-        (lambda: GeoHint(country_code=["GB"]), "GeoHint.country_code is ['GB']; give a text"),
-        (lambda: GeoHint(timezone=1), "GeoHint.timezone is 1; give a text"),
-        (lambda: GeoHint(city=1), "GeoHint.city is 1; give a text"),
-        (lambda: WebSearchConfig(("cdc.gov",)), "WebSearchConfig.domain_filter is ('cdc.gov',); give a DomainFilter"),
-        (lambda: WebSearchConfig(geo_hint="GB"), "WebSearchConfig.geo_hint is 'GB'; give a GeoHint"),
-        (lambda: WebSearchConfig(allow_live_access="no"), "allow_live_access is 'no'; give True or False"),
+        (lambda: DomainFilter(5), "DomainFilter.allowed must be a tuple of domains, got 5"),
+        (lambda: DomainFilter(blocked=None), "DomainFilter.blocked must be a tuple of domains, got None"),
+        (lambda: GeoHint(country_code=["GB"]), "GeoHint.country_code must be text or None, got ['GB']"),
+        (lambda: GeoHint(timezone=1), "GeoHint.timezone must be text or None, got 1"),
+        (lambda: GeoHint(city=1), "GeoHint.city must be text or None, got 1"),
+        (
+            lambda: WebSearchConfig(("cdc.gov",)),
+            "domain_filter must be a DomainFilter, got ('cdc.gov',)",
+        ),
+        (lambda: WebSearchConfig(geo_hint="GB"), "WebSearchConfig.geo_hint must be a GeoHint, got 'GB'"),
+        (lambda: WebSearchConfig(allow_live_access="no"), "allow_live_access must be True or False, got 'no'"),
     ],
 )
 def test_a_setting_of_another_kind_is_named(make: Any, message: str) -> None:
@@ -90,7 +93,7 @@ def test_a_country_is_one_of_iso_3166(code: str) -> None:
     if code in ("GB", "US", "DE"):
         assert GeoHint(country_code=code).country_code == code
     else:
-        with pytest.raises(PromptValidationError, match=f"country_code '{code}' is no ISO 3166-1 alpha-2 code"):
+        with pytest.raises(PromptValidationError, match=f"an ISO 3166-1 alpha-2 code, got '{code}'"):
             GeoHint(country_code=code)
 
 
@@ -101,7 +104,7 @@ def test_a_time_zone_of_the_machine_is_taken(zone: str) -> None:
 
 @pytest.mark.parametrize("zone", ["Europe/Atlantis", "Europe", "../etc/passwd", "/etc/localtime", "London time", ""])
 def test_any_other_time_zone_is_refused(zone: str) -> None:
-    with pytest.raises(PromptValidationError, match="is no IANA time zone; write it like 'Europe/London'"):
+    with pytest.raises(PromptValidationError, match="must be an IANA time zone such as 'Europe/London'"):
         GeoHint(timezone=zone)
 
 
@@ -124,7 +127,7 @@ def test_without_zone_data_only_the_form_counts(no_zone_data: None) -> None:
 
 @pytest.mark.parametrize("field", ["city", "region"])
 def test_a_place_is_named_or_left_out(field: str) -> None:
-    with pytest.raises(PromptValidationError, match=f"GeoHint.{field} is empty"):
+    with pytest.raises(PromptValidationError, match=f"GeoHint.{field} must not be empty"):
         GeoHint(**{field: " "})
 
 

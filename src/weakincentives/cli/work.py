@@ -1,7 +1,7 @@
 """List, show, retry and cancel durable runs, and answer their questions.
 
-A run is named loop/key, as `wink work list` prints it. Nothing is imported from your program, so results whose types
-are defined there are shown as stored.
+A run is named loop/key, as `wink work list` prints it. Your program is not imported, so errors whose classes it defines
+are shown as stored.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import argparse
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from weakincentives._imports import require_extra
 from weakincentives.cli.output import print_json
 from weakincentives.cli.settings import default
 from weakincentives.cli.usage import UsageError
 
 if TYPE_CHECKING:
-    from weakincentives.durable.store import Store
-    from weakincentives.durable.work import Work
+    from weakincentives.durable import Work, WorkStore
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")
     for verb, purpose in (
         ("show", "one run with its steps and open questions"),
-        ("retry", "start a failed, dead or cancelled run again; recorded steps are kept"),
+        ("retry", "run a failed, dead or cancelled run again; recorded steps are kept"),
         ("cancel", "stop a run at its next step"),
     ):
         verbs.add_parser(verb, help=purpose).add_argument("id", help="loop/key")
@@ -37,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     answer.add_argument("id", help="loop/key")
     answer.add_argument("call_id", help="the call that waits")
     answer.add_argument("--refuse", action="store_true", help="answer no")
-    answer.add_argument("--note", default="", help="a word for the tool and the model")
+    answer.add_argument("--note", default="", help="a note for the tool and the model")
     answer.add_argument("--by", default="", help="who decided")
     for each in verbs.choices.values():
         each.add_argument(
@@ -54,24 +53,22 @@ def run(arguments: argparse.Namespace) -> int:
         store.close()
 
 
-def open_store(url: str | None) -> Store:
-    from weakincentives.durable.database import database_url, require_engine
+def open_store(url: str | None) -> WorkStore:
+    require_extra("dbos", "durable", "wink work")
+    from weakincentives.durable import NoSuchWorkError, WorkStore
 
-    resolved = database_url(url)
-    path = Path(resolved.removeprefix("sqlite:///"))
-    if resolved.startswith("sqlite") and not path.exists():
-        raise UsageError(f"no durable work in {path}; name another file or postgresql://... with --database-url")
-    require_engine()
-    from weakincentives.durable.store import Store
-
-    return Store.open(resolved)
+    try:
+        return WorkStore.open(url, create=False)
+    except NoSuchWorkError as error:
+        raise UsageError(f"{error} (--database-url)") from None
 
 
-def show_list(store: Store, arguments: argparse.Namespace) -> int:
-    from weakincentives.durable.work import STATUSES
+def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
+    from weakincentives.durable import WorkStatus
 
-    if arguments.status and arguments.status not in STATUSES:
-        raise UsageError(f"no status {arguments.status!r}; there are {', '.join(STATUSES)}")
+    statuses = get_args(WorkStatus)
+    if arguments.status and arguments.status not in statuses:
+        raise UsageError(f"--status must be one of {', '.join(statuses)}, got {arguments.status!r}")
     found = store.list(status=arguments.status, loop=arguments.loop, limit=arguments.limit)
     if arguments.json:
         print_json([_facts(work) for work in found])
@@ -79,13 +76,13 @@ def show_list(store: Store, arguments: argparse.Namespace) -> int:
         for work in found:
             print(f"{work.status:9}  {_time(work.updated_ms)}  {work.attempts}x  {work.id}  {work.worker}".rstrip())
         if not found:
-            print("nothing", file=sys.stderr)
+            print("no runs", file=sys.stderr)
     return 0
 
 
-def show_one(store: Store, arguments: argparse.Namespace) -> int:
+def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
     work, steps = store.find(arguments.id), store.steps(arguments.id)
-    questions = store.questions.open(arguments.id) if work.status == "waiting" else ()
+    questions = store.questions(arguments.id) if work.status == "waiting" else ()
     failure = store.failure(arguments.id)
     if arguments.json:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
@@ -103,31 +100,29 @@ def show_one(store: Store, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def retry(store: Store, arguments: argparse.Namespace) -> int:
-    _answer(store.retry(arguments.id), arguments)
+def retry(store: WorkStore, arguments: argparse.Namespace) -> int:
+    _print_status(store.retry(arguments.id), arguments)
     return 0
 
 
-def cancel(store: Store, arguments: argparse.Namespace) -> int:
+def cancel(store: WorkStore, arguments: argparse.Namespace) -> int:
     store.cancel(arguments.id)
-    _answer(store.find(arguments.id), arguments)
+    _print_status(store.find(arguments.id), arguments)
     return 0
 
 
-def approve(store: Store, arguments: argparse.Namespace) -> int:
-    from weakincentives.durable.work import Approval
+def approve(store: WorkStore, arguments: argparse.Namespace) -> int:
+    from weakincentives.durable import Approval
 
-    store.questions.answer(
-        arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by)
-    )
-    _answer(store.find(arguments.id), arguments)
+    store.answer(arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by))
+    _print_status(store.find(arguments.id), arguments)
     return 0
 
 
 _VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel, "approve": approve}
 
 
-def _answer(work: Work, arguments: argparse.Namespace) -> None:
+def _print_status(work: Work, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(_facts(work))
     else:

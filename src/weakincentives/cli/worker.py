@@ -1,7 +1,7 @@
-"""Work on the durable runs of a loop until SIGTERM or Ctrl-C; then hand back what runs at its next step.
+"""Work on the durable runs of a loop until SIGTERM or Ctrl-C, then hand back what runs at its next step.
 
-Start as many workers on as many machines as you like against one postgresql:// database. The limits belong to the
-queue: those of the worker that started last hold for all of them.
+Any number of workers on any number of machines can share a postgresql:// database. The limits belong to the queue:
+those of the worker that started last apply to all.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queue", action="append", help="a queue to serve, repeatable (default: the loop's name)")
     parser.add_argument("--concurrency", type=int, default=8, help="runs at a time per worker (default: 8)")
     parser.add_argument("--tenant-concurrency", type=int, help="runs at a time per tenant, over all workers")
-    parser.add_argument("--rate", type=per_second, help="starts per time over all workers: 10/s, 300/m, 1000/h")
-    parser.add_argument("--drain", type=float, default=30.0, help="seconds to wait for steps in flight (default: 30)")
+    parser.add_argument("--rate", type=per_second, help="starts over all workers, such as 10/s, 300/m, 1000/h")
+    parser.add_argument("--drain", type=float, default=30.0, help="seconds to wait for running steps (default: 30)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,11 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     loop = resolve(arguments.loop)
     if not isinstance(loop, DurableMainLoop):
-        raise UsageError(f"{arguments.loop} is a {type(loop).__name__}; a worker needs a DurableMainLoop")
+        raise UsageError(f"{arguments.loop} must be a DurableMainLoop, got {type(loop).__name__}")
     loop.database_url = arguments.database_url or loop.database_url or default("database-url")
-    told: list[int] = []
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: told.append(number))
+        signal.signal(number, lambda number, _: signals.append(number))
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(message)s")
     logging.getLogger("weakincentives.durable").setLevel(logging.INFO)
     limits = QueueLimits(arguments.concurrency, arguments.tenant_concurrency, arguments.rate)
@@ -47,10 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
         queues = tuple(arguments.queue or (loop.name,))
         name = loop.start(queues=queues, limits=limits)
         print(f"{name} works on {', '.join(queues)} (version {loop.version})", file=sys.stderr, flush=True)
-        # Not an event: its lock may be held when the handler runs, and a wait without end may miss a signal.
-        while not told:
+        # Not an Event: its lock may be held when the handler runs.
+        while not signals:
             time.sleep(0.1)
-        signal.signal(told[0], signal.SIG_DFL)
+        signal.signal(signals[0], signal.SIG_DFL)
         print("draining ...", file=sys.stderr, flush=True)
         drained = loop.drain(arguments.drain)
     if not drained:
@@ -61,5 +61,5 @@ def run(arguments: argparse.Namespace) -> int:
 def per_second(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)/([smh])", text)
     if not found or float(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no rate; write 10/s, 300/m or 1000/h")
+        raise argparse.ArgumentTypeError(f"rate must be like 10/s, 300/m or 1000/h, got {text!r}")
     return float(found[1]) / _PERIODS[found[2]]

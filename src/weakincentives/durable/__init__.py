@@ -1,11 +1,14 @@
-"""The same loop on a durable engine: recorded steps, keys, workers that take over from each other, and approvals.
+"""`MainLoop` on a durable engine: recorded steps, keys, workers that take over from each other, and approvals.
 
-Nothing of the engine is imported before a loop is used; it comes with `pip install 'weakincentives[durable]'`.
+The engine is imported when a loop or a store is first used; install it with `pip install 'weakincentives[durable]'`.
 """
 
 from __future__ import annotations
 
-from weakincentives.durable.approval import ask_approval
+from typing import TYPE_CHECKING
+
+from weakincentives._imports import lazy_front
+from weakincentives.durable.approval import Approval, Question, ask_approval
 from weakincentives.durable.errors import (
     DatabaseBusyError,
     DeadLetterError,
@@ -16,9 +19,11 @@ from weakincentives.durable.errors import (
     WorkCancelledError,
     WorkPendingError,
 )
-from weakincentives.durable.limits import QueueLimits
 from weakincentives.durable.loop import DurableMainLoop
-from weakincentives.durable.work import Approval, Step, Work
+from weakincentives.durable.work import QueueLimits, Step, Work, WorkStatus
+
+if TYPE_CHECKING:
+    from weakincentives.durable.store import WorkStore
 
 __all__ = [
     "Approval",
@@ -28,11 +33,16 @@ __all__ = [
     "DurableMainLoop",
     "KeyConflictError",
     "NoSuchWorkError",
+    "Question",
     "QueueLimits",
     "RemoteError",
     "Step",
     "Work",
     "WorkCancelledError",
     "WorkPendingError",
+    "WorkStatus",
+    "WorkStore",
     "ask_approval",
 ]
+
+__getattr__ = lazy_front(__name__, {"WorkStore": "store"})

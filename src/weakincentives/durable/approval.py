@@ -1,22 +1,40 @@
-"""A person's yes or no in the middle of a tool call, without a process that waits for it."""
+"""Ask a person in the middle of a tool call, without a process waiting for the answer."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from weakincentives.durable.errors import DurableError
-from weakincentives.durable.work import Approval, Question
 from weakincentives.prompt import ToolContext
 from weakincentives.session import Session
 
-_answers: WeakKeyDictionary[Session, dict[str, Approval]] = WeakKeyDictionary()
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question that a person must answer before the tool call can go on. `step` is the step that asked."""
+
+    call_id: str
+    text: str
+    expires_ms: int | None = None
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A person's answer: yes or no, a note for the model, and who decided."""
+
+    approved: bool
+    note: str = ""
+    by: str = ""
+    expired: bool = False
 
 
 class ApprovalRequired(BaseException):
-    """Leaves a tool call that cannot go on without an answer.
+    """Unwinds a tool call that needs an answer.
 
-    A BaseException, so that a handler's own `except Exception` does not take it for a failure.
+    A BaseException, so that `except Exception` in a handler does not mistake it for a failure.
     """
 
     def __init__(self, question: Question) -> None:
@@ -25,24 +43,27 @@ class ApprovalRequired(BaseException):
 
 
 def ask_approval(context: ToolContext, question: str, *, within: float | None = None) -> Approval:
-    """The answer of a person to this tool call; until there is one, the run leaves its process.
+    """Return a person's answer to this tool call; until there is one, the run leaves its process.
 
         answer = ask_approval(context, f"Refund {params.amount}?", within=3 * 86400)
         if not answer.approved:
             return ToolResult(answer.note or "Refused.", success=False)
 
-    The call is rolled back and starts again from its first line once `loop.approve(key, call_id)` was called, so ask
-    before anything that must not happen twice. Nobody answers `within` seconds: the answer is no, with `expired=True`.
+    The call is rolled back, and starts again from its first line after `loop.approve(key, call_id)`. Ask before doing
+    anything that must not happen twice. If nobody answers `within` seconds, the answer is no, with `expired=True`.
     """
     answers = _answers.get(context.session)
     if answers is None:
-        raise DurableError("ask_approval() needs a run of DurableMainLoop; this one cannot wait for a person.")
+        raise DurableError("ask_approval() needs a run of DurableMainLoop; other runs cannot wait for a person.")
     if context.call_id in answers:
         return answers[context.call_id]
     expires_ms = None if within is None else int((time.time() + within) * 1000)
     raise ApprovalRequired(Question(context.call_id, question, expires_ms))
 
 
+_answers: WeakKeyDictionary[Session, dict[str, Approval]] = WeakKeyDictionary()
+
+
 def answers_of(session: Session) -> dict[str, Approval]:
-    """The answers given in this run, by call; asking becomes possible with the first call of this."""
+    """The answers given in this run, by call id. The first call enables `ask_approval` for the session."""
     return _answers.setdefault(session, {})

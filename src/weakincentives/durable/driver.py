@@ -1,23 +1,24 @@
-"""The durable driver: the loop runs as the body of recorded work, and each of its effects is one step.
+"""The durable driver: the loop runs as a workflow, and each of its effects is a recorded step.
 
-A body that is replayed gets the outcomes of its recorded steps without running them and so comes to the same point.
+A workflow that is replayed receives the recorded outcomes of its steps instead of running them, and so reaches the
+point where it stopped.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from weakincentives.durable.approval import ApprovalRequired, answers_of
-from weakincentives.durable.clock import StepClock
+from weakincentives.durable.approval import ApprovalRequired, Question, answers_of
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.errors import DurableError
-from weakincentives.durable.journal import Change, recording, replay
-from weakincentives.durable.work import Question
+from weakincentives.durable.journal import Change, apply_change, record_change
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime import (
@@ -34,35 +35,35 @@ from weakincentives.runtime import (
     ToolExecutionOutcome,
 )
 from weakincentives.runtime.drivers import LoopCursor
-from weakincentives.serde import tagged
+from weakincentives.serde import register_type
 from weakincentives.session import Session
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """The work began."""
+class WorkBegan:
+    """The outcome of the first step."""
 
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Replied:
-    """The model answered; `asked` is the mark of the request, by which a replay notices that it asks for else.
+class ModelReplied:
+    """The outcome of a model call; `fingerprint` lets a replay detect that the request changed.
 
-    An adapter whose vendor runs tools of its own writes them into the session meanwhile: that is the change.
+    `change` is what the call wrote into the session: an adapter whose vendor runs tools itself dispatches their events.
     """
 
     reply: ModelReply
-    asked: str
+    fingerprint: str
     change: Change
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """Tools ran, and this is what they came to and changed."""
+class ToolsRan:
+    """The outcome of a turn's tool calls and what they changed."""
 
     outcomes: tuple[ToolExecutionOutcome, ...]
     change: Change
@@ -70,19 +71,19 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A tool cannot go on before a person has answered."""
+class ApprovalNeeded:
+    """A tool call cannot go on before a person has answered."""
 
     question: Question
     at: datetime
 
 
-OutcomeT = TypeVar("OutcomeT", Begun, Replied, Ran | Asked)
+OutcomeT = TypeVar("OutcomeT", WorkBegan, ModelReplied, ToolsRan | ApprovalNeeded)
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a request is worked on."""
+class Workflow:
+    """The function that the engine runs, and runs again, for each request of a loop."""
 
     prepare: Callable[[Any], Prompt[Any]]
     adapter: ProviderAdapter
@@ -92,7 +93,6 @@ class Recipe:
     deadline_seconds: float | None
 
     def __call__(self, request: Any) -> PromptResponse[Any]:
-        """What the engine runs, and runs again, for one request."""
         engine = Engine.current()
         assert engine is not None
         work_id = engine.work_id
@@ -108,32 +108,69 @@ class Recipe:
         return response
 
 
-class _Execution:
-    """One run of a body, from its first step to its last or to where it is left."""
+class StepClock:
+    """A clock that runs within a step and stands still between steps, at the end of the last one.
 
-    def __init__(self, recipe: Recipe, engine: Engine) -> None:
-        self._recipe = recipe
+    Whatever the loop writes between steps then has the same times when it is replayed. Each reading is a microsecond
+    after the one before, which keeps events in order.
+    """
+
+    def __init__(self) -> None:
+        self._at = datetime.fromtimestamp(0, UTC)
+        self._running = False
+
+    def now(self) -> datetime:
+        if self._running:
+            return datetime.now(UTC)
+        self._at += timedelta(microseconds=1)
+        return self._at
+
+    def monotonic(self) -> float:
+        return self.now().timestamp()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def stop_at(self, moment: datetime) -> None:
+        self._at = moment
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
+
+
+class _Execution:
+    """One execution of a workflow, from its first step until it finishes or leaves."""
+
+    def __init__(self, workflow: Workflow, engine: Engine) -> None:
+        self._workflow = workflow
         self._engine = engine
         self._clock = StepClock()
         self._session: Session | None = None
-        # Observers hear of an event once, where it happened: nothing is heard before the first step that runs here.
+        # Observers see each event once, in the process where it happened: not before the first step that runs here.
         self._live = False
         self._replayed = False
 
     def run(self, request: Any) -> PromptResponse[Any]:
         """Like `MainLoop.execute`, with recorded evaluations."""
-        recipe, work_id = self._recipe, self._engine.work_id
-        begun = self._step("begin", lambda: Begun(self._clock.now()))
+        workflow, work_id = self._workflow, self._engine.work_id
+        began = self._step("begin", lambda: WorkBegan(self._clock.now()))
         deadline = None
-        if recipe.deadline_seconds is not None:
-            deadline = Deadline(begun.at + timedelta(seconds=recipe.deadline_seconds)).on(self._clock)
-        prompt = recipe.prepare(request)
+        if workflow.deadline_seconds is not None:
+            deadline = Deadline(began.at + timedelta(seconds=workflow.deadline_seconds)).on(self._clock)
+        prompt = workflow.prepare(request)
         if not isinstance(prompt, Prompt):
-            raise DurableError(f"prepare() returned a {type(prompt).__name__}; return Prompt(template).bind(...).")
+            raise DurableError(
+                f"prepare() must return a Prompt, got {type(prompt).__name__}; return Prompt(template).bind(...)."
+            )
         _register_types(prompt)
-        session = self._session = recipe.new_session(request)
+        session = self._session = workflow.new_session(request)
         session.session_id, session.clock, session.silent = work_id, self._clock, not self._live
-        main = MainLoop(max_expansions=recipe.max_expansions, deadline=deadline, budget=recipe.budget)
+        main = MainLoop(max_expansions=workflow.max_expansions, deadline=deadline, budget=workflow.budget)
         attempts = main.attempts(prompt, session, run_id=work_id)
         scope = next(attempts)
         with prompt.resources:
@@ -147,10 +184,10 @@ class _Execution:
                     return done.value  # type: ignore[no-any-return]
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
-        inner = self._recipe.adapter.loop(prompt, session, scope=scope)
+        inner = self._workflow.adapter.loop(prompt, session, scope=scope)
         answers_of(session)
         try:
-            with session.claim(session.session_id), self._recipe.adapter.open_channel(inner) as channel:
+            with session.claim(session.session_id), self._workflow.adapter.open_channel(inner) as channel:
                 steps = LoopCursor(inner)
                 while (effect := steps.effect) is not None:
                     try:
@@ -169,23 +206,24 @@ class _Execution:
         return self._run_tools(effect, inner)
 
     def _call(self, request: ModelRequest, session: Session, channel: Channel) -> ModelReply:
-        asked, live = _mark(request), False
+        fingerprint, live = _fingerprint(request), False
 
-        def call() -> Replied:
+        def call() -> ModelReplied:
             nonlocal live
             live = True
-            reply, change = recording(session, None, lambda: channel.call(request))
-            return Replied(reply, asked, change, self._clock.now())
+            reply, change = record_change(session, None, lambda: channel.call(request))
+            return ModelReplied(reply, fingerprint, change, self._clock.now())
 
         replied = self._step("model", call)
-        if replied.asked != asked:
+        if replied.fingerprint != fingerprint:
             raise DurableError(
-                f"{self._engine.work_id!r} asks the model for something else than it did when it was recorded "
-                f"({asked}, recorded: {replied.asked}): prepare(), a section or a tool has changed, or depends on more "
-                "than the request. Give changed code another version=, and let workers of the old one finish old work."
+                f"{self._engine.work_id!r} makes a model request that differs from the recorded one "
+                f"({fingerprint}, recorded: {replied.fingerprint}): prepare(), a section or a tool has changed, or "
+                "depends on more than the request. Raise version= when code changes, and let workers of the old "
+                "version finish its work."
             )
         if not live:
-            replay(replied.change, session, None)
+            apply_change(replied.change, session, None)
         return replied.reply
 
     def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[ToolExecutionOutcome]:
@@ -195,34 +233,34 @@ class _Execution:
         answers = answers_of(inner.session)
         while True:
             ran = self._run_tools_once(names, effect, inner)
-            if isinstance(ran, Ran):
-                # A later call may have the same id; it has to ask for itself.
+            if isinstance(ran, ToolsRan):
+                # A later call may have the same id; it must ask for itself.
                 answers.clear()
                 return list(ran.outcomes)
             answers[ran.question.call_id] = self._engine.ask(replace(ran.question, step=first))
 
-    def _run_tools_once(self, names: str, effect: RunTools, inner: InnerLoop) -> Ran | Asked:
+    def _run_tools_once(self, names: str, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
         live = False
         meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context
 
-        def run() -> Ran | Asked:
+        def run() -> ToolsRan | ApprovalNeeded:
             nonlocal live
             live = True
             before = session.snapshot()
             try:
-                outcomes, change = recording(session, resources, lambda: inner.executor.execute_all(effect.calls))
+                outcomes, change = record_change(session, resources, lambda: inner.executor.execute_all(effect.calls))
             except ApprovalRequired as needed:
                 session.restore(before, preserve_logs=False)
-                return Asked(needed.question, self._clock.now())
-            return Ran(tuple(replace(each, expanded_tools=()) for each in outcomes), change, self._clock.now())
+                return ApprovalNeeded(needed.question, self._clock.now())
+            return ToolsRan(tuple(replace(each, expanded_tools=()) for each in outcomes), change, self._clock.now())
 
         calls = meter.tool_calls
         ran = self._step(names, run)
-        if isinstance(ran, Asked):
+        if isinstance(ran, ApprovalNeeded):
             meter.set_tool_calls(calls)
         elif not live:
             meter.set_tool_calls(calls + len(ran.outcomes))
-            replay(ran.change, session, resources)
+            apply_change(ran.change, session, resources)
         return ran
 
     def _step(self, name: str, run: Callable[[], OutcomeT]) -> OutcomeT:
@@ -237,15 +275,15 @@ class _Execution:
                 return run()
 
         outcome = self._engine.step(name, timed)
-        self._clock.stand_at(outcome.at)
+        self._clock.stop_at(outcome.at)
         if ran and self._replayed:
-            self._engine.progressed()
+            self._engine.reset_attempts()
         self._replayed = not ran
         return outcome
 
 
-def _mark(request: ModelRequest) -> str:
-    """What tells one request of a run from another: how long it is, how it begins and ends, what is on offer."""
+def _fingerprint(request: ModelRequest) -> str:
+    """Distinguishes the requests of a run by their length, first and last message, and tools."""
     messages = request.messages
     tools = " ".join([*(tool.name for tool in request.tools), *(tool.name for tool in request.hosted_tools)])
     parts = (messages[0].text, messages[-1].text, messages[-1].call_id, tools)
@@ -253,8 +291,8 @@ def _mark(request: ModelRequest) -> str:
 
 
 def _register_types(prompt: Prompt[Any]) -> None:
-    """Make the params of tools known, which functions declare without a name in their module."""
+    """Register the params types of tools: a `@tool` function's type has no name in its module."""
     for node in prompt.outline().nodes:
         for tool in node.tools:
             if tool.params_type is not None:
-                tagged.register(tool.params_type)
+                register_type(tool.params_type)

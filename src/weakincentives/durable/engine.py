@@ -1,4 +1,4 @@
-"""The durable engine of this process: DBOS, set up once, with our identity, database, serializer and fences."""
+"""The durable engine of this process: DBOS, configured with our identity, database, serializer and leases."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from dbos import DBOS, SetWorkflowID
 from dbos._context import assert_current_dbos_context
 from dbos._utils import GlobalParams
 
-from weakincentives.durable.database import SCHEMA
+from weakincentives.durable.approval import Approval, Question
+from weakincentives.durable.database import APPLICATION, DIRECT, SCHEMA
 from weakincentives.durable.errors import DurableError, Released
-from weakincentives.durable.lease import FleetLease, Lease, SoleLease
-from weakincentives.durable.limits import QueueLimits
-from weakincentives.durable.store import Store
-from weakincentives.durable.tables import APPLICATION, DIRECT
-from weakincentives.durable.work import Approval, Question
+from weakincentives.durable.lease import Lease, PostgresLease, SqliteLease
+from weakincentives.durable.store import WorkStore
+from weakincentives.durable.work import QueueLimits
 
 T = TypeVar("T")
 Body = Callable[[Any], Any]
 
-# How often a worker looks for new work. Work that was lost by its process waits in the direct queue, and is rare.
+# How often a worker polls for new work. The direct queue only holds work that lost its process, which is rare.
 _POLL_SECONDS = 0.2
 _POLL_SECONDS_DIRECT = 0.5
 _POLL_SECONDS_SQLITE = 0.05
 
 
 class Engine:
-    """Runs bodies whose steps are recorded. There is one per process, shared by the loops that use it."""
+    """Runs functions whose steps are recorded. There is one per process, shared by its loops."""
 
     _current: Engine | None = None
     _guard = threading.RLock()
 
-    def __init__(self, store: Store, *, version: str, lease_seconds: float) -> None:
+    def __init__(self, store: WorkStore, *, version: str, lease_seconds: float) -> None:
         self.store = store
         self.version = version
         self.identity = ""
@@ -46,9 +45,9 @@ class Engine:
         self._workflows: dict[str, Body] = {}
         self._served: list[str] = []
         self._lease: Lease = (
-            SoleLease(store)
+            SqliteLease(store)
             if store.is_sqlite
-            else FleetLease(store, version=version, seconds=lease_seconds, rejoined=self._adopt)
+            else PostgresLease(store, version=version, seconds=lease_seconds, on_rejoin=self._set_identity)
         )
 
     @classmethod
@@ -56,22 +55,22 @@ class Engine:
         return cls._current
 
     @classmethod
-    def join(cls, store: Store, *, version: str, lease_seconds: float) -> Engine:
-        """The engine of this process, made now if there is none; `leave()` gives it up."""
+    def join(cls, store: WorkStore, *, version: str, lease_seconds: float) -> Engine:
+        """Return the engine of this process, creating it if there is none; each `join()` needs a `leave()`."""
         with cls._guard:
             engine = cls._current
             if engine is None:
                 engine = cls._current = cls(store, version=version, lease_seconds=lease_seconds)
             elif (engine.store, engine.version) != (store, version):
                 raise DurableError(
-                    f"This process already works on {engine.store.place} as version {engine.version!r}; loops that "
-                    "share a process need the same database_url and version. close() the other, or use another process."
+                    f"This process already uses {engine.store.place} with version {engine.version!r}; loops that share "
+                    "a process need the same database_url and version. close() the other loop, or use another process."
                 )
             engine._users += 1
             return engine
 
     def serve(self, loop: str, body: Body, queues: Mapping[str, QueueLimits], *, max_attempts: int) -> None:
-        """Run the body of this loop for what comes through these queues."""
+        """Run `body` for the work of this loop that arrives in these queues."""
         with self._guard:
             if loop in self._active:
                 raise DurableError(f"This process already runs a loop called {loop!r}; close() it first.")
@@ -87,7 +86,7 @@ class Engine:
                 self._launch()
 
     def limit(self, queues: Iterable[str], limits: QueueLimits) -> None:
-        """Change how much of these queues runs at once, here and on every other worker."""
+        """Set the limits of these queues, for this and every other worker."""
         for queue in queues:
             if queue not in self._served:
                 served = ", ".join(self._served)
@@ -97,39 +96,39 @@ class Engine:
             self._register_queue(queue, limits)
 
     def start(self, loop: str, work_id: str, request: Any) -> Any:
-        """Run work in this process at once, unless it is known already; returns a handle with `get_result`."""
+        """Start the work in this process unless its id is known; returns a handle with `get_result`."""
 
         def begin() -> Any:
             with SetWorkflowID(work_id):
                 return DBOS.start_workflow(self._workflows[loop], request)
 
-        # In an empty context, so that a tool of durable work may execute more of it.
+        # In an empty context, so that a tool of durable work can execute other durable work.
         return Context().run(begin)
 
     def step(self, name: str, run: Callable[[], T]) -> T:
-        """Run one step of the current work, or take its outcome from the record."""
+        """Run one step of the current work, or return its recorded outcome."""
         self.yield_if_needed()
         return DBOS.run_step({"name": name}, run)
 
     def yield_if_needed(self) -> None:
-        """Leave the current work at this point if it was taken over, or if this process is about to stop."""
+        """Leave the current work if it was taken over or this process is draining."""
         context = assert_current_dbos_context()
         self._lease.check(context.executor_id)
         if self._draining.is_set():
             self.store.ownership.hand_back(context.workflow_id, cast(str, context.owner_xid))
             raise Released("handed back")
 
-    def progressed(self) -> None:
-        """The current work was taken up again and has recorded a step since, so it is no poison."""
+    def reset_attempts(self) -> None:
+        """Note that the current work, which was resumed here, has recorded another step."""
         context = assert_current_dbos_context()
-        self.store.ownership.forgive(context.workflow_id, cast(str, context.owner_xid))
+        self.store.ownership.reset_attempts(context.workflow_id, cast(str, context.owner_xid))
 
     def ask(self, question: Question) -> Approval:
-        """A person's answer; without one the current work leaves this process until it comes."""
+        """Return a person's answer; without one, the current work leaves this process until it arrives."""
         context = assert_current_dbos_context()
-        answer = self.store.questions.ask(context.workflow_id, cast(str, context.owner_xid), question)
+        answer = self.store.ownership.ask(context.workflow_id, cast(str, context.owner_xid), question)
         if answer is None:
-            raise Released(f"waits for an answer to {question.call_id}")
+            raise Released(f"waiting for an answer to {question.call_id}")
         return answer
 
     @property
@@ -138,11 +137,11 @@ class Engine:
 
     @property
     def next_step(self) -> int:
-        """The number that the next step will be recorded under."""
+        """The number under which the next step will be recorded."""
         return assert_current_dbos_context().function_id + 1
 
     def drain(self, timeout: float) -> bool:
-        """Take no more work, hand back what runs at its next step; True when nothing runs any more."""
+        """Take no new work and hand back what runs at its next step; True if nothing is left running."""
         self._draining.set()
         dbos = _instance()
         for event in dbos.background_thread_stop_events:
@@ -155,7 +154,7 @@ class Engine:
         return False
 
     def leave(self, loop: str) -> None:
-        """One loop less. The engine stops with the last one; what still runs here is taken over by others."""
+        """Stop serving a loop. The engine stops with the last one; others take over what still runs here."""
         with self._guard:
             self._active.discard(loop)
             self._users -= 1
@@ -173,7 +172,7 @@ class Engine:
 
         return run
 
-    def _adopt(self, identity: str) -> None:
+    def _set_identity(self, identity: str) -> None:
         self.identity = identity
         GlobalParams.executor_id = identity
 
@@ -189,13 +188,13 @@ class Engine:
                     "executor_id": identity,
                     "serializer": cast(Any, self.store.serializer),
                     "use_listen_notify": False,
-                    # Nothing listens; this is how long the thread that would takes to notice the end.
+                    # Nothing listens, but the listener thread must notice quickly that the engine stops.
                     "notification_listener_polling_interval_sec": 0.1,
                     "log_level": "WARNING",
                 }
             )
             self.identity = identity
-            # The engine keeps this very list, so that queues of later loops can be added to it.
+            # The engine keeps a reference to this list, so queues of later loops can be appended to it.
             DBOS.listen_queues(())
             _instance()._listening_queues = self._served
             DBOS.launch()

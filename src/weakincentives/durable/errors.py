@@ -1,14 +1,14 @@
-"""What can go wrong with durable work.
+"""Errors of durable work.
 
 WinkError
 └── DurableError
     ├── DatabaseBusyError     another process runs the work of this SQLite file
-    ├── KeyConflictError      the key belongs to another request
-    ├── NoSuchWorkError       nothing is known under this key
-    ├── WorkPendingError      the result is not there yet
+    ├── KeyConflictError      the key was used for another request
+    ├── NoSuchWorkError       there is no work with this key
+    ├── WorkPendingError      the result is not available yet
     ├── WorkCancelledError    the work was cancelled
-    ├── DeadLetterError       the work brought its workers down too often
-    └── RemoteError           the work failed with an exception that this process does not know
+    ├── DeadLetterError       the work was given up after too many failed attempts
+    └── RemoteError           the work failed with an exception class that this process has not loaded
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from weakincentives.errors import WinkError
 
 
 class DurableError(WinkError):
-    """Base of the errors of durable work."""
+    """Base class of the errors of durable work."""
 
 
 class DatabaseBusyError(DurableError):
-    """Another process holds the SQLite file; one process at a time runs its work."""
+    """Another process runs the work of this SQLite file; only one can at a time."""
 
 
 class KeyConflictError(DurableError):
@@ -29,11 +29,11 @@ class KeyConflictError(DurableError):
 
 
 class NoSuchWorkError(DurableError):
-    """Nothing is known under this key."""
+    """There is no work with this key."""
 
 
 class WorkPendingError(DurableError):
-    """The work is not done yet; `status` says where it stands."""
+    """The work has not finished; `status` is its current status."""
 
     def __init__(self, message: str, *, status: str) -> None:
         super().__init__(message)
@@ -41,11 +41,11 @@ class WorkPendingError(DurableError):
 
 
 class WorkCancelledError(DurableError):
-    """The work was cancelled before it was done."""
+    """The work was cancelled before it finished."""
 
 
 class DeadLetterError(DurableError):
-    """The work was given up after too many attempts; `wink work retry` starts it once more."""
+    """The work was given up after too many attempts; `wink work retry` starts it again."""
 
 
 class RemoteError(DurableError):
@@ -57,7 +57,7 @@ class RemoteError(DurableError):
 
 
 class Released(BaseException):
-    """Unwinds an execution that no longer owns its work: handed back, suspended or fenced off.
+    """Unwinds an execution that no longer owns its work: handed back, waiting for a person, or taken over.
 
-    A BaseException, so that the engine records no outcome for it and no handler of a user swallows it.
+    A BaseException, so that the engine records no outcome and no `except Exception` in a handler swallows it.
     """

@@ -1,41 +1,53 @@
-"""Who works on what: handing back, putting to sleep, taking over.
+"""Which worker runs which work: handing back, waiting for an answer, taking over.
 
-The engine has no verbs for these; each is one guarded UPDATE of its rows, which is why its minor version is pinned.
+The engine has no calls for these. Each is a guarded UPDATE of its rows, which is why its minor version is pinned.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 
-from weakincentives.durable.tables import APPLICATION, DIRECT, NO_TENANT, status, workers
+from weakincentives.durable.approval import Approval, Question
+from weakincentives.durable.database import (
+    APPLICATION,
+    DIRECT,
+    NO_TENANT,
+    question_table as questions,
+    status_table as status,
+    worker_table as workers,
+)
+from weakincentives.durable.serializer import TaggedSerializer
+
+_FOREVER_MS = 2**62
 
 
 class Ownership:
-    """Moves work between queues and workers. An owner is the token that the engine gave to one execution."""
+    """Moves work between queues and workers. `owner` is the token that the engine gave to one execution."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, serializer: TaggedSerializer) -> None:
         self._engine = engine
+        self._serializer = serializer
 
     def hand_back(self, work_id: str, owner: str) -> None:
-        """Return work in progress to its queue; the next worker goes on after its last recorded step."""
+        """Return running work to its queue; the next worker continues after its last recorded step."""
         with self._engine.begin() as connection:
-            if self.hold(connection, work_id, owner):
-                self.release(connection, work_id)
+            if _lock_owned(connection, work_id, owner):
+                _release(connection, work_id)
 
-    def forgive(self, work_id: str, owner: str) -> None:
-        """Count attempts from one again: the work has come further than the attempts before it."""
+    def reset_attempts(self, work_id: str, owner: str) -> None:
+        """Count attempts from one again, because the work got further than earlier attempts did."""
         owned = (status.c.workflow_uuid == work_id, status.c.owner_xid == owner)
         with self._engine.begin() as connection:
             connection.execute(sa.update(status).where(*owned).values(recovery_attempts=1))
 
     def take_over(self, connection: sa.Connection | None = None) -> int:
-        """Return the work of workers without a lease to its queues, and say how much that was.
+        """Return the work of workers without a lease to its queues; returns how many rows that was.
 
-        The attempts stay counted, so that work which kills its workers ends as a dead letter. Rows that a frozen
-        worker still has locked are left for the next time.
+        Attempts stay counted, so that work that kills its workers ends as a dead letter. Rows that a frozen worker has
+        locked are left for the next call.
         """
         orphaned = (
             sa.select(status.c.workflow_uuid)
@@ -49,29 +61,63 @@ class Ownership:
         with self._engine.begin() as own_connection:
             return own_connection.execute(taken).rowcount
 
-    def hold(self, connection: sa.Connection, work_id: str, owner: str) -> bool:
-        """Whether the work is still the owner's; it stays so until the transaction ends."""
-        # An UPDATE, since that locks the row on both databases.
-        owned = (status.c.workflow_uuid == work_id, status.c.owner_xid == owner, status.c.status == "PENDING")
-        return bool(connection.execute(sa.update(status).where(*owned).values(owner_xid=owner)).rowcount)
+    def ask(self, work_id: str, owner: str, question: Question) -> Approval | None:
+        """Return the answer, or None after taking the work off its worker until there is one.
 
-    def release(self, connection: sa.Connection, work_id: str, *, until_ms: int | None = None) -> None:
-        """Take the work off its worker: into the queue, or to sleep until then."""
-        connection.execute(
-            sa.update(status)
-            .where(status.c.workflow_uuid == work_id)
-            .values(
-                **_queued("ENQUEUED" if until_ms is None else "DELAYED"),
-                delay_until_epoch_ms=until_ms,
-                # Leaving in good order is no failed attempt.
-                recovery_attempts=status.c.recovery_attempts - 1,
-            )
+        One transaction, so that an answer cannot arrive between looking for it and going to sleep. An expired question
+        is answered here, with no.
+        """
+        now = int(time.time() * 1000)
+        this = (
+            questions.c.workflow_uuid == work_id,
+            questions.c.step == question.step,
+            questions.c.call_id == question.call_id,
         )
+        with self._engine.begin() as connection:
+            if not _lock_owned(connection, work_id, owner):
+                return None
+            row = connection.execute(sa.select(questions).where(*this)).one_or_none()
+            if row is None:
+                connection.execute(
+                    sa.insert(questions).values(
+                        workflow_uuid=work_id,
+                        step=question.step,
+                        call_id=question.call_id,
+                        text=question.text,
+                        asked_ms=now,
+                        expires_ms=question.expires_ms,
+                    )
+                )
+            elif row.answer is not None:
+                return cast(Approval, self._serializer.deserialize(row.answer))
+            elif row.expires_ms is not None and row.expires_ms <= now:
+                expired = Approval(approved=False, note="Nobody answered in time.", expired=True)
+                text = self._serializer.serialize(expired)
+                connection.execute(sa.update(questions).where(*this).values(answer=text))
+                return expired
+            _release(connection, work_id, until_ms=question.expires_ms or _FOREVER_MS)
+        return None
 
-    def wake(self, connection: sa.Connection, work_id: str) -> None:
-        """Put sleeping work into its queue."""
-        asleep = (status.c.workflow_uuid == work_id, status.c.status == "DELAYED")
-        connection.execute(sa.update(status).where(*asleep).values(status="ENQUEUED", delay_until_epoch_ms=None))
+
+def _lock_owned(connection: sa.Connection, work_id: str, owner: str) -> bool:
+    """Whether the owner still runs the work; if so, the row stays locked until the transaction ends."""
+    # An UPDATE, because that locks the row on both databases.
+    owned = (status.c.workflow_uuid == work_id, status.c.owner_xid == owner, status.c.status == "PENDING")
+    return bool(connection.execute(sa.update(status).where(*owned).values(owner_xid=owner)).rowcount)
+
+
+def _release(connection: sa.Connection, work_id: str, *, until_ms: int | None = None) -> None:
+    """Take the work off its worker and put it into its queue, or to sleep until the given time."""
+    connection.execute(
+        sa.update(status)
+        .where(status.c.workflow_uuid == work_id)
+        .values(
+            **_queued("ENQUEUED" if until_ms is None else "DELAYED"),
+            delay_until_epoch_ms=until_ms,
+            # Leaving on purpose does not count as an attempt.
+            recovery_attempts=status.c.recovery_attempts - 1,
+        )
+    )
 
 
 def _queued(name: str) -> dict[str, Any]:

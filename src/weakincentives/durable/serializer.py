@@ -1,6 +1,6 @@
 """Durable values as tagged JSON: readable in the database, and never a pickle.
 
-Types are looked up among those that the program has loaded; nothing is imported because a row says so.
+Types are looked up among those the program has loaded; nothing is imported because a row names it.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from typing import Any
 
 from weakincentives.durable.errors import RemoteError
 from weakincentives.errors import SerdeError
-from weakincentives.serde import tagged
+from weakincentives.serde import dump_tagged, load_tagged
 
 _EXCEPTION = "$exception"
 
 
 class TaggedSerializer:
-    """What the engine stores requests, step outcomes, results and failures with."""
+    """Serializes requests, step outcomes, results and exceptions for the engine."""
 
     def name(self) -> str:
         return "wink_tagged_json"
 
     def serialize(self, data: Any) -> str:
-        value = _dump_exception(data) if isinstance(data, BaseException) else tagged.dump(data)
+        value = _dump_exception(data) if isinstance(data, BaseException) else dump_tagged(data)
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
     def deserialize(self, serialized_data: str) -> Any:
         value = json.loads(serialized_data)
         if isinstance(value, dict) and value.keys() == {_EXCEPTION}:
             return _load_exception(value[_EXCEPTION])
-        return tagged.load(value)
+        return load_tagged(value)
 
 
 def _dump_exception(error: BaseException) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _dump_exception(error: BaseException) -> dict[str, Any]:
 
 def _dump_or_describe(value: Any) -> Any:
     try:
-        return tagged.dump(value)
+        return dump_tagged(value)
     except SerdeError:
         return repr(value)
 
@@ -60,6 +60,6 @@ def _load_exception(data: dict[str, Any]) -> BaseException:
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         return RemoteError(f"{data['type']}: {data['message']}", type_name=data["type"])
     error = kind.__new__(kind)
-    error.args = tuple(tagged.load(data["args"]))
-    vars(error).update(tagged.load(data["state"]))
+    error.args = tuple(load_tagged(data["args"]))
+    vars(error).update(load_tagged(data["state"]))
     return error

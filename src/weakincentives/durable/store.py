@@ -1,4 +1,4 @@
-"""Durable work as rows: hand in, look up, cancel, retry."""
+"""Durable work as rows of a database: submit, look up, cancel, retry, answer."""
 
 from __future__ import annotations
 
@@ -9,23 +9,35 @@ from typing import Any, cast
 import sqlalchemy as sa
 from dbos import DBOSClient
 
-from weakincentives.durable import tables
-from weakincentives.durable.database import SCHEMA, connect
+from weakincentives.durable.approval import Approval, Question
+from weakincentives.durable.database import (
+    APPLICATION,
+    DIRECT,
+    NO_TENANT,
+    SCHEMA,
+    connect,
+    database_url,
+    input_table,
+    output_table,
+    own_tables,
+    question_table,
+    sqlite_path,
+    status_table,
+    step_table,
+)
 from weakincentives.durable.errors import DurableError, KeyConflictError, NoSuchWorkError, RemoteError
 from weakincentives.durable.ownership import Ownership
-from weakincentives.durable.questions import Questions
 from weakincentives.durable.serializer import TaggedSerializer
-from weakincentives.durable.tables import APPLICATION, DIRECT, NO_TENANT
-from weakincentives.durable.work import Step, Work, engine_status, status_of
+from weakincentives.durable.work import ENGINE_STATUS, STATUS_OF, Step, Work, WorkStatus
 
-_TABLE_LOCK = 7_739_461
+_SCHEMA_LOCK = 7_739_461
 
 _opening = threading.Lock()
-_open: dict[str, Store] = {}
+_open: dict[str, WorkStore] = {}
 
 
-class Store:
-    """The rows of one database."""
+class WorkStore:
+    """All durable work in one database. Work is named by its id, `loop/key`."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._users = 0
@@ -41,17 +53,23 @@ class Store:
         )
         self._system = self.client._sys_db
         self.engine = self._system.engine
-        self.ownership = Ownership(self.engine)
-        self.questions = Questions(self.engine, self.serializer, self.ownership)
+        self.ownership = Ownership(self.engine, self.serializer)
         try:
-            self._create()
+            self._create_tables()
         except sa.exc.OperationalError as error:
             reason = str(error.orig).partition("\n")[0]
             raise DurableError(f"Cannot use {self.place}: {reason}") from error
 
     @classmethod
-    def open(cls, url: str, *, idle_timeout: float = 5.0) -> Store:
-        """The store of this database, the same for all of this process; each opening needs a `close()`."""
+    def open(cls, url: str | None = None, *, create: bool = True, idle_timeout: float = 5.0) -> WorkStore:
+        """Return this process's store for a database; each `open()` needs a `close()`.
+
+        Without `create`, a SQLite file that does not exist is a `NoSuchWorkError`.
+        """
+        url = database_url(url)
+        path = sqlite_path(url)
+        if path is not None and not create and not path.exists():
+            raise NoSuchWorkError(f"There is no durable work in {path}; name another file or postgresql://...")
         with _opening:
             store = _open.get(url)
             if store is None:
@@ -71,12 +89,12 @@ class Store:
 
     @property
     def place(self) -> str:
-        """Where this is, without the password."""
+        """The database's URL without its password."""
         return self.base_engine.url.render_as_string(hide_password=True)
 
     def submit(self, loop: str, key: str, request: Any, *, queue: str, version: str, tenant: str | None) -> None:
-        """Enqueue the work unless the key is known; the key of another request is refused."""
-        work_id = work_id_of(loop, key)
+        """Enqueue the work unless the key is known; reject a key that was used for another request."""
+        work_id = f"{loop}/{key}"
         self.client.enqueue(
             {
                 "workflow_name": loop,
@@ -84,7 +102,7 @@ class Store:
                 "workflow_id": work_id,
                 "app_version": version,
                 "queue_partition_key": tenant or NO_TENANT,
-                # The engine forgets the queue of work that is cancelled or given up; a retry must go back there.
+                # The engine drops the queue of cancelled and dead work; a retry must go back to it.
                 "attributes": {"queue": queue},
             },
             request,
@@ -93,21 +111,22 @@ class Store:
 
     def check_request(self, work_id: str, request: Any) -> None:
         given = self.serializer.serialize({"args": (request,), "kwargs": {}})
-        inputs = tables.inputs
+        query = sa.select(input_table.c.inputs).where(input_table.c.workflow_uuid == work_id)
         with self.engine.connect() as connection:
-            stored = connection.execute(sa.select(inputs.c.inputs).where(inputs.c.workflow_uuid == work_id)).scalar()
+            stored = connection.execute(query).scalar()
         if stored is not None and stored != given:
-            raise KeyConflictError(f"Key {work_id!r} belongs to another request; use a new key for a new request.")
+            raise KeyConflictError(f"Key {work_id!r} was used for another request; use a new key for a new request.")
 
     def find(self, work_id: str) -> Work:
         found = self.client.list_workflows(workflow_ids=[work_id], load_input=False, load_output=False)
         if not found:
-            raise NoSuchWorkError(f"Nothing is known under the key {work_id!r}; `wink work list` shows what is.")
+            raise NoSuchWorkError(f"There is no work {work_id!r}; `wink work list` shows what there is.")
         return _work(found[0])
 
-    def list(self, *, status: str | None = None, loop: str | None = None, limit: int = 100) -> tuple[Work, ...]:
+    def list(self, *, status: WorkStatus | None = None, loop: str | None = None, limit: int = 100) -> tuple[Work, ...]:
+        """The newest work first."""
         found = self.client.list_workflows(
-            status=engine_status(status) if status else None,
+            status=ENGINE_STATUS[status] if status else None,
             name=loop,
             limit=limit,
             sort_desc=True,
@@ -117,92 +136,121 @@ class Store:
         return tuple(_work(each) for each in found)
 
     def steps(self, work_id: str) -> tuple[Step, ...]:
-        """The recorded steps, without their outcomes: those may be of types that this process does not know."""
-        c = tables.steps.c
+        """The recorded steps without their outcomes, whose types this process may not have loaded."""
+        c = step_table.c
         columns = (c.function_id, c.function_name, c.started_at_epoch_ms, c.completed_at_epoch_ms, c.error)
         query = sa.select(*columns).where(c.workflow_uuid == work_id).order_by(c.function_id)
         with self.engine.connect() as connection:
-            return tuple(Step(*row[:4], self._failure(row[4])) for row in connection.execute(query))
+            return tuple(Step(*row[:4], self._describe_error(row[4])) for row in connection.execute(query))
 
     def outcome(self, work_id: str) -> Any:
-        """What finished work returned; what it raised is raised again."""
+        """Return what finished work returned, or raise what it raised."""
         output, error = self._outcome(work_id)
         if error is not None:
             raise self.serializer.deserialize(error)
         return self.serializer.deserialize(output)
 
     def failure(self, work_id: str) -> str | None:
-        """What the work failed with, as text."""
-        return self._failure(self._outcome(work_id)[1])
+        """The exception that the work failed with, as text."""
+        return self._describe_error(self._outcome(work_id)[1])
 
-    def _outcome(self, work_id: str) -> tuple[Any, Any]:
-        outputs = tables.outputs
-        query = sa.select(outputs.c.output, outputs.c.error).where(outputs.c.workflow_uuid == work_id)
+    def questions(self, work_id: str) -> tuple[Question, ...]:
+        """The questions of this work that wait for an answer."""
+        c = question_table.c
+        query = sa.select(question_table).where(c.workflow_uuid == work_id, c.answer.is_(None))
         with self.engine.connect() as connection:
-            row = connection.execute(query).one_or_none()
-        return (None, None) if row is None else (row.output, row.error)
+            return tuple(Question(row.call_id, row.text, row.expires_ms, row.step) for row in connection.execute(query))
 
-    def _failure(self, stored: str | None) -> str | None:
-        if stored is None:
-            return None
-        error = self.serializer.deserialize(stored)
-        return str(error) if isinstance(error, RemoteError) else f"{type(error).__qualname__}: {error}"
+    def answer(self, work_id: str, call_id: str, approval: Approval) -> None:
+        """Record a person's answer, once, and put the waiting work back into its queue."""
+        q, s = question_table.c, status_table.c
+        unanswered = (q.workflow_uuid == work_id, q.call_id == call_id, q.answer.is_(None))
+        asleep = (s.workflow_uuid == work_id, s.status == "DELAYED")
+        with self.engine.begin() as connection:
+            # The work before its question: the order in which `Ownership.ask` locks them.
+            connection.execute(sa.select(s.status).where(s.workflow_uuid == work_id).with_for_update())
+            text = self.serializer.serialize(approval)
+            answered = sa.update(question_table).where(*unanswered).values(answer=text)
+            if not connection.execute(answered).rowcount:
+                self._reject_answer(connection, work_id, call_id)
+            awake = sa.update(status_table).where(*asleep).values(status="ENQUEUED", delay_until_epoch_ms=None)
+            connection.execute(awake)
 
     def cancel(self, work_id: str) -> None:
         self.find(work_id)
         self.client.cancel_workflow(work_id)
 
     def retry(self, work_id: str) -> Work:
-        """Start finished work again: a failure from its last step, a dead letter or cancelled work where it stood."""
+        """Run failed work again from its last step, and continue cancelled or dead work where it stopped."""
         work = self.find(work_id)
+        queue = work.queue or work.loop + DIRECT
         if work.status == "failed":
             last = max((step.number for step in self.steps(work_id)), default=1)
-            self.questions.forget(work_id, since_step=last)
+            self._forget_questions(work_id, since_step=last)
             self.client.rewind_workflow(
-                work_id,
-                start_step=last,
-                queue_name=work.queue or work.loop + DIRECT,
-                queue_partition_key=work.tenant or NO_TENANT,
+                work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT
             )
         elif work.status in ("cancelled", "dead"):
-            self.client.resume_workflow(work_id, queue_name=work.queue or work.loop + DIRECT)
+            self.client.resume_workflow(work_id, queue_name=queue)
             self._set_tenant(work_id)
         else:
             raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
         return self.find(work_id)
 
+    def _outcome(self, work_id: str) -> tuple[Any, Any]:
+        query = sa.select(output_table.c.output, output_table.c.error).where(output_table.c.workflow_uuid == work_id)
+        with self.engine.connect() as connection:
+            row = connection.execute(query).one_or_none()
+        return (None, None) if row is None else (row.output, row.error)
+
+    def _describe_error(self, stored: str | None) -> str | None:
+        if stored is None:
+            return None
+        error = self.serializer.deserialize(stored)
+        return str(error) if isinstance(error, RemoteError) else f"{type(error).__qualname__}: {error}"
+
+    def _reject_answer(self, connection: sa.Connection, work_id: str, call_id: str) -> None:
+        c = question_table.c
+        known = connection.execute(sa.select(c.call_id, c.answer).where(c.workflow_uuid == work_id)).all()
+        if any(row.call_id == call_id for row in known):
+            raise DurableError(f"Call {call_id!r} of {work_id!r} has already been answered.")
+        waiting = ", ".join(repr(row.call_id) for row in known if row.answer is None) or "none"
+        raise NoSuchWorkError(f"{work_id!r} has no call {call_id!r} that waits for approval; waiting: {waiting}.")
+
+    def _forget_questions(self, work_id: str, *, since_step: int) -> None:
+        """Delete the questions of steps that will run again."""
+        c = question_table.c
+        with self.engine.begin() as connection:
+            connection.execute(sa.delete(question_table).where(c.workflow_uuid == work_id, c.step >= since_step))
+
     def _set_tenant(self, work_id: str) -> None:
-        c = tables.status.c
+        c = status_table.c
         tenant = sa.func.coalesce(c.queue_partition_key, NO_TENANT)
         with self.engine.begin() as connection:
             connection.execute(
-                sa.update(tables.status).where(c.workflow_uuid == work_id).values(queue_partition_key=tenant)
+                sa.update(status_table).where(c.workflow_uuid == work_id).values(queue_partition_key=tenant)
             )
 
-    def _create(self) -> None:
+    def _create_tables(self) -> None:
         if self.is_sqlite:
             self._system.run_migrations()
-            tables.ours.create_all(self.engine)
+            own_tables.create_all(self.engine)
             return
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(sa.select(sa.func.pg_advisory_lock(_TABLE_LOCK)))
+            connection.execute(sa.select(sa.func.pg_advisory_lock(_SCHEMA_LOCK)))
             try:
                 self._system.run_migrations()
-                tables.ours.create_all(self.engine)
+                own_tables.create_all(self.engine)
             finally:
                 with suppress(sa.exc.DBAPIError):
-                    connection.execute(sa.select(sa.func.pg_advisory_unlock(_TABLE_LOCK)))
-
-
-def work_id_of(loop: str, key: str) -> str:
-    return f"{loop}/{key}"
+                    connection.execute(sa.select(sa.func.pg_advisory_unlock(_SCHEMA_LOCK)))
 
 
 def _work(status: Any) -> Work:
     return Work(
         id=status.workflow_id,
         loop=status.name,
-        status=status_of(status.status),
+        status=STATUS_OF[status.status],
         version=status.app_version or "",
         queue=status.queue_name or (status.attributes or {}).get("queue", ""),
         tenant="" if status.queue_partition_key in (None, NO_TENANT) else status.queue_partition_key,

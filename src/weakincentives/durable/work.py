@@ -1,38 +1,31 @@
-"""What a person sees of durable work: where it stands and what it did."""
+"""Durable work as callers see it: its status, its steps, and how much of a queue runs at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from weakincentives.durable.errors import DurableError
+
 WorkStatus = Literal["queued", "running", "waiting", "done", "failed", "cancelled", "dead"]
 
-_NAMES: dict[str, WorkStatus] = {
-    "ENQUEUED": "queued",
-    "PENDING": "running",
-    "DELAYED": "waiting",
-    "SUCCESS": "done",
-    "ERROR": "failed",
-    "CANCELLED": "cancelled",
-    "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "dead",
+# The engine's name for each status.
+ENGINE_STATUS: dict[WorkStatus, str] = {
+    "queued": "ENQUEUED",
+    "running": "PENDING",
+    "waiting": "DELAYED",
+    "done": "SUCCESS",
+    "failed": "ERROR",
+    "cancelled": "CANCELLED",
+    "dead": "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
 }
-STATUSES: tuple[WorkStatus, ...] = tuple(_NAMES.values())
+STATUS_OF = {engine_status: status for status, engine_status in ENGINE_STATUS.items()}
 FINISHED: frozenset[WorkStatus] = frozenset({"done", "failed", "cancelled", "dead"})
-
-
-def status_of(engine_name: str) -> WorkStatus:
-    """Our word for the engine's."""
-    return _NAMES[engine_name]
-
-
-def engine_status(status: str) -> str:
-    """The engine's word for ours."""
-    return next(name for name, ours in _NAMES.items() if ours == status)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request on its way to a result."""
+    """One request and how far it has got."""
 
     id: str
     loop: str
@@ -48,7 +41,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One recorded step: it is never run again."""
+    """A recorded step. It is never run again."""
 
     number: int
     name: str
@@ -62,20 +55,21 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """Something that a person has to answer before the tool call of this step goes on."""
+class QueueLimits:
+    """How much of a queue runs at once.
 
-    call_id: str
-    text: str
-    expires_ms: int | None = None
-    step: int = 0
+    `concurrency` is runs at a time per worker, `tenant_concurrency` runs at a time per tenant over all workers, `rate`
+    starts per second over all workers. On SQLite the engine counts whole seconds, so the rate holds on average only.
+    """
 
+    concurrency: int = 8
+    tenant_concurrency: int | None = None
+    rate: float | None = None
 
-@dataclass(frozen=True, slots=True)
-class Approval:
-    """A person's answer: yes or no, with a note for the model and the name of who decided."""
-
-    approved: bool
-    note: str = ""
-    by: str = ""
-    expired: bool = False
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "tenant_concurrency"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise DurableError(f"QueueLimits.{name} must be at least 1, got {value}.")
+        if self.rate is not None and self.rate <= 0:
+            raise DurableError(f"QueueLimits.rate must be more than 0 starts per second, got {self.rate}.")

@@ -1,6 +1,6 @@
-"""Files that an agent works on: in memory, or below one directory of the machine.
+"""Files an agent works on: in memory, or below one directory of the host.
 
-The machine's files are loaded when they are first asked for: most prompts need none.
+`HostFilesystem` is imported on first use, because most prompts do not need it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from weakincentives.filesystem.errors import (
     NotTextError,
     SnapshotError,
 )
-from weakincentives.filesystem.memory import InMemoryFilesystem, InMemorySnapshot
-from weakincentives.filesystem.protocol import Entry, Filesystem, Kind, Match, Stat, WriteMode
+from weakincentives.filesystem.memory import InMemoryDirectory, InMemoryFilesystem, InMemorySnapshot
+from weakincentives.filesystem.protocol import Entry, EntryKind, Filesystem, Match, Stat, WriteMode
 
 if TYPE_CHECKING:
     from weakincentives.filesystem.host import HostFilesystem, HostSnapshot
@@ -31,15 +31,16 @@ __all__ = [
     "BadPatternError",
     "DirectoryNotEmptyError",
     "Entry",
+    "EntryKind",
     "Filesystem",
     "FilesystemError",
     "HostFilesystem",
     "HostSnapshot",
+    "InMemoryDirectory",
     "InMemoryFilesystem",
     "InMemorySnapshot",
     "InvalidPathError",
     "IsDirectoryError",
-    "Kind",
     "Match",
     "NotDirectoryError",
     "NotFoundError",

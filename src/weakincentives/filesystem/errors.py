@@ -1,9 +1,9 @@
-"""Why a filesystem refused; every error carries the `path` as it was given.
+"""Filesystem errors. Each carries the `path` as it was given.
 
-Most are also the built-in error that Python users catch for the same thing.
+Most also derive from the built-in exception for the same failure.
 
     FilesystemError
-    ├── InvalidPathError          absolute, `..`, a NUL byte, or a symlink that leads out of the root
+    ├── InvalidPathError          absolute, `..`, a NUL byte, or a symbolic link that leads out of the root
     ├── NotFoundError             (FileNotFoundError)
     ├── AlreadyExistsError        (FileExistsError)
     ├── IsDirectoryError          (IsADirectoryError)
@@ -11,7 +11,7 @@ Most are also the built-in error that Python users catch for the same thing.
     ├── DirectoryNotEmptyError    (OSError)
     ├── NotTextError              (ValueError) not UTF-8
     ├── BadPatternError           (ValueError) a glob or a regular expression
-    └── SnapshotError             the snapshot belongs to another filesystem, or could not be restored whole
+    └── SnapshotError             the snapshot belongs to another filesystem, or could not be restored completely
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class NotFoundError(FilesystemError, FileNotFoundError):
 
 
 class AlreadyExistsError(FilesystemError, FileExistsError):
-    """Something is at the path already."""
+    """Something already exists at the path."""
 
 
 class IsDirectoryError(FilesystemError, IsADirectoryError):
-    """The path is a directory where a file was meant."""
+    """The path is a directory where a file is expected."""
 
 
 class NotDirectoryError(FilesystemError, NotADirectoryError):
-    """The path, or a part of it, is a file where a directory was meant."""
+    """The path, or a part of it, is a file where a directory is expected."""
 
 
 class DirectoryNotEmptyError(FilesystemError, OSError):
-    """A directory with something in it is only deleted with recursive=True."""
+    """Deleting a directory with contents needs recursive=True."""
 
 
 class NotTextError(FilesystemError, ValueError):
@@ -56,8 +56,8 @@ class NotTextError(FilesystemError, ValueError):
 
 
 class BadPatternError(FilesystemError, ValueError):
-    """A glob or regular expression that cannot be compiled."""
+    """A glob or regular expression is invalid."""
 
 
 class SnapshotError(FilesystemError):
-    """A snapshot that this filesystem cannot go back to."""
+    """The filesystem cannot take or restore a snapshot."""

@@ -1,4 +1,4 @@
-"""Files of the machine, below one directory and nowhere else."""
+"""Files of the host, below one directory."""
 
 from __future__ import annotations
 
@@ -23,17 +23,28 @@ from weakincentives.filesystem.errors import (
     SnapshotError,
 )
 from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
-from weakincentives.filesystem.journal import Journal, Mark
-from weakincentives.filesystem.mirror import Mirror
-from weakincentives.filesystem.paths import Parts, join, split
-from weakincentives.filesystem.protocol import Entry, Kind, Match, Stat, WriteMode
-from weakincentives.filesystem.state import State, Store, create, replace
-from weakincentives.filesystem.text import SNIFF, encode, is_binary, read_lines
+from weakincentives.filesystem.protocol import (
+    SNIFF_LENGTH,
+    Entry,
+    EntryKind,
+    Match,
+    Parts,
+    Stat,
+    WriteMode,
+    check_mode,
+    encode,
+    is_binary,
+    join,
+    read_lines,
+    split,
+)
+from weakincentives.filesystem.tracking import Tracker
+from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, create, replace
 
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """A moment of a HostFilesystem; it keeps what is needed to go back, for as long as it is referred to."""
+    """A moment of a HostFilesystem. It keeps what is needed to go back, for as long as it is referenced."""
 
     mark: Mark
     tree: Mapping[Parts, State] | None = None
@@ -42,26 +53,26 @@ class HostSnapshot:
 class HostFilesystem:
     """The files below `root`: `HostFilesystem("work")`.
 
-    Paths, symbolic links included, cannot lead out of the root. A snapshot costs nothing; the old content of a file is
-    saved before its first change after it. So restoring undoes what was done through this object, and leaves alone
-    what other processes did.
+    Paths cannot lead out of the root, not even through symbolic links. Taking a snapshot is free; the old content of a
+    file is saved before its first change after the snapshot. Restoring therefore undoes what was done through this
+    object and leaves alone what other processes did.
 
-    `track_external=True` undoes that too: every snapshot then scans the tree and saves files that changed, and
-    restoring takes back anyone's edits. `ignore` names what to leave out of it (`node_modules`, `*.log`, `data/raw`).
+    With `track_external=True`, restoring undoes the changes of other processes too. Every snapshot then scans the tree
+    and saves the files that changed. `ignore` lists what to leave out (`node_modules`, `*.log`, `data/raw`).
     """
 
     def __init__(
         self, root: str | os.PathLike[str], *, track_external: bool = False, ignore: Iterable[str] = ()
     ) -> None:
         self._jail = Jail(root)
-        self._store = Store(self._jail)
+        self._store = StateStore(self._jail)
         self._journal = Journal(self._store)
-        self._mirror = Mirror(self._store, ignore) if track_external else None
+        self._tracker = Tracker(self._store, ignore) if track_external else None
         self._lock = threading.RLock()
 
     @property
     def root(self) -> str:
-        """The absolute path of the root, links resolved."""
+        """The absolute path of the root, with links resolved."""
         return self._jail.root
 
     def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> str:
@@ -73,8 +84,7 @@ class HostFilesystem:
             return stream.read()
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
-        if mode not in ("create", "overwrite", "append"):
-            raise ValueError(f"mode is 'create', 'overwrite' or 'append', not {mode!r}")
+        check_mode(mode)
         data = encode(content, path)
         parts = split(path)
         with self._lock:
@@ -85,7 +95,7 @@ class HostFilesystem:
                     _check_file(status, path)
                     if mode == "create":
                         raise AlreadyExistsError(
-                            f"{path!r} exists already; use mode='overwrite' to replace it", path=path
+                            f"{path!r} already exists; use mode='overwrite' to replace it", path=path
                         )
                     os.close(place.open(os.O_WRONLY))
                 self._record(place)
@@ -109,10 +119,10 @@ class HostFilesystem:
                         self._record(place)
                         os.mkdir(place.name, dir_fd=place.fd)
                     elif not (exist_ok and stat.S_ISDIR(status.st_mode)):
-                        raise AlreadyExistsError(f"{path!r} exists already", path=path)
+                        raise AlreadyExistsError(f"{path!r} already exists", path=path)
             except NotFoundError:
                 raise NotFoundError(
-                    f"Cannot make {path!r}: {join(parts[:-1])!r} does not exist; pass parents=True", path=path
+                    f"Cannot create {path!r}: {join(parts[:-1])!r} does not exist; pass parents=True", path=path
                 ) from None
 
     def list(self, path: str = ".") -> tuple[Entry, ...]:
@@ -164,21 +174,23 @@ class HostFilesystem:
 
     def snapshot(self) -> HostSnapshot:
         with self._lock:
-            return HostSnapshot(self._journal.mark(), self._mirror.take() if self._mirror else None)
+            return HostSnapshot(self._journal.mark(), self._tracker.scan() if self._tracker else None)
 
     def restore(self, snapshot: HostSnapshot) -> None:
         if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal is not self._journal:
-            raise SnapshotError(f"The snapshot was not taken of this filesystem ({self.root}), or it was closed since")
+            raise SnapshotError(
+                f"The snapshot was not taken from this filesystem ({self.root}), or it has been closed since"
+            )
         with self._lock:
-            changes = self._journal.go_to(snapshot.mark)
-            if self._mirror is not None and snapshot.tree is not None:
-                changes |= self._mirror.go_to(snapshot.tree)
+            changes = self._journal.switch_to(snapshot.mark)
+            if self._tracker is not None and snapshot.tree is not None:
+                changes |= self._tracker.changes_to(snapshot.tree)
             failures = self._store.put_back(changes)
         if failures:
             raise SnapshotError(f"Could not restore everything: {'; '.join(failures)}")
 
     def close(self) -> None:
-        """Forget the snapshots and what was saved for them; the files stay as they are."""
+        """Discard the snapshots and what was saved for them; the files stay as they are."""
         with self._lock:
             self._journal = Journal(self._store)
             self._store.clear()
@@ -188,7 +200,7 @@ class HostFilesystem:
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[int]:
-        """A descriptor of a regular file; the user of it closes it."""
+        """The descriptor of a regular file; the caller closes it."""
         with self._jail.locate(split(path), path) as place:
             fd = place.open(os.O_RDONLY)
             try:
@@ -243,7 +255,7 @@ class HostFilesystem:
             remove(place.name, dir_fd=place.fd)
 
     def _record(self, place: Place) -> None:
-        if self._mirror is None or self._mirror.ignores(place.parts):
+        if self._tracker is None or self._tracker.ignores(place.parts):
             self._journal.record(place)
 
 
@@ -271,16 +283,16 @@ def _check_file(status: os.stat_result, path: str) -> None:
 
 
 def _load(place: Place) -> bytes:
-    """The content of a file met on a walk; nothing if it is binary or cannot be read any more."""
+    """The content of a file found by a walk; empty if it is binary or can no longer be read."""
     try:
         with os.fdopen(place.open(os.O_RDONLY), "rb") as stream:
-            head = stream.read(SNIFF)
+            head = stream.read(SNIFF_LENGTH)
             return b"" if is_binary(head) else head + stream.read()
     except OSError:
         return b""
 
 
-def _kind(mode: int) -> Kind:
+def _kind(mode: int) -> EntryKind:
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):

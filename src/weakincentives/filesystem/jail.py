@@ -1,7 +1,7 @@
-"""Reaching places below a root directory and nowhere else.
+"""Resolving paths below a root directory without ever leaving it.
 
-Every name on the way is opened relative to its parent, without following links; a link is read and its target walked in
-the same manner. So nothing that another process renames or links in between can lead out of the root.
+Each name is opened relative to its parent without following links; a link is read and its target resolved the same way.
+Nothing that another process renames or links in the meantime can lead out of the root.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from weakincentives.filesystem.errors import (
     NotDirectoryError,
     NotFoundError,
 )
-from weakincentives.filesystem.paths import Parts, join
+from weakincentives.filesystem.protocol import Parts, join
 
 MAX_LINKS = 40
 MAX_SWAPS = 10
-"""How often a name may turn from directory to link and back while it is being opened."""
+"""How often a name may change between directory and link while it is being opened."""
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 OPEN_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in an open directory; `parts` is where it really is, links resolved. The root is the name `.`."""
+    """A name in an open directory; `parts` is its path with links resolved. The root has the name `.`."""
 
     fd: int
     name: str
     parts: Parts
 
     def stat(self) -> os.stat_result | None:
-        """What is there, itself a link or not; None if nothing is."""
+        """The status of what is there, without following a link; None if nothing is."""
         try:
             return os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -51,7 +51,7 @@ class Place:
 
 
 class Jail:
-    """A root directory and the only way to places below it."""
+    """A root directory, and the only way to reach places below it."""
 
     __slots__ = ("root",)
 
@@ -60,14 +60,14 @@ class Jail:
             raise FilesystemError("HostFilesystem needs a POSIX system; use InMemoryFilesystem here")
         self.root = os.path.realpath(root)
         if not os.path.isdir(self.root):
-            raise NotFoundError(f"Root {os.fspath(root)!r} is not a directory; make it first", path=os.fspath(root))
+            raise NotFoundError(f"Root {os.fspath(root)!r} is not a directory; create it first", path=os.fspath(root))
 
     @contextmanager
     def locate(self, parts: Parts, path: str, *, follow: bool = True, links: bool = True) -> Iterator[Place]:
-        """The place of a path whose directory exists; what is there may be missing.
+        """Open the directory of a path, which must exist; the last name may be missing.
 
-        `follow=False` gives a link at the end itself, `links=False` refuses every link on the way. What the operating
-        system refuses inside the block is raised as a `FilesystemError` that names the path.
+        `follow=False` does not follow a link at the end, `links=False` rejects every link. An `OSError` inside the
+        block is raised as a `FilesystemError` that names the path.
         """
         walk = _Walk(self.root, path, links=links)
         try:
@@ -78,14 +78,14 @@ class Jail:
 
 
 class _Walk:
-    """One way down from the root: the open directories and their names."""
+    """One descent from the root: the open directories and their names."""
 
-    __slots__ = ("fds", "left", "names", "path", "root")
+    __slots__ = ("fds", "links_left", "names", "path", "root")
 
     def __init__(self, root: str, path: str, *, links: bool) -> None:
         self.root = root
         self.path = path
-        self.left = MAX_LINKS if links else 0
+        self.links_left = MAX_LINKS if links else 0
         self.fds: list[int] = []
         self.names: list[str] = []
 
@@ -111,7 +111,7 @@ class _Walk:
         return Place(self.fds[-1], ".", tuple(self.names))
 
     def enter(self, name: str) -> str | None:
-        """Go down into a directory; a link is not entered but its target returned."""
+        """Enter a directory. A link is not entered; its target is returned."""
         for _ in range(MAX_SWAPS):
             try:
                 fd = os.open(name, OPEN_DIRECTORY, dir_fd=self.fds[-1])
@@ -130,13 +130,13 @@ class _Walk:
                 raise NotDirectoryError(
                     f"{self.path!r}: {join((*self.names, name))!r} is a file, not a directory", path=self.path
                 )
-        raise InvalidPathError(f"{self.path!r} changes while it is used; try again", path=self.path)
+        raise InvalidPathError(f"{self.path!r} is changing while it is used; try again", path=self.path)
 
     def follow(self, target: str) -> list[str]:
-        """The names to walk instead of a link."""
-        if self.left == 0:
+        """The names to resolve in place of a link."""
+        if self.links_left == 0:
             raise InvalidPathError(f"{self.path!r} leads through too many symbolic links", path=self.path)
-        self.left -= 1
+        self.links_left -= 1
         if target.startswith("/"):
             if target != self.root and not target.startswith(self.root.rstrip("/") + "/"):
                 raise self.leads_out()
@@ -156,7 +156,7 @@ class _Walk:
 
 @contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Raise what the operating system refuses as a FilesystemError."""
+    """Raise an `OSError` of the block as a `FilesystemError`."""
     try:
         yield
     except FilesystemError:
@@ -168,7 +168,7 @@ def translated(path: str) -> Iterator[None]:
 
 
 def entries(fd: int) -> list[tuple[str, os.stat_result]]:
-    """What is in an open directory, by name; what vanishes meanwhile is left out."""
+    """The entries of an open directory, sorted by name; those that vanish meanwhile are left out."""
     found = []
     with os.scandir(fd) as scan:
         for entry in scan:
@@ -187,9 +187,9 @@ def walk(
     skip: Callable[[Parts], bool] | None = None,
     unreadable: Callable[[Parts, OSError], None] | None = None,
 ) -> Generator[tuple[Place, os.stat_result], None, None]:
-    """Everything below an open directory that can be read, parents first, without following links.
+    """Yield everything readable below an open directory, parents first, without following links.
 
-    A place is good until the next step. `skip` leaves out a path and what is below it; `unreadable` hears of
+    A place is valid until the next step. `skip` leaves out a path and everything below it; `unreadable` is called for
     directories that cannot be opened.
     """
     if depth is not None and depth <= 0:
@@ -223,11 +223,11 @@ def _readlink(name: str, fd: int) -> str | None:
 
 _KINDS: dict[int, tuple[type[FilesystemError], str]] = {
     errno.ENOENT: (NotFoundError, "does not exist"),
-    errno.EEXIST: (AlreadyExistsError, "exists already"),
+    errno.EEXIST: (AlreadyExistsError, "already exists"),
     errno.EISDIR: (IsDirectoryError, "is a directory"),
     errno.ENOTDIR: (NotDirectoryError, "is not a directory"),
     errno.ENOTEMPTY: (DirectoryNotEmptyError, "is not empty; pass recursive=True"),
-    errno.ENAMETOOLONG: (InvalidPathError, "is too long a name for this system"),
+    errno.ENAMETOOLONG: (InvalidPathError, "is too long for this system"),
     errno.ELOOP: (InvalidPathError, "is a symbolic link that changed while it was used"),
 }
 

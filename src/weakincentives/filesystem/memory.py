@@ -1,4 +1,4 @@
-"""Files that live in the process, in a tree whose snapshots cost nothing."""
+"""Files in memory, in a tree that can be snapshotted for free."""
 
 from __future__ import annotations
 
@@ -18,38 +18,47 @@ from weakincentives.filesystem.errors import (
     NotFoundError,
     SnapshotError,
 )
-from weakincentives.filesystem.paths import Parts, join, split
-from weakincentives.filesystem.protocol import Entry, Match, Stat, WriteMode
-from weakincentives.filesystem.text import encode, read_lines
+from weakincentives.filesystem.protocol import (
+    Entry,
+    Match,
+    Parts,
+    Stat,
+    WriteMode,
+    check_mode,
+    encode,
+    join,
+    read_lines,
+    split,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
-    """Names and what they hold: the bytes of a file, or another directory."""
+class InMemoryDirectory:
+    """Entries by name: the bytes of a file, or another directory."""
 
-    entries: Mapping[str, Directory | bytes] = field(default_factory=dict)
+    entries: Mapping[str, InMemoryDirectory | bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class InMemorySnapshot:
-    """A tree that nothing changes any more; it can be serialised and restored in another process."""
+    """An immutable tree. It can be serialised and restored in another process."""
 
-    root: Directory
+    root: InMemoryDirectory
 
 
 class InMemoryFilesystem:
     """A filesystem in memory: `InMemoryFilesystem({"notes/today.md": "..."})`.
 
-    A snapshot is the root of the tree, taken in O(1). The first change below it copies the directories on its way;
-    directories made since the last snapshot are changed in place.
+    A snapshot is the root of the tree, taken in O(1). The first change after it copies the directories on its path;
+    directories created since the last snapshot are changed in place.
     """
 
     __slots__ = ("_fresh", "_lock", "_root")
 
     def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
         self._lock = threading.RLock()
-        self._root = Directory()
-        self._fresh: dict[int, dict[str, Directory | bytes]] = {}
+        self._root = InMemoryDirectory()
+        self._fresh: dict[int, dict[str, InMemoryDirectory | bytes]] = {}
         for path, content in (files or {}).items():
             self.write(path, content, mode="create")
 
@@ -58,21 +67,20 @@ class InMemoryFilesystem:
 
     def read_bytes(self, path: str) -> bytes:
         node = self._node(path)
-        if isinstance(node, Directory):
+        if isinstance(node, InMemoryDirectory):
             raise IsDirectoryError(f"{path!r} is a directory; list it instead", path=path)
         return node
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
-        if mode not in ("create", "overwrite", "append"):
-            raise ValueError(f"mode is 'create', 'overwrite' or 'append', not {mode!r}")
+        check_mode(mode)
         data = encode(content, path)
         parts = _parts(path)
         with self._lock:
             old = self._find(parts, path)
-            if isinstance(old, Directory):
+            if isinstance(old, InMemoryDirectory):
                 raise IsDirectoryError(f"{path!r} is a directory", path=path)
             if old is not None and mode == "create":
-                raise AlreadyExistsError(f"{path!r} exists already; use mode='overwrite' to replace it", path=path)
+                raise AlreadyExistsError(f"{path!r} already exists; use mode='overwrite' to replace it", path=path)
             self._change(parts[:-1])[parts[-1]] = (old or b"") + data if mode == "append" else data
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
@@ -80,31 +88,31 @@ class InMemoryFilesystem:
         with self._lock:
             old = self._find(parts, path)
             if old is not None:
-                if exist_ok and isinstance(old, Directory):
+                if exist_ok and isinstance(old, InMemoryDirectory):
                     return
-                raise AlreadyExistsError(f"{path!r} exists already", path=path)
+                raise AlreadyExistsError(f"{path!r} already exists", path=path)
             if not parents and self._find(parts[:-1], path) is None:
                 raise NotFoundError(
-                    f"Cannot make {path!r}: {join(parts[:-1])!r} does not exist; pass parents=True", path=path
+                    f"Cannot create {path!r}: {join(parts[:-1])!r} does not exist; pass parents=True", path=path
                 )
             self._change(parts)
 
     def list(self, path: str = ".") -> tuple[Entry, ...]:
         with self._lock:
             node = self._node(path)
-            if not isinstance(node, Directory):
+            if not isinstance(node, InMemoryDirectory):
                 raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
             children = sorted(node.entries.items(), key=_by_name)
         base = split(path)
         return tuple(
             Entry(name, join((*base, name)), "directory", 0)
-            if isinstance(child, Directory)
+            if isinstance(child, InMemoryDirectory)
             else Entry(name, join((*base, name)), "file", len(child))
             for name, child in children
         )
 
     def glob(self, pattern: str, *, path: str = ".") -> tuple[str, ...]:
-        if not isinstance(self._node(path), Directory):
+        if not isinstance(self._node(path), InMemoryDirectory):
             raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
         return search.glob(self._walk, pattern, split(path))
 
@@ -117,7 +125,7 @@ class InMemoryFilesystem:
     def stat(self, path: str) -> Stat:
         node = self._node(path)
         name = join(split(path))
-        return Stat(name, "directory", 0) if isinstance(node, Directory) else Stat(name, "file", len(node))
+        return Stat(name, "directory", 0) if isinstance(node, InMemoryDirectory) else Stat(name, "file", len(node))
 
     def exists(self, path: str) -> bool:
         try:
@@ -131,7 +139,7 @@ class InMemoryFilesystem:
             raise InvalidPathError("The root cannot be deleted", path=path)
         with self._lock:
             node = self._node(path)
-            if isinstance(node, Directory) and node.entries and not recursive:
+            if isinstance(node, InMemoryDirectory) and node.entries and not recursive:
                 raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
             del self._change(parts[:-1])[parts[-1]]
 
@@ -142,7 +150,7 @@ class InMemoryFilesystem:
 
     def restore(self, snapshot: InMemorySnapshot) -> None:
         if not isinstance(snapshot, InMemorySnapshot):
-            raise SnapshotError(f"An InMemoryFilesystem restores its own snapshots, not {type(snapshot).__name__}")
+            raise SnapshotError(f"snapshot must be an InMemorySnapshot, got {type(snapshot).__name__}")
         with self._lock:
             self._fresh = {}
             self._root = snapshot.root
@@ -150,38 +158,38 @@ class InMemoryFilesystem:
     def __repr__(self) -> str:
         return f"InMemoryFilesystem({len(self.glob('**'))} files)"
 
-    def _find(self, parts: Parts, path: str) -> Directory | bytes | None:
-        node: Directory | bytes | None = self._root
+    def _find(self, parts: Parts, path: str) -> InMemoryDirectory | bytes | None:
+        node: InMemoryDirectory | bytes | None = self._root
         for depth, name in enumerate(parts):
-            if not isinstance(node, Directory):
+            if not isinstance(node, InMemoryDirectory):
                 raise NotDirectoryError(f"{path!r}: {join(parts[:depth])!r} is a file, not a directory", path=path)
             node = node.entries.get(name)
             if node is None:
                 return None
         return node
 
-    def _node(self, path: str) -> Directory | bytes:
+    def _node(self, path: str) -> InMemoryDirectory | bytes:
         node = self._find(_parts(path), path)
         if node is None:
             raise NotFoundError(f"{path!r} does not exist", path=path)
         return node
 
-    def _change(self, parts: Parts) -> dict[str, Directory | bytes]:
-        """The entries of a directory, free to be changed; missing directories are made on the way."""
+    def _change(self, parts: Parts) -> dict[str, InMemoryDirectory | bytes]:
+        """The entries of a directory, ready to be changed; missing directories are created."""
         self._root, entries = self._own(self._root)
         for name in parts:
             child = entries.get(name)
-            entries[name], entries = self._own(child if isinstance(child, Directory) else Directory())
+            entries[name], entries = self._own(child if isinstance(child, InMemoryDirectory) else InMemoryDirectory())
         return entries
 
-    def _own(self, node: Directory) -> tuple[Directory, dict[str, Directory | bytes]]:
+    def _own(self, node: InMemoryDirectory) -> tuple[InMemoryDirectory, dict[str, InMemoryDirectory | bytes]]:
         fresh = self._fresh.get(id(node.entries))
         if fresh is not None:
             return node, fresh
         entries = dict(node.entries)
-        # Held by reference, so that the id stays this dictionary's for as long as it is looked up.
+        # Keep a reference, so that no other dictionary can get the same id.
         self._fresh[id(entries)] = entries
-        return Directory(entries), entries
+        return InMemoryDirectory(entries), entries
 
     def _walk(self, base: Parts, depth: int | None) -> Iterator[tuple[Parts, Callable[[], bytes]]]:
         with self._lock:
@@ -191,8 +199,8 @@ class InMemoryFilesystem:
             yield parts, partial(bytes, content)
 
 
-def _files(base: Parts, node: Directory | bytes, depth: int | None) -> Iterator[tuple[Parts, bytes]]:
-    if not isinstance(node, Directory):
+def _files(base: Parts, node: InMemoryDirectory | bytes, depth: int | None) -> Iterator[tuple[Parts, bytes]]:
+    if not isinstance(node, InMemoryDirectory):
         yield base, node
     elif depth is None or depth > 0:
         for name, child in sorted(node.entries.items(), key=_by_name):

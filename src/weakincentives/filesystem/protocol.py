@@ -1,38 +1,46 @@
-"""What every filesystem can do, whether its files are in memory or on a disk."""
+"""What every filesystem can do, and the rules for paths and text that all of them share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, runtime_checkable
+from itertools import islice
+from typing import IO, Any, Literal, Protocol, get_args, runtime_checkable
+
+from weakincentives.filesystem.errors import FilesystemError, InvalidPathError, NotTextError
 
 WriteMode = Literal["create", "overwrite", "append"]
-Kind = Literal["file", "directory", "symlink", "other"]
+EntryKind = Literal["file", "directory", "symlink", "other"]
+Parts = tuple[str, ...]
+
+MAX_DEPTH = 200
+SNIFF_LENGTH = 8192
+"""How many bytes of a file are checked for NUL bytes, which mark it as binary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a directory listing; `path` is what `read` and the others take."""
+    """One entry of a directory; pass `path` to `read` and the other methods."""
 
     name: str
     path: str
-    kind: Kind
+    kind: EntryKind
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What is at a path; `modified` is None where a filesystem keeps no times."""
+    """What is at a path; `modified` is None if the filesystem keeps no times."""
 
     path: str
-    kind: Kind
+    kind: EntryKind
     size: int
     modified: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One line that a grep found; lines count from 1."""
+    """A line that grep found. Lines count from 1."""
 
     path: str
     line_number: int
@@ -43,12 +51,12 @@ class Match:
 class Filesystem(Protocol):
     """Files below one root, with paths relative to it (`src/main.py`; the root itself is `.`).
 
-    Absolute paths and `..` are refused. Text is UTF-8 and newlines are kept as they are. Everything that is listed
-    comes in sorted order. What goes wrong is a `FilesystemError` that names the path.
+    Absolute paths and `..` are rejected. Text is UTF-8 and newlines are kept. Listings and searches are sorted. A
+    failure is a `FilesystemError` that names the path.
     """
 
     def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> str:
-        """The text of a file, or `limit` lines of it from line `offset` (counted from 0) on."""
+        """The text of a file, or `limit` lines of it starting at line `offset` (counted from 0)."""
         ...
 
     def read_bytes(self, path: str) -> bytes:
@@ -56,15 +64,15 @@ class Filesystem(Protocol):
         ...
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
-        """Write a file; missing directories are made. `create` refuses a path that exists."""
+        """Write a file, creating missing directories. `create` rejects a path that exists."""
         ...
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make a directory."""
+        """Create a directory."""
         ...
 
     def list(self, path: str = ".") -> tuple[Entry, ...]:
-        """What is in a directory, by name."""
+        """The entries of a directory, sorted by name."""
         ...
 
     def glob(self, pattern: str, *, path: str = ".") -> tuple[str, ...]:
@@ -74,9 +82,9 @@ class Filesystem(Protocol):
     def grep(
         self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
     ) -> tuple[Match, ...]:
-        """The lines of a file, or of the text files below a directory, that a regular expression finds.
+        """The lines of a file, or of the text files below a directory, that match a regular expression.
 
-        `glob` narrows the files (`*.py` at any depth, `src/**` below `path`).
+        `glob` selects the files to search (`*.py` at any depth, `src/**` below `path`).
         """
         ...
 
@@ -89,13 +97,72 @@ class Filesystem(Protocol):
         ...
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        """Delete a file, an empty directory, or with `recursive` a whole directory."""
+        """Delete a file, an empty directory, or with `recursive` a directory and its contents."""
         ...
 
     def snapshot(self) -> Any:
-        """The state now, to be given to `restore`."""
+        """The current state, for `restore`."""
         ...
 
     def restore(self, snapshot: Any) -> None:
-        """Go back to a snapshot; it stays good for another time."""
+        """Go back to a snapshot. The same snapshot can be restored again."""
         ...
+
+
+def split(path: str) -> Parts:
+    """The names in a relative path; the root (`.` or an empty path) has none."""
+    text = str(path)
+    if "\0" in text:
+        raise InvalidPathError(f"Path {text!r} contains a NUL byte", path=text)
+    if text.startswith("/"):
+        raise InvalidPathError(
+            f"Path {text!r} is absolute; use a path relative to the root, such as {text.strip('/') or '.'!r}", path=text
+        )
+    parts = tuple(part for part in text.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise InvalidPathError(f"Path {text!r} contains '..'; use a path relative to the root", path=text)
+    if len(parts) > MAX_DEPTH:
+        raise InvalidPathError(f"Path {text[:60]!r}... is more than {MAX_DEPTH} directories deep", path=text)
+    return parts
+
+
+def join(parts: Parts) -> str:
+    return "/".join(parts) or "."
+
+
+def check_mode(mode: str) -> None:
+    if mode not in get_args(WriteMode):
+        raise ValueError(f"mode must be 'create', 'overwrite' or 'append', got {mode!r}")
+
+
+def encode(content: str | bytes, path: str) -> bytes:
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    if not isinstance(content, str):
+        raise TypeError(f"Content of {path!r} must be str or bytes, got {type(content).__name__}")
+    try:
+        return content.encode()
+    except UnicodeEncodeError as error:
+        raise NotTextError(f"Content of {path!r} cannot be written as UTF-8: {error}", path=path) from None
+
+
+def read_lines(stream: IO[bytes], path: str, *, offset: int, limit: int | None) -> str:
+    """The requested lines, without reading past them. Only a newline character ends a line."""
+    if offset < 0 or (limit is not None and limit < 0):
+        raise FilesystemError(
+            f"offset and limit must be 0 or more, got {offset} and {limit} while reading {path!r}", path=path
+        )
+    if offset == 0 and limit is None:
+        data = stream.read()
+    else:
+        data = b"".join(islice(stream, offset, None if limit is None else offset + limit))
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise NotTextError(
+            f"{path!r} is not UTF-8 text (byte 0x{data[error.start]:02x}); use read_bytes for binary files", path=path
+        ) from None
+
+
+def is_binary(data: bytes) -> bool:
+    return b"\0" in data[:SNIFF_LENGTH]

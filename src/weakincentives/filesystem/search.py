@@ -1,21 +1,21 @@
 """Glob and grep over any walk of files.
 
-A walk gives files in sorted order, so that a limit leaves out the same ones each time.
+A walk yields files in sorted order, so a limit always cuts at the same place.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from weakincentives.filesystem.errors import FilesystemError
-from weakincentives.filesystem.paths import Parts, join
-from weakincentives.filesystem.pattern import compile_filter, compile_glob, compile_regex
-from weakincentives.filesystem.protocol import Match
-from weakincentives.filesystem.text import grep_lines
+from weakincentives.filesystem.errors import BadPatternError, FilesystemError, InvalidPathError
+from weakincentives.filesystem.protocol import Match, Parts, is_binary, join
 
 Walk = Callable[[Parts, int | None], Iterator[tuple[Parts, Callable[[], bytes]]]]
-"""Called with a directory and how many levels to go down; gives each file's path and a way to load it."""
+"""Takes a directory and a maximum depth; yields each file's path and a function that loads it."""
+
+MAX_ALTERNATIVES = 256
 
 
 def glob(walk: Walk, pattern: str, base: Parts) -> tuple[str, ...]:
@@ -30,12 +30,172 @@ def grep(walk: Walk, pattern: str, base: Parts, *, only: str | None, limit: int 
     expression = compile_regex(pattern)
     wanted = compile_filter(only) if only is not None else None
     if limit is not None and limit < 1:
-        raise FilesystemError(f"Searching {join(base)!r}: limit is 1 or more, not {limit}", path=join(base))
+        raise FilesystemError(f"limit must be 1 or more, got {limit} while searching {join(base)!r}", path=join(base))
     skip = len(base)
     found = (
         match
         for parts, load in walk(base, None)
         if wanted is None or wanted(parts[skip:] or parts[-1:])
-        for match in grep_lines(load(), join(parts), expression)
+        for match in _grep_lines(load(), join(parts), expression)
     )
     return tuple(islice(found, limit))
+
+
+def _grep_lines(data: bytes, path: str, expression: re.Pattern[str]) -> Iterator[Match]:
+    """The matching lines of a file; none if it is not text."""
+    if is_binary(data):
+        return
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        line = line.removesuffix("\r")
+        if expression.search(line):
+            yield Match(path, number, line)
+
+
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    """A regular expression for whole paths: `**` crosses directories, `*` and `?` do not."""
+    if not pattern or "\0" in pattern:
+        raise BadPatternError(
+            f"Glob {pattern!r} is {'empty' if not pattern else 'not a path'}; try '**/*'", path=pattern
+        )
+    if pattern.startswith("/") or ".." in pattern.split("/"):
+        raise InvalidPathError(f"Glob {pattern!r} leads out of the root; use one relative to it", path=pattern)
+    text = "|".join(_translate(alternative) for alternative in _expand(pattern, pattern))
+    try:
+        return re.compile(text, re.DOTALL)
+    except re.error as error:
+        raise BadPatternError(f"Glob {pattern!r} is invalid: {error}", path=pattern) from None
+
+
+def compile_filter(pattern: str) -> Callable[[Parts], bool]:
+    """A predicate for grep's `glob` and for ignore patterns. Without a slash, a pattern applies to the name alone."""
+    expression = compile_glob(pattern.rstrip("/"))
+    if "/" in pattern.rstrip("/"):
+        return lambda parts: expression.fullmatch("/".join(parts)) is not None
+    return lambda parts: bool(parts) and expression.fullmatch(parts[-1]) is not None
+
+
+def compile_regex(pattern: str) -> re.Pattern[str]:
+    """Compile a regular expression; reject one that repeats a repetition, because it may never finish."""
+    try:
+        expression = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError, Warning) as error:
+        raise BadPatternError(f"{pattern!r} is not a regular expression: {error}", path=pattern) from None
+    if _repeats_a_repetition(pattern):
+        raise BadPatternError(
+            f"{pattern!r} repeats a group that holds a repetition, which may take forever; "
+            "drop the outer '*' or '+', or make the inner one possessive ('*+', '++')",
+            path=pattern,
+        )
+    return expression
+
+
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\(|\)|(?:[*+]|\{\d*,\d*\})[?+]?|.", re.DOTALL)
+
+
+def _repeats_a_repetition(pattern: str) -> bool:
+    """True if `*`, `+` or `{n,}` follows a group that itself contains a repetition that can backtrack."""
+    groups, closed = [False], False
+    for piece in _PIECE.findall(pattern):
+        if piece == "(":
+            groups.append(False)
+        elif piece == ")" and len(groups) > 1:
+            closed = groups.pop()
+            groups[-1] |= closed
+            continue
+        elif piece[0] in "*+" or (piece[0] == "{" and len(piece) > 1):
+            if closed and (piece[0] != "{" or ",}" in piece):
+                return True
+            groups[-1] |= not piece.endswith("+") or len(piece) == 1
+        closed = False
+    return False
+
+
+def _expand(pattern: str, whole: str) -> list[str]:
+    """Expand braces: `*.{c,h}` gives `*.c` and `*.h`. An unclosed brace is literal."""
+    start = pattern.find("{")
+    end = _closing_brace(pattern, start)
+    if start < 0 or end < 0:
+        return [pattern]
+    tails = _expand(pattern[end + 1 :], whole)
+    expanded = [
+        pattern[:start] + choice + tail
+        for option in _options(pattern[start + 1 : end])
+        for choice in _expand(option, whole)
+        for tail in tails
+    ]
+    if len(expanded) > MAX_ALTERNATIVES:
+        raise BadPatternError(f"Glob {whole!r} has more than {MAX_ALTERNATIVES} alternatives", path=whole)
+    return expanded
+
+
+def _closing_brace(pattern: str, start: int) -> int:
+    depth = 0
+    for index in range(max(start, 0), len(pattern)):
+        depth += {"{": 1, "}": -1}.get(pattern[index], 0)
+        if pattern[index] == "}" and depth == 0:
+            return index
+    return -1
+
+
+def _options(inside: str) -> list[str]:
+    options, depth = [""], 0
+    for character in inside:
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            options.append("")
+        else:
+            options[-1] += character
+    return options
+
+
+def _translate(pattern: str) -> str:
+    """The regular expression of a glob. What stands between two `**` is atomic: backtracking would find nothing new."""
+    segments: list[list[str]] = [[]]
+    for part in pattern.split("/"):
+        if part == "**":
+            segments.append([])
+        elif part not in ("", "."):
+            segments[-1].append(_translate_name(part))
+    first, *rest = ["/".join([*segment, ""]) for segment in segments]
+    if not rest:
+        return first[:-1]
+    *middle, last = rest
+    found = "".join(f"(?>(?:[^/]+/)*?{segment})" for segment in middle if segment)
+    return first + found + (f"(?:[^/]+/)*{last[:-1]}" if last else ".*")
+
+
+def _translate_name(name: str) -> str:
+    """Translate one name; what stands between two `*` is atomic for the same reason."""
+    pieces, index = [""], 0
+    while index < len(name):
+        character = name[index]
+        index += 1
+        if character == "*":
+            pieces.append("")
+            while name[index : index + 1] == "*":
+                index += 1
+        elif character == "?":
+            pieces[-1] += "[^/]"
+        elif character == "[" and (end := name.find("]", index + 1 + (name[index : index + 1] == "!"))) > 0:
+            chosen = name[index:end].replace("\\", r"\\").replace("[", r"\[").replace("&&", r"&\&")
+            chosen = chosen.replace("~~", r"~\~").replace("||", r"|\|").replace("--", r"-\-")
+            pieces[-1] += f"(?!/)[^{chosen[1:]}]" if chosen.startswith("!") else f"(?!/)[{_caret(chosen)}]"
+            index = end + 1
+        else:
+            pieces[-1] += re.escape(character)
+    first, *rest = pieces
+    if not rest:
+        return first
+    *middle, last = rest
+    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle) + f"[^/]*{last}"
+
+
+def _caret(chosen: str) -> str:
+    return "\\" + chosen if chosen.startswith("^") else chosen

@@ -15,7 +15,6 @@ from typing import Any, Literal, Protocol, get_args, get_origin
 
 from weakincentives import serde
 from weakincentives.errors import OutputParseError, PromptValidationError, SerdeError
-from weakincentives.serde.scan import values
 
 Container = Literal["object", "array"]
 
@@ -144,7 +143,7 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
         except SerdeError as error:
             misfit = misfit or error
             prose, end = prose + text[end : span.start], span.stop
-    for candidate in islice(values(prose + text[end:], _OPENING[config.container]), MAX_CANDIDATES):
+    for candidate in islice(serde.find_json(prose + text[end:], _OPENING[config.container]), MAX_CANDIDATES):
         try:
             return config.read(candidate)
         except serde.MalformedJson as error:

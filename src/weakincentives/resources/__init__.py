@@ -1,6 +1,6 @@
-"""Resources that a prompt needs: how they are made, how long they live, how they roll back."""
+"""Resources of a prompt: how they are created, how long they live, how they roll back."""
 
-from weakincentives.resources.binding import Binding, Resolver, Scope
+from weakincentives.resources.binding import Binding, Resolver, Scope, Snapshotable
 from weakincentives.resources.context import ResourceSnapshot, ScopedResourceContext
 from weakincentives.resources.errors import (
     CircularDependencyError,
@@ -11,7 +11,6 @@ from weakincentives.resources.errors import (
     UnboundResourceError,
 )
 from weakincentives.resources.registry import ResourceRegistry
-from weakincentives.resources.snapshotable import Snapshotable
 
 __all__ = [
     "Binding",

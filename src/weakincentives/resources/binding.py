@@ -1,11 +1,11 @@
-"""How one resource is made, and how long it lives."""
+"""How a resource is created, how long it lives, and what it may offer a context."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from weakincentives.resources.errors import ResourceError, type_name
 
@@ -17,15 +17,15 @@ class Scope(Enum):
     """How long a resource lives."""
 
     SINGLETON = "singleton"
-    """Built once, shared by everyone, closed with the context."""
+    """Created once, shared, and closed with the context."""
     TOOL_CALL = "tool_call"
-    """Built once per tool call, closed at its end."""
+    """Created once per tool call and closed at its end."""
     PROTOTYPE = "prototype"
-    """Built anew for everyone who asks, closed with the context that built it; not part of snapshots."""
+    """Created for every `get`, closed with the context that created it, and not part of snapshots."""
 
 
 class Resolver(Protocol):
-    """What a provider gets its own dependencies from."""
+    """Where a provider gets its own dependencies."""
 
     def get(self, protocol: type[T]) -> T: ...
 
@@ -35,14 +35,14 @@ class Resolver(Protocol):
 # No slots: `Binding[Clock](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
 @dataclass(frozen=True)
 class Binding(Generic[T]):
-    """Says that `provider` makes the resource that is asked for as `protocol`.
+    """Binds a protocol to the provider that creates its resource.
 
     Binding(HTTPClient, lambda r: HTTPClient(timeout=r.get(Config).timeout))
 
     What a provider returns belongs to the context, which closes it (`close()` or `aclose()`, sync or async). An
-    instance given by `Binding.instance` belongs to the caller and is never closed.
+    instance passed to `Binding.instance` belongs to the caller and is never closed.
 
-    `fallback=True` says that the binding steps back: it never replaces another binding of the same protocol.
+    A binding with `fallback=True` never replaces another binding of the same protocol.
     """
 
     protocol: type[T]
@@ -53,28 +53,30 @@ class Binding(Generic[T]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.protocol, type):
-            raise ResourceError(f"A resource is bound to a class or protocol, not to {self.protocol!r}")
+            raise ResourceError(f"A resource must be bound to a class or protocol, got {self.protocol!r}")
         name = type_name(self.protocol)
         if not callable(self.provider):
             raise ResourceError(
-                f"The provider of {name} is not callable: {self.provider!r}; for a ready object use "
+                f"The provider of {name} must be callable, got {self.provider!r}; to bind an object use "
                 f"Binding.instance({name}, ...)"
             )
         if not isinstance(self.scope, Scope):
-            raise ResourceError(f"The scope of {name} is {self.scope!r}; use Scope.SINGLETON, TOOL_CALL or PROTOTYPE")
+            raise ResourceError(
+                f"The scope of {name} must be Scope.SINGLETON, TOOL_CALL or PROTOTYPE, got {self.scope!r}"
+            )
         if self.eager and self.scope is not Scope.SINGLETON:
-            raise ResourceError(f"{name} is bound with eager=True and {self.scope}; only singletons are built at start")
+            raise ResourceError(f"{name} has eager=True but {self.scope}; only singletons can be created at start")
 
     @staticmethod
     def instance(protocol: type[U], value: U, *, fallback: bool = False) -> Binding[U]:
-        """Bind an object that exists already; it stays the caller's to close."""
+        """Bind an existing object. The caller remains responsible for closing it."""
         if value is None:
-            raise ResourceError(f"The resource for {type_name(protocol)} is None; leave it out instead")
+            raise ResourceError(f"The resource for {type_name(protocol)} must not be None; leave it out instead")
         return Binding(protocol, Constant(value), fallback=fallback)
 
 
 class Constant(Generic[T]):
-    """The provider of `Binding.instance`: the context can see that the value is there before anyone asks."""
+    """The provider of `Binding.instance`, whose value the context knows before the first `get`."""
 
     __slots__ = ("value",)
 
@@ -92,3 +94,21 @@ class Constant(Generic[T]):
 
     def __hash__(self) -> int:
         return id(self.value)
+
+
+@runtime_checkable
+class Snapshotable(Protocol):
+    """A resource that takes part in a tool's transaction: it can save its state and go back to it.
+
+    `snapshot()` runs before every tool call that is not read-only, so it should be cheap.
+    """
+
+    def snapshot(self) -> Any: ...
+
+    def restore(self, snapshot: Any, /) -> object: ...
+
+
+def is_snapshotable(value: object) -> TypeGuard[Snapshotable]:
+    """Like `isinstance(value, Snapshotable)`, but cheaper, and False for classes."""
+    kind = type(value)
+    return callable(getattr(kind, "snapshot", None)) and callable(getattr(kind, "restore", None))

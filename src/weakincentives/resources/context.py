@@ -1,15 +1,14 @@
-"""The life of a set of resources: built when asked for, rolled back with a tool, closed in reverse order."""
+"""The lifecycle of a set of resources: created on demand, rolled back with a tool, closed in reverse order."""
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from weakincentives.resources import closing
-from weakincentives.resources.binding import Binding, Constant, Scope
+from weakincentives.resources.binding import Binding, Constant, Scope, Snapshotable, is_snapshotable
 from weakincentives.resources.errors import (
     CircularDependencyError,
     ResourceCloseError,
@@ -20,13 +19,12 @@ from weakincentives.resources.errors import (
     chain_text,
     type_name,
 )
-from weakincentives.resources.snapshotable import Snapshotable, is_snapshotable
 
 T = TypeVar("T")
 
 
 class ResourceSnapshot(Mapping[type, Any]):
-    """What every snapshotable resource held at one moment, by protocol, and which resources existed."""
+    """The states of all snapshotable resources at one moment, by protocol, and which resources existed."""
 
     __slots__ = ("_states", "_values")
 
@@ -35,7 +33,7 @@ class ResourceSnapshot(Mapping[type, Any]):
         self._values = values
 
     def holds(self, protocol: type, value: object) -> bool:
-        """Whether this very object existed when the snapshot was taken."""
+        """True if this very object existed when the snapshot was taken."""
         return self._values.get(protocol) is value
 
     def __getitem__(self, protocol: type) -> Any:
@@ -49,13 +47,13 @@ class ResourceSnapshot(Mapping[type, Any]):
 
 
 class ScopedResourceContext:
-    """Builds resources at the first `get`, shares singletons, and closes what it built, last built first.
+    """Creates resources at the first `get`, shares singletons, and closes what it created in reverse order.
 
-    `with registry.create_context() as resources:` (or `async with`) starts and closes it. One context may be used
-    by several threads: a singleton is built once. `tool_scope()` gives the child context of one tool call.
+    `with registry.create_context() as resources:` (or `async with`) starts and closes it. Several threads may use one
+    context; a singleton is still created once. `tool_scope()` returns the child context of one tool call.
     """
 
-    __slots__ = ("_bindings", "_births", "_built", "_closed", "_lock", "_root", "_snapshotables", "_values")
+    __slots__ = ("_bindings", "_closed", "_created", "_initial_states", "_lock", "_root", "_snapshotables", "_values")
 
     def __init__(self, bindings: Mapping[type, Binding[Any]], *, root: ScopedResourceContext | None = None) -> None:
         self._bindings = bindings
@@ -63,42 +61,42 @@ class ScopedResourceContext:
         self._lock = threading.RLock()
         self._closed = False
         self._values: dict[type, Any] = {}
-        self._built: list[tuple[type, Any]] = []
+        self._created: list[tuple[type, Any]] = []
         self._snapshotables: dict[type, Snapshotable] = {}
-        self._births: dict[type, Any] | None = None if root is None or root._births is None else {}
+        self._initial_states: dict[type, Any] | None = None if root is None or root._initial_states is None else {}
         if root is None:
             for protocol, binding in bindings.items():
                 if isinstance(binding.provider, Constant):
-                    self._keep(protocol, binding.provider.value)
+                    self._add(protocol, binding.provider.value)
 
     def get(self, protocol: type[T]) -> T:
-        """The resource bound to `protocol`, built now if it is not there yet."""
+        """The resource bound to `protocol`, created if necessary."""
         return cast(T, self._resolve(protocol, ()))
 
     def get_optional(self, protocol: type[T]) -> T | None:
-        """Like `get`, but None when nothing is bound to `protocol`."""
+        """Like `get`, but None if nothing is bound to `protocol`."""
         return self.get(protocol) if protocol in self._bindings else None
 
     def start(self) -> None:
-        """Build the eager singletons; if one fails, those built before it are closed."""
+        """Create the eager singletons; if one fails, those created before it are closed."""
         try:
             for protocol, binding in self._bindings.items():
                 if binding.eager:
                     self._resolve(protocol, ())
         except BaseException as error:
-            self._end(error)
+            self._close_after(error)
             raise
 
     def tool_scope(self) -> ScopedResourceContext:
         """The context of one tool call: `with context.tool_scope() as scope:`.
 
-        TOOL_CALL resources are built in it and closed at its end; singletons are those of this context.
+        It creates TOOL_CALL resources and closes them at its end; singletons come from this context.
         """
         self._check_open()
         return ScopedResourceContext(self._bindings, root=self._root)
 
     def snapshot(self) -> ResourceSnapshot:
-        """What every built snapshotable resource (and every bound instance) holds now; prototypes are left out."""
+        """The current states of all snapshotable resources created or bound so far, except prototypes."""
         states: dict[type, Any] = {}
         values: dict[type, Any] = {}
         for context in self._layers():
@@ -106,28 +104,28 @@ class ScopedResourceContext:
                 context._check_open()
                 states.update((protocol, item.snapshot()) for protocol, item in context._snapshotables.items())
                 values.update(context._values)
-                context._births = {}
+                context._initial_states = {}
         return ResourceSnapshot(states, values)
 
     def restore(self, snapshot: ResourceSnapshot) -> None:
-        """Bring every resource back to the snapshot, all of them even if one fails.
+        """Restore every resource, even if some fail.
 
-        A resource built since is first taken back to how it was when it was built, then closed and dropped, so that
-        the next `get` builds it anew: nothing made during a failed call survives it.
+        A resource created since the snapshot is restored to its initial state, closed and dropped, so the next `get`
+        creates a new one: nothing created during a failed call survives it.
         """
         failures: list[tuple[str, Exception]] = []
         for context in self._layers():
             with context._lock:
                 context._restore(snapshot, failures)
         if failures:
-            raise _failed("restore", ResourceRestoreError, failures)
+            raise ResourceRestoreError(_summary("restore", failures), [error for _, error in failures])
 
     def close(self) -> None:
-        """Close what the context built, last built first, all of it even if one fails. May be called again."""
+        """Close what the context created, in reverse order, even if some fail. Calling it again does nothing."""
         failures: list[tuple[str, BaseException]] = []
-        for protocol, value in self._take():
+        for protocol, value in self._start_closing():
             try:
-                closing.close(value)
+                _close(value)
             except BaseException as error:
                 failures.append((type_name(protocol), error))
         _report(failures)
@@ -135,9 +133,9 @@ class ScopedResourceContext:
     async def aclose(self) -> None:
         """`close()`, awaiting the resources that close asynchronously."""
         failures: list[tuple[str, BaseException]] = []
-        for protocol, value in self._take():
+        for protocol, value in self._start_closing():
             try:
-                await closing.aclose(value)
+                await _aclose(value)
             except BaseException as error:
                 failures.append((type_name(protocol), error))
         _report(failures)
@@ -150,7 +148,7 @@ class ScopedResourceContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end(error)
+        self._close_after(error)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -161,18 +159,18 @@ class ScopedResourceContext:
         try:
             await self.aclose()
         except ResourceCloseError as failure:
-            _yield_to(error, failure)
+            _raise_or_note(error, failure)
 
     def __repr__(self) -> str:
         kind = "resources" if self._root is self else "tool scope"
         state = "closed" if self._closed else ", ".join(type_name(protocol) for protocol in self._values)
-        return f"<{kind}: {state or 'nothing built'}>"
+        return f"<{kind}: {state or 'nothing created'}>"
 
-    def _end(self, error: BaseException | None) -> None:
+    def _close_after(self, error: BaseException | None) -> None:
         try:
             self.close()
         except ResourceCloseError as failure:
-            _yield_to(error, failure)
+            _raise_or_note(error, failure)
 
     def _resolve(self, protocol: type, chain: tuple[type, ...]) -> Any:
         value = self._values.get(protocol)
@@ -189,62 +187,62 @@ class ScopedResourceContext:
         if binding.scope is Scope.TOOL_CALL and self._root is self:
             raise _out_of_scope(protocol, chain)
         owner = self._root if binding.scope is Scope.SINGLETON else self
-        return owner._build(binding, (*chain, protocol))
+        return owner._create(binding, (*chain, protocol))
 
-    def _build(self, binding: Binding[Any], chain: tuple[type, ...]) -> Any:
+    def _create(self, binding: Binding[Any], chain: tuple[type, ...]) -> Any:
         protocol = binding.protocol
         with self._lock:
             self._check_open()
             if binding.scope is not Scope.PROTOTYPE and protocol in self._values:
                 return self._values[protocol]
             value = _provide(self, binding, chain)
-            if closing.is_closeable(value) or binding.scope is not Scope.PROTOTYPE:
-                self._built.append((protocol, value))
+            if _is_closeable(value) or binding.scope is not Scope.PROTOTYPE:
+                self._created.append((protocol, value))
             if binding.scope is not Scope.PROTOTYPE:
-                self._keep(protocol, value)
+                self._add(protocol, value)
             return value
 
-    def _keep(self, protocol: type, value: Any) -> None:
+    def _add(self, protocol: type, value: Any) -> None:
         if is_snapshotable(value):
             self._snapshotables[protocol] = value
-            if self._births is not None:
-                self._births[protocol] = value.snapshot()
+            if self._initial_states is not None:
+                self._initial_states[protocol] = value.snapshot()
         self._values[protocol] = value
 
     def _restore(self, snapshot: ResourceSnapshot, failures: list[tuple[str, Exception]]) -> None:
         self._check_open()
-        births, self._births = self._births or {}, {}
+        initial, self._initial_states = self._initial_states or {}, {}
         for protocol in reversed(tuple(self._snapshotables)):
             known = snapshot.holds(protocol, self._values[protocol])
-            states: Mapping[type, Any] = snapshot if known else births
+            states: Mapping[type, Any] = snapshot if known else initial
             if protocol in states:
                 try:
                     self._snapshotables[protocol].restore(states[protocol])
                 except Exception as error:
                     failures.append((type_name(protocol), error))
-        for entry in reversed(tuple(self._built)):
+        for entry in reversed(tuple(self._created)):
             protocol, value = entry
             if self._values.get(protocol) is not value or snapshot.holds(protocol, value):
                 continue
-            self._built.remove(entry)
+            self._created.remove(entry)
             del self._values[protocol]
             self._snapshotables.pop(protocol, None)
-            if closing.is_closeable(value):
+            if _is_closeable(value):
                 try:
-                    closing.close(value)
+                    _close(value)
                 except Exception as error:
                     failures.append((type_name(protocol), error))
 
     def _layers(self) -> tuple[ScopedResourceContext, ...]:
         return (self,) if self._root is self else (self, self._root)
 
-    def _take(self) -> list[tuple[type, Any]]:
+    def _start_closing(self) -> list[tuple[type, Any]]:
         with self._lock:
             self._closed = True
-            built, self._built = self._built, []
+            created, self._created = self._created, []
             self._values = {}
             self._snapshotables = {}
-        return [entry for entry in reversed(built) if closing.is_closeable(entry[1])]
+        return [entry for entry in reversed(created) if _is_closeable(entry[1])]
 
     def _check_open(self) -> None:
         if self._closed or self._root._closed:
@@ -253,7 +251,7 @@ class ScopedResourceContext:
 
 
 class _ProviderResolver:
-    """What a provider resolves from: its owner's context, with the chain that led to it."""
+    """Resolves a provider's dependencies in its owner's context, with the chain that led to it."""
 
     __slots__ = ("_chain", "_context")
 
@@ -268,7 +266,7 @@ class _ProviderResolver:
         return self.get(protocol) if protocol in self._context._bindings else None
 
     def detach(self) -> None:
-        """A provider may keep its resolver for later; what it then asks for is no longer part of its own building."""
+        """Forget the chain: a provider may keep its resolver and use it after the resource was created."""
         self._chain = ()
 
 
@@ -279,29 +277,29 @@ def _provide(context: ScopedResourceContext, binding: Binding[Any], chain: tuple
     except ResourceError:
         raise
     except Exception as error:
-        if not any(note.startswith("While building resource ") for note in getattr(error, "__notes__", ())):
-            error.add_note(f"While building resource {chain_text(chain)}")
+        if not any(note.startswith("While creating resource ") for note in getattr(error, "__notes__", ())):
+            error.add_note(f"While creating resource {chain_text(chain)}")
         raise
     finally:
         resolver.detach()
     if value is None:
-        raise ResourceError(f"The provider of {chain_text(chain)} returned None")
+        raise ResourceError(f"The provider of {chain_text(chain)} must return the resource, got None")
     if inspect.iscoroutine(value):
         value.close()
-        raise ResourceError(f"The provider of {chain_text(chain)} is async; a provider is an ordinary function")
+        raise ResourceError(f"The provider of {chain_text(chain)} must be an ordinary function, got an async one")
     return value
 
 
 def _out_of_scope(protocol: type, chain: tuple[type, ...]) -> ScopeError:
     name = type_name(protocol)
     if chain:
-        asker = type_name(chain[-1])
+        dependent = type_name(chain[-1])
         message = (
-            f"{name} lives for one tool call but {asker} outlives it ({chain_text((*chain, protocol))}); "
-            f"bind {asker} with Scope.TOOL_CALL, or ask for {name} in the tool"
+            f"{name} lives for one tool call but {dependent} outlives it ({chain_text((*chain, protocol))}); "
+            f"bind {dependent} with Scope.TOOL_CALL, or get {name} in the tool"
         )
     else:
-        message = f"{name} lives for one tool call; ask for it inside `with context.tool_scope() as scope:`"
+        message = f"{name} lives for one tool call; get it inside `with context.tool_scope() as scope:`"
     return ScopeError(message, protocol=protocol, chain=chain)
 
 
@@ -312,18 +310,65 @@ def _report(failures: list[tuple[str, BaseException]]) -> None:
             raise error
         ordinary.append((name, error))
     if ordinary:
-        raise _failed("close", ResourceCloseError, ordinary)
+        raise ResourceCloseError(_summary("close", ordinary), [error for _, error in ordinary])
 
 
-def _failed(
-    verb: str, kind: type[ResourceCloseError] | type[ResourceRestoreError], failures: list[tuple[str, Exception]]
-) -> ResourceCloseError | ResourceRestoreError:
-    named = "; ".join(f"{name}: {error or type(error).__name__}" for name, error in failures)
-    return kind(f"Could not {verb} {named}", [error for _, error in failures])
+def _summary(verb: str, failures: list[tuple[str, Exception]]) -> str:
+    return f"Could not {verb} " + "; ".join(f"{name}: {error or type(error).__name__}" for name, error in failures)
 
 
-def _yield_to(error: BaseException | None, failure: ResourceCloseError) -> None:
-    """Let the error that ended the block through, with the failure as a note; without one, raise the failure."""
+def _raise_or_note(error: BaseException | None, failure: ResourceCloseError) -> None:
+    """Note the failure on the error that ended the block; raise it if there is none."""
     if error is None:
         raise failure
     error.add_note(str(failure))
+
+
+def _is_closeable(value: object) -> bool:
+    kind = type(value)
+    return callable(getattr(kind, "close", None)) or callable(getattr(kind, "aclose", None))
+
+
+def _close(value: Any) -> None:
+    """Call `close()`, else `aclose()`; run an awaitable to completion on its own event loop."""
+    close = getattr(value, "close", None)
+    result = close() if callable(close) else value.aclose()
+    if inspect.isawaitable(result):
+        _run(result)
+
+
+async def _aclose(value: Any) -> None:
+    """Call `aclose()`, else `close()`, and await an awaitable result."""
+    close = getattr(value, "aclose", None)
+    result = close() if callable(close) else value.close()
+    if inspect.isawaitable(result):
+        await result
+
+
+def _run(result: Awaitable[object]) -> None:
+    import asyncio
+    import contextvars
+    import threading
+
+    async def wait() -> None:
+        await result
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(wait())
+        return
+    # The loop of this thread is running and cannot be re-entered, so use another thread.
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            asyncio.run(wait())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="close-resource")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]

@@ -1,9 +1,9 @@
-"""What can go wrong between declaring a resource and closing it.
+"""Errors in declaring, creating, restoring or closing resources.
 
 ResourceError
-├── UnboundResourceError        nothing is bound to what was asked for
-├── CircularDependencyError     providers ask for each other in a circle
-├── ScopeError                  a TOOL_CALL resource asked for where no tool call is, or by a SINGLETON
+├── UnboundResourceError        nothing is bound to the requested protocol
+├── CircularDependencyError     providers depend on each other in a circle
+├── ScopeError                  a TOOL_CALL resource requested outside a tool call, or by a SINGLETON
 ├── ResourceCloseError          one or more resources failed to close; also an ExceptionGroup
 └── ResourceRestoreError        one or more resources failed to restore; also an ExceptionGroup
 """
@@ -16,17 +16,17 @@ from weakincentives.errors import WinkError
 
 
 class ResourceError(WinkError):
-    """A resource is declared wrongly, cannot be built, or is used outside its life."""
+    """A resource is declared wrongly, cannot be created, or is used outside its lifetime."""
 
 
 class UnboundResourceError(ResourceError):
-    """Nothing is bound to `protocol`; `chain` is who asked for it, outermost first."""
+    """Nothing is bound to `protocol`; `chain` lists what requested it, outermost first."""
 
     def __init__(self, protocol: type, chain: tuple[type, ...]) -> None:
         name = type_name(protocol)
-        way = f" (needed by {chain_text((*chain, protocol))})" if chain else ""
+        needed_by = f" (needed by {chain_text((*chain, protocol))})" if chain else ""
         super().__init__(
-            f"No resource is bound to {name}{way}; add Binding({name}, ...) to the registry, "
+            f"No resource is bound to {name}{needed_by}; add Binding({name}, ...) to the registry, "
             f"or pass it to prompt.bind(resources={{{name}: ...}})"
         )
         self.protocol = protocol
@@ -34,7 +34,7 @@ class UnboundResourceError(ResourceError):
 
 
 class CircularDependencyError(ResourceError):
-    """Providers ask for each other in a circle; `chain` starts and ends with the same protocol."""
+    """Providers depend on each other in a circle; `chain` starts and ends with the same protocol."""
 
     def __init__(self, chain: tuple[type, ...]) -> None:
         super().__init__(f"Resources depend on each other in a circle: {chain_text(chain)}")
@@ -42,7 +42,7 @@ class CircularDependencyError(ResourceError):
 
 
 class ScopeError(ResourceError):
-    """A TOOL_CALL resource was asked for by something that outlives a tool call."""
+    """A TOOL_CALL resource was requested by something that outlives a tool call."""
 
     def __init__(self, message: str, *, protocol: type, chain: tuple[type, ...]) -> None:
         super().__init__(message)
@@ -51,18 +51,18 @@ class ScopeError(ResourceError):
 
 
 class _ResourceErrors(ResourceError, ExceptionGroup[Exception]):
-    """Several resources failed at once; every failure is in `exceptions`."""
+    """One or more resources failed; `exceptions` holds every failure."""
 
     def derive(self, excs: Sequence[Exception]) -> _ResourceErrors:  # type: ignore[override]
         return type(self)(self.message, excs)
 
 
 class ResourceCloseError(_ResourceErrors):
-    """Every resource was asked to close; those in the message failed."""
+    """Closing failed for the resources in the message; all others were closed."""
 
 
 class ResourceRestoreError(_ResourceErrors):
-    """Every resource was asked to restore; those in the message failed."""
+    """Restoring failed for the resources in the message; all others were restored."""
 
 
 def type_name(protocol: object) -> str:

@@ -1,4 +1,4 @@
-"""The immutable set of bindings that a prompt is run with."""
+"""The immutable set of bindings of a prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakincentives.resources.errors import ResourceError, type_name
 
 
 class ResourceRegistry:
-    """Which protocol is served by which binding; merging gives a new registry.
+    """Bindings by protocol. Merging returns a new registry.
 
     registry = ResourceRegistry.of(Binding(HTTPClient, lambda r: HTTPClient()))
     registry = registry.merge({Clock: my_clock})
@@ -32,7 +32,7 @@ class ResourceRegistry:
         for binding in bindings:
             if not isinstance(binding, Binding):
                 raise ResourceError(
-                    f"ResourceRegistry.of takes Binding objects, not {binding!r}; use build() for instances"
+                    f"ResourceRegistry.of must be given Binding objects, got {binding!r}; use build() for instances"
                 )
             if binding.protocol in found:
                 raise ResourceError(
@@ -43,25 +43,27 @@ class ResourceRegistry:
 
     @classmethod
     def build(cls, instances: Mapping[type, Any]) -> ResourceRegistry:
-        """A registry of objects that exist already; they stay the caller's to close."""
+        """A registry of existing objects. The caller remains responsible for closing them."""
         found: dict[type, Binding[Any]] = {}
         for protocol, value in instances.items():
             if isinstance(value, Binding):
-                raise ResourceError(f"The instance for {type_name(protocol)} is a Binding; pass bindings to of()")
+                raise ResourceError(
+                    f"The instance for {type_name(protocol)} must not be a Binding; pass bindings to of()"
+                )
             found[protocol] = Binding.instance(protocol, value)
         return _registry(found)
 
     def merge(self, other: ResourceRegistry | Mapping[type, Any] | None) -> ResourceRegistry:
-        """Both sets of bindings; where both bind a protocol, `other` wins unless its binding is a fallback.
+        """A registry of both sets of bindings. For a protocol in both, `other` wins unless its binding is a fallback.
 
-        A mapping is taken as instances.
+        The values of a mapping are instances.
         """
         if other is None:
             return self
         if not isinstance(other, ResourceRegistry):
             if not isinstance(other, Mapping):
                 raise ResourceError(
-                    f"Resources are a ResourceRegistry or a mapping of class to instance, not {other!r}"
+                    f"Resources must be a ResourceRegistry or a mapping of class to instance, got {other!r}"
                 )
             other = ResourceRegistry.build(other)
         if not other._bindings:
@@ -81,7 +83,7 @@ class ResourceRegistry:
         return self._bindings
 
     def create_context(self) -> ScopedResourceContext:
-        """A fresh context: nothing is built yet."""
+        """A new context, in which nothing has been created yet."""
         return ScopedResourceContext(self._bindings)
 
     def __contains__(self, protocol: object) -> bool:

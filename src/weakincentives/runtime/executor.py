@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives import serde
-from weakincentives.errors import Problem, PromptEvaluationError, SerdeError
+from weakincentives.errors import FieldProblem, PromptEvaluationError, SerdeError
 from weakincentives.prompt import (
     DisclosureRequest,
     OpenSectionsResult,
@@ -274,7 +274,9 @@ def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
         return serde.decode(tool.params_type, text)
     given = serde.decode(dict[str, Any], text)
     if given:
-        raise SerdeError(tuple(Problem(f"$.{name}", "unknown field; this tool takes no arguments") for name in given))
+        raise SerdeError(
+            tuple(FieldProblem(f"$.{name}", "unknown field; this tool takes no arguments") for name in given)
+        )
     return None
 
 

@@ -1,24 +1,26 @@
-"""Annotations turned into a small tree of nodes, which reading and schemas then walk."""
+"""Annotations as a small tree of nodes, which the reader and the JSON Schema writer walk."""
 
 from __future__ import annotations
 
 import collections.abc as abc
 import enum
+import sys
 import types
 import typing
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from inspect import get_annotations
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Annotated, Any, Literal, TypeVar, Union
+from types import FrameType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union
 from uuid import UUID
 
-from weakincentives.errors import Problem, SerdeError
-from weakincentives.serde.hints import field_types
+from weakincentives.errors import FieldProblem, SerdeError
 
 
 class Node:
-    """What data must look like; `name` is how messages call it."""
+    """What data must look like; `name` is how messages refer to it."""
 
     __slots__ = ("name",)
 
@@ -26,24 +28,24 @@ class Node:
         self.name = name
 
 
-class Anything(Node):
+class AnyValue(Node):
     """Any JSON value, taken as it is."""
 
     __slots__ = ()
 
 
 class Scalar(Node):
-    """A type that is one JSON string, number, boolean or null."""
+    """A type written as one JSON string, number, boolean or null."""
 
     __slots__ = ("type",)
 
-    def __init__(self, kind: type) -> None:
-        super().__init__("null" if kind is type(None) else kind.__name__)
-        self.type = kind
+    def __init__(self, scalar_type: type) -> None:
+        super().__init__("null" if scalar_type is type(None) else scalar_type.__name__)
+        self.type = scalar_type
 
 
-class Choice(Node):
-    """One of a few values: a Literal or an Enum; `members` maps each JSON value to the Python one."""
+class Enumeration(Node):
+    """A Literal or an Enum; `members` pairs each JSON value with the Python one."""
 
     __slots__ = ("enum", "members")
 
@@ -54,7 +56,7 @@ class Choice(Node):
 
 
 class Array(Node):
-    """Items of one kind, collected with `build`."""
+    """Items of one type, collected with `build`."""
 
     __slots__ = ("build", "item")
 
@@ -64,8 +66,8 @@ class Array(Node):
         self.item = item
 
 
-class Row(Node):
-    """A tuple with a fixed number of items, each of its own kind."""
+class FixedTuple(Node):
+    """A tuple with a fixed number of items, each with its own type."""
 
     __slots__ = ("items",)
 
@@ -74,7 +76,7 @@ class Row(Node):
         self.items = items
 
 
-class Table(Node):
+class Map(Node):
     """A mapping."""
 
     __slots__ = ("key", "value")
@@ -85,8 +87,8 @@ class Table(Node):
         self.value = value
 
 
-class Choices(Node):
-    """A union: the first option that fits wins."""
+class AnyOf(Node):
+    """A union: the first option that matches wins."""
 
     __slots__ = ("options",)
 
@@ -95,8 +97,8 @@ class Choices(Node):
         self.options = options
 
 
-class Member:
-    """One field of a dataclass that data may set."""
+class RecordField:
+    """A dataclass field that data may set."""
 
     __slots__ = ("default", "description", "name", "node", "required")
 
@@ -109,37 +111,55 @@ class Member:
 
 
 class Record(Node):
-    """A dataclass. `members` is filled in after creation, so that a type may contain itself."""
+    """A dataclass. `fields` is filled in after creation, so a type may contain itself.
 
-    __slots__ = ("members", "plain", "type")
+    `settable` is True if setting the fields is equivalent to calling the constructor.
+    """
+
+    __slots__ = ("fields", "settable", "type")
 
     def __init__(self, annotation: Any, cls: type) -> None:
         super().__init__(_title(annotation))
         self.type = cls
-        self.members: dict[str, Member] = {}
-        self.plain = True
+        self.fields: dict[str, RecordField] = {}
+        self.settable = True
 
 
 def build(annotation: Any) -> Node:
-    """The node of an annotation; raises `SerdeError` that names the field whose type is not supported."""
+    """The node of an annotation; raises a `SerdeError` that names the field if a type is not supported."""
     try:
         return _Builder().build(annotation, _title(annotation))
     except RecursionError:
         message = "the type contains itself other than through a dataclass"
-        raise SerdeError((Problem(_title(annotation), message),)) from None
+        raise SerdeError((FieldProblem(_title(annotation), message),)) from None
 
 
 def accepts_null(node: Node) -> bool:
     match node:
-        case Anything():
+        case AnyValue():
             return True
         case Scalar():
             return node.type is type(None)
-        case Choice():
+        case Enumeration():
             return any(value is None for value, _ in node.members)
-        case Choices():
+        case AnyOf():
             return any(accepts_null(option) for option in node.options)
     return False
+
+
+def field_types(annotation: Any, cls: type, names: frozenset[str]) -> tuple[dict[str, Any], bool]:
+    """The types of the named fields of `cls` (or `Cls[Arg]`), and whether one came from a caller's local scope."""
+    types: dict[str, Any] = {}
+    arguments = _arguments_by_class(annotation, cls)
+    local = False
+    for base in reversed(cls.__mro__):
+        for name, hint in get_annotations(base).items():
+            if name not in names:
+                continue
+            resolved, from_caller = _resolve(base, name, hint)
+            local = local or from_caller
+            types[name] = _substitute(resolved, arguments.get(base, {}))
+    return types, local
 
 
 SCALARS = frozenset(
@@ -158,7 +178,7 @@ _ARRAYS: dict[Any, type] = {
     abc.Set: set,
     abc.MutableSet: set,
 }
-_TABLES = frozenset({dict, abc.Mapping, abc.MutableMapping})
+_MAPS = frozenset({dict, abc.Mapping, abc.MutableMapping})
 
 
 class _Builder:
@@ -167,7 +187,7 @@ class _Builder:
 
     def build(self, annotation: Any, where: str) -> Node:
         if annotation is Any or annotation is object:
-            return Anything("any value")
+            return AnyValue("any value")
         if annotation is None:
             return Scalar(type(None))
         if isinstance(annotation, TypeVar):
@@ -181,7 +201,7 @@ class _Builder:
         if origin in (Annotated, typing.Final, typing.Required, typing.NotRequired):
             return self.build(args[0], where)
         if origin is Literal:
-            return Choice(tuple(_literal(value, where) for value in args))
+            return Enumeration(tuple(_literal(value, where) for value in args))
         if origin in (Union, types.UnionType):
             return self.union(args, where)
         cls = annotation if origin is None else origin
@@ -192,39 +212,101 @@ class _Builder:
         if is_dataclass(cls):
             return self.record(annotation, cls)
         if issubclass(cls, enum.Enum):
-            return Choice(tuple((_plain(item.value), item) for item in cls), cls)
+            return Enumeration(tuple((_json_value(item.value), item) for item in cls), cls)
         if origin is tuple and args[-1:] != (Ellipsis,):
-            return Row(tuple(self.build(arg, where) for arg in args))
+            return FixedTuple(tuple(self.build(arg, where) for arg in args))
         if cls in _ARRAYS:
             return Array(_ARRAYS[cls], self.build(args[0] if args else Any, where))
-        if cls in _TABLES:
+        if cls in _MAPS:
             key, value = args if args else (Any, Any)
-            return Table(self.build(key, where), self.build(value, where))
+            return Map(self.build(key, where), self.build(value, where))
         raise _unsupported(annotation, where)
 
     def union(self, args: tuple[Any, ...], where: str) -> Node:
         options: list[Node] = []
         for arg in args:
             option = self.build(arg, where)
-            options.extend(option.options if isinstance(option, Choices) else [option])
-        return options[0] if len(options) == 1 else Choices(tuple(options))
+            options.extend(option.options if isinstance(option, AnyOf) else [option])
+        return options[0] if len(options) == 1 else AnyOf(tuple(options))
 
     def record(self, annotation: Any, cls: type) -> Record:
         if (known := self.records.get(annotation)) is not None:
             return known
         record = self.records[annotation] = Record(annotation, cls)
-        settable = [field for field in fields(cls) if field.init]
-        hints, local = field_types(annotation, cls, frozenset(field.name for field in settable))
-        for field in settable:
+        arguments = [field for field in fields(cls) if field.init]
+        hints, local = field_types(annotation, cls, frozenset(field.name for field in arguments))
+        for field in arguments:
             hint = hints[field.name]
             node = self.build(hint, f"{cls.__qualname__}.{field.name}")
-            record.members[field.name] = Member(field, node, _description(field, hint))
-        record.plain = not local and len(settable) == len(fields(cls)) and _has_generated_init(cls)
+            record.fields[field.name] = RecordField(field, node, _description(field, hint))
+        record.settable = not local and len(arguments) == len(fields(cls)) and _has_generated_init(cls)
         return record
 
 
+def _resolve(cls: type, field: str, hint: Any) -> tuple[Any, bool]:
+    holder = type("Holder", (), {"__annotations__": {field: hint}})
+    known: dict[str, Any] = {cls.__name__: cls, **vars(cls)}
+    module = sys.modules.get(cls.__module__)
+    names = vars(module) if module is not None else {}
+    from_caller = isinstance(hint, str) and cls.__name__ in hint and names.get(cls.__name__) is not cls
+    while True:
+        try:
+            hints = typing.get_type_hints(holder, globalns=names, localns=known, include_extras=True)
+            return hints[field], from_caller
+        except NameError as error:
+            frame = _frame_with_local(error.name, names)
+            if frame is None:
+                message = (
+                    f"annotation {hint!r} cannot be resolved: {error}; define the type at module level or "
+                    "remove 'from __future__ import annotations'"
+                )
+                raise SerdeError((FieldProblem(f"{cls.__qualname__}.{field}", message),)) from None
+            known[str(error.name)] = frame.f_locals[str(error.name)]
+            from_caller = True
+        except Exception as error:
+            message = f"annotation {hint!r} cannot be resolved: {error}"
+            raise SerdeError((FieldProblem(f"{cls.__qualname__}.{field}", message),)) from error
+
+
+def _frame_with_local(name: str | None, module: dict[str, Any]) -> FrameType | None:
+    """The nearest caller in `module` with a local variable `name`: a function that defines classes inside itself."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_globals is not module or name not in frame.f_locals):
+        frame = frame.f_back
+    return frame
+
+
+def _arguments_by_class(annotation: Any, cls: type) -> dict[type, dict[TypeVar, Any]]:
+    """The type arguments of each generic class that `cls` inherits from."""
+    found: dict[type, dict[TypeVar, Any]] = {}
+
+    def visit(origin: type, args: tuple[Any, ...]) -> None:
+        parameters = getattr(origin, "__parameters__", ())
+        filled = dict(zip(parameters, args, strict=False))
+        found.setdefault(origin, filled)
+        for base in origin.__dict__.get("__orig_bases__", ()):
+            base_origin = typing.get_origin(base)
+            if isinstance(base_origin, type) and base_origin is not Generic:
+                visit(base_origin, tuple(_substitute(arg, filled) for arg in typing.get_args(base)))
+
+    visit(cls, typing.get_args(annotation))
+    for base in cls.__mro__:
+        if base not in found and "__orig_bases__" in base.__dict__:
+            visit(base, ())
+    return found
+
+
+def _substitute(hint: Any, filled: dict[TypeVar, Any]) -> Any:
+    if isinstance(hint, TypeVar):
+        return filled.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if not parameters or isinstance(hint, type) or not filled:
+        return hint
+    return hint[tuple(filled.get(parameter, parameter) for parameter in parameters)]
+
+
 def _has_generated_init(cls: Any) -> bool:
-    """Whether setting the fields is the same as calling the constructor: no `InitVar`, no `__init__` of the user."""
+    """True if `dataclass` wrote `__init__` and it takes no `InitVar`."""
     kinds = {field._field_type.name for field in cls.__dataclass_fields__.values()}
     code = getattr(cls.__init__, "__code__", None)
     return "_FIELD_INITVAR" not in kinds and code is not None and code.co_filename == "<string>"
@@ -239,13 +321,13 @@ def _description(field: Field[Any], hint: Any) -> str | None:
 
 def _literal(value: Any, where: str) -> tuple[Any, Any]:
     if isinstance(value, enum.Enum):
-        return _plain(value.value), value
+        return _json_value(value.value), value
     if not isinstance(value, str | int | bool | None):
         raise _unsupported(Literal[value], where)
     return value, value
 
 
-def _plain(value: object) -> Any:
+def _json_value(value: object) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -272,4 +354,4 @@ def _unsupported(annotation: Any, where: str) -> SerdeError:
         f"type {_title(annotation)} is not supported; use dataclasses, str, int, float, bool, None, enums, Literal, "
         "lists, tuples, sets, mappings, datetime, date, time, timedelta, UUID, Decimal, bytes or Path"
     )
-    return SerdeError((Problem(where, message),))
+    return SerdeError((FieldProblem(where, message),))

@@ -1,6 +1,6 @@
-"""Data checked against nodes one value at a time, so that every problem is found and has a path.
+"""Reading data one value at a time, to find every problem and its path.
 
-This is the pass that decides: the msgspec decoder in front of it accepts only what this one accepts.
+The reader defines what is valid: the msgspec decoders that run first accept nothing that it would refuse.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.errors import Problem, SerdeError
+from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.nodes import (
+    AnyOf,
     Array,
-    Choice,
-    Choices,
+    Enumeration,
+    FixedTuple,
+    Map,
     Node,
     Record,
-    Row,
     Scalar,
-    Table,
     accepts_null,
 )
 
 MAX_PROBLEMS = 100
-_MISFIT: Any = object()
+_INVALID: Any = object()
 _INTEGER = re.compile(r"-?[0-9]{1,4000}")
-_FORMS = {
+_NOTATIONS = {
     "datetime": "an ISO 8601 date and time",
     "date": "an ISO 8601 date",
     "time": "an ISO 8601 time",
@@ -39,26 +39,26 @@ _FORMS = {
 
 
 def read(node: Node, data: Any, *, allow_extra: bool = False) -> Any:
-    """The value that `data` stands for; raises `SerdeError` with every problem found."""
+    """Convert `data`, or raise a `SerdeError` with every problem found."""
     reader = _Reader(allow_extra)
     try:
         value = reader.read(node, data, "$")
     except RecursionError:
-        raise SerdeError((Problem("$", "nested too deeply"),)) from None
+        raise SerdeError((FieldProblem("$", "nested too deeply"),)) from None
     if not reader.problems:
         return value
     problems = reader.problems[:MAX_PROBLEMS]
     if len(reader.problems) > MAX_PROBLEMS:
-        problems.append(Problem("$", f"and {len(reader.problems) - MAX_PROBLEMS} more problems"))
+        problems.append(FieldProblem("$", f"and {len(reader.problems) - MAX_PROBLEMS} more problems"))
     raise SerdeError(tuple(problems))
 
 
-def member_path(path: str, name: str) -> str:
-    return f"{path}.{name}" if name.isidentifier() and len(name) <= 100 else f"{path}[{shown(name)}]"
+def field_path(path: str, name: str) -> str:
+    return f"{path}.{name}" if name.isidentifier() and len(name) <= 100 else f"{path}[{quote(name)}]"
 
 
-def shown(value: object) -> str:
-    """A value as messages quote it: short, whatever it is."""
+def quote(value: object) -> str:
+    """A value as messages show it, always short."""
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else value[:37] + "...")
     if isinstance(value, int) and abs(value) >= 10**40:
@@ -66,13 +66,13 @@ def shown(value: object) -> str:
     return repr(value)
 
 
-def kind(value: object) -> str:
-    """What a message says was found."""
+def describe(value: object) -> str:
+    """What messages call a value of the wrong type."""
     match value:
         case None:
             return "null"
         case bool() | int() | float() | str():
-            return f"{type(value).__name__} {shown(value)}"
+            return f"{type(value).__name__} {quote(value)}"
         case abc.Mapping():
             return "an object"
         case list() | tuple() | set() | frozenset():
@@ -83,11 +83,11 @@ def kind(value: object) -> str:
 class _Reader:
     def __init__(self, allow_extra: bool) -> None:
         self.allow_extra = allow_extra
-        self.problems: list[Problem] = []
+        self.problems: list[FieldProblem] = []
 
     def problem(self, path: str, message: str) -> Any:
-        self.problems.append(Problem(path, message))
-        return _MISFIT
+        self.problems.append(FieldProblem(path, message))
+        return _INVALID
 
     def read(self, node: Node, data: Any, path: str) -> Any:
         match node:
@@ -97,14 +97,14 @@ class _Reader:
                 return self.record(node, data, path)
             case Array():
                 return self.array(node, data, path)
-            case Choices():
-                return self.choices(node, data, path)
-            case Choice():
-                return self.choice(node, data, path)
-            case Table():
-                return self.table(node, data, path)
-            case Row():
-                return self.row(node, data, path)
+            case AnyOf():
+                return self.any_of(node, data, path)
+            case Enumeration():
+                return self.enumeration(node, data, path)
+            case Map():
+                return self.map(node, data, path)
+            case FixedTuple():
+                return self.fixed_tuple(node, data, path)
         return data
 
     def scalar(self, node: Scalar, data: Any, path: str) -> Any:
@@ -112,7 +112,7 @@ class _Reader:
         if type(data) is expected:
             return data
         if expected in (str, int, bool, type(None)):
-            return self.problem(path, f"expected {node.name}, got {kind(data)}")
+            return self.problem(path, f"expected {node.name}, got {describe(data)}")
         if expected is float and type(data) is int:
             try:
                 return float(data)
@@ -121,23 +121,23 @@ class _Reader:
         if expected.__module__.startswith("pathlib"):
             if isinstance(data, str | expected) and "\0" not in str(data):
                 return expected(data)
-            return self.problem(path, f"expected a path, got {kind(data)}")
+            return self.problem(path, f"expected a path, got {describe(data)}")
         try:
             return msgspec.convert(data, expected)
         except (msgspec.ValidationError, ValueError, OverflowError, ArithmeticError):
-            form = _FORMS.get(node.name)
-            wanted = f"{node.name} ({form})" if form else node.name
-            return self.problem(path, f"expected {wanted}, got {kind(data)}")
+            notation = _NOTATIONS.get(node.name)
+            wanted = f"{node.name} ({notation})" if notation else node.name
+            return self.problem(path, f"expected {wanted}, got {describe(data)}")
 
-    def choice(self, node: Choice, data: Any, path: str) -> Any:
+    def enumeration(self, node: Enumeration, data: Any, path: str) -> Any:
         for value, member in node.members:
             if data is member or (type(data) is type(value) and data == value):
                 return member
-        return self.problem(path, f"expected {node.name}, got {kind(data)}")
+        return self.problem(path, f"expected {node.name}, got {describe(data)}")
 
     def array(self, node: Array, data: Any, path: str) -> Any:
         if not isinstance(data, list | tuple | set | frozenset):
-            return self.problem(path, f"expected {node.name}, got {kind(data)}")
+            return self.problem(path, f"expected {node.name}, got {describe(data)}")
         items = [self.read(node.item, item, f"{path}[{index}]") for index, item in enumerate(data)]
         if node.build is list:
             return items
@@ -146,101 +146,101 @@ class _Reader:
         except TypeError as error:
             return self.problem(path, f"expected {node.name}: {error}")
 
-    def row(self, node: Row, data: Any, path: str) -> Any:
+    def fixed_tuple(self, node: FixedTuple, data: Any, path: str) -> Any:
         if not isinstance(data, list | tuple):
-            return self.problem(path, f"expected {node.name}, got {kind(data)}")
+            return self.problem(path, f"expected {node.name}, got {describe(data)}")
         if len(data) != len(node.items):
             return self.problem(path, f"expected {node.name}, got {len(data)} items")
         pairs = enumerate(zip(node.items, data, strict=True))
         return tuple(self.read(item, value, f"{path}[{index}]") for index, (item, value) in pairs)
 
-    def table(self, node: Table, data: Any, path: str) -> Any:
+    def map(self, node: Map, data: Any, path: str) -> Any:
         found: list[tuple[Any, Any, str]]
         if isinstance(data, abc.Mapping):
-            found = [(key, value, member_path(path, str(key))) for key, value in data.items()]
+            found = [(key, value, field_path(path, str(key))) for key, value in data.items()]
         elif isinstance(data, list) and all(_is_entry(item) for item in data):
             found = [(item["key"], item["value"], f"{path}[{i}].value") for i, item in enumerate(data)]
         else:
-            return self.problem(path, f"expected {node.name}, got {kind(data)}")
-        table = {}
+            return self.problem(path, f"expected {node.name}, got {describe(data)}")
+        result = {}
         for key, value, where in found:
             read_key = self.key(node.key, key, where)
             try:
-                table[read_key] = self.read(node.value, value, where)
+                result[read_key] = self.read(node.value, value, where)
             except TypeError as error:
-                self.problem(where, f"key cannot be used: {error}")
-        return table
+                self.problem(where, f"the key is not hashable: {error}")
+        return result
 
     def key(self, node: Node, key: Any, path: str) -> Any:
-        """A key as its own type; JSON objects have only text keys, so numbers may be written as text."""
+        """Read a key. JSON keys are always text, so numbers may be written as text."""
         attempt = _Reader(self.allow_extra)
         value = attempt.read(node, key, path)
         if not attempt.problems:
             return value
         if isinstance(key, str):
-            for option in node.options if isinstance(node, Choices) else (node,):
+            for option in node.options if isinstance(node, AnyOf) else (node,):
                 number = _number(option, key)
                 if number is not None:
                     return number
-            if isinstance(node, Choice) and _INTEGER.fullmatch(key):
+            if isinstance(node, Enumeration) and _INTEGER.fullmatch(key):
                 return self.key(node, int(key), path)
         return self.problem(path, f"key: {attempt.problems[0].message}")
 
-    def choices(self, node: Choices, data: Any, path: str) -> Any:
+    def any_of(self, node: AnyOf, data: Any, path: str) -> Any:
         options = node.options
         if type(data) is int:
             options = tuple(sorted(options, key=lambda option: not _is_scalar(option, int)))
-        misfits: list[tuple[Node, list[Problem]]] = []
+        failures: list[tuple[Node, list[FieldProblem]]] = []
         for option in options:
             attempt = _Reader(self.allow_extra)
             value = attempt.read(option, data, path)
             if not attempt.problems:
                 return value
-            misfits.append((option, attempt.problems))
-        near = [(option, problems) for option, problems in misfits if _same_shape(option, data)]
-        tagged = [(option, problems) for option, problems in near if _tag_matches(option, data)]
+            failures.append((option, attempt.problems))
+        likely = [(option, problems) for option, problems in failures if _same_shape(option, data)]
+        tagged = [(option, problems) for option, problems in likely if _tag_matches(option, data)]
         if len(tagged) == 1:
-            near = tagged
-        if len(near) == 1:
-            self.problems.extend(near[0][1])
-            return _MISFIT
+            likely = tagged
+        if len(likely) == 1:
+            self.problems.extend(likely[0][1])
+            return _INVALID
         details = "".join(
             f"; as {option.name}: " + ", ".join(f"{where} {message}" for where, message in problems[:5])
-            for option, problems in near
+            for option, problems in likely
         )
-        return self.problem(path, f"expected {node.name}, got {kind(data)}{details}")
+        return self.problem(path, f"expected {node.name}, got {describe(data)}{details}")
 
     def record(self, node: Record, data: Any, path: str) -> Any:
         if not isinstance(data, abc.Mapping):
             if isinstance(data, node.type):
                 return data
-            return self.problem(path, f"expected {node.name} (an object), got {kind(data)}")
+            return self.problem(path, f"expected {node.name} (an object), got {describe(data)}")
         before = len(self.problems)
         arguments = {}
-        for name, member in node.members.items():
+        for name, field in node.fields.items():
             if name in data:
                 value = data[name]
-                if value is not None or member.required or accepts_null(member.node):
-                    arguments[name] = self.read(member.node, value, member_path(path, name))
-            elif member.required:
-                self.problem(member_path(path, name), f"missing, expected {member.node.name}")
+                if value is not None or field.required or accepts_null(field.node):
+                    arguments[name] = self.read(field.node, value, field_path(path, name))
+            elif field.required:
+                self.problem(field_path(path, name), f"missing, expected {field.node.name}")
         if not self.allow_extra and len(data) > len(arguments):
-            allowed = ", ".join(node.members) or "none"
+            allowed = ", ".join(node.fields) or "none"
             for name in data:
-                if name not in node.members:
-                    self.problem(member_path(path, str(name)), f"unknown field ({node.name} has {allowed})")
+                if name not in node.fields:
+                    self.problem(field_path(path, str(name)), f"unknown field ({node.name} has {allowed})")
         if len(self.problems) > before:
-            return _MISFIT
+            return _INVALID
         try:
             return node.type(**arguments)
         except RecursionError:
             raise
         except Exception as error:
-            return self.problem(path, f"{node.name} refused it: {str(error) or type(error).__name__}")
+            return self.problem(path, f"{node.name} rejected it: {str(error) or type(error).__name__}")
 
 
 def _is_entry(item: object) -> bool:
-    """Strict schemas cannot say "any keys", so there a mapping is a list of key and value pairs."""
+    """True for one entry of a mapping in strict form; strict schemas cannot express arbitrary keys."""
     return isinstance(item, dict) and item.keys() == {"key", "value"}
 
 
@@ -261,18 +261,18 @@ def _number(node: Node, key: str) -> int | float | None:
 
 def _same_shape(node: Node, data: Any) -> bool:
     if isinstance(data, abc.Mapping):
-        return isinstance(node, Record | Table)
+        return isinstance(node, Record | Map)
     if isinstance(data, list | tuple):
-        return isinstance(node, Array | Row)
-    return isinstance(node, Scalar | Choice) and not accepts_null(node)
+        return isinstance(node, Array | FixedTuple)
+    return isinstance(node, Scalar | Enumeration) and not accepts_null(node)
 
 
 def _tag_matches(node: Node, data: Any) -> bool:
-    """Whether a Literal field of a dataclass, such as `kind: Literal["circle"]`, agrees with the data."""
+    """True if a Literal field such as `kind: Literal["circle"]` has the value that the data gives."""
     if not isinstance(node, Record) or not isinstance(data, abc.Mapping):
         return False
     return any(
-        data.get(member.name) in [value for value, _ in member.node.members]
-        for member in node.members.values()
-        if isinstance(member.node, Choice) and not member.node.enum
+        data.get(field.name) in [value for value, _ in field.node.members]
+        for field in node.fields.values()
+        if isinstance(field.node, Enumeration) and not field.node.enum
     )

@@ -1,7 +1,7 @@
-"""Finding JSON values inside other text, in one pass over it whatever it holds.
+"""Finding JSON values in other text, in linear time whatever the text contains.
 
-The standard library's decoder could do this, but each of its errors counts the lines before it, so that hostile text
-costs its length squared.
+`json.JSONDecoder.raw_decode` would take quadratic time on hostile text, because each of its errors counts the lines
+before it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ MAX_DEPTH = 900
 _SPACE = r"[ \t\r\n]*+"
 _STRING = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
 _TOKEN = re.compile(rf"{_SPACE}([][{{}},:]|{_STRING}|-?[0-9][-+.0-9eE]*+|true|false|null|)")
-# Brackets that begin no value are the common case in prose and in hostile text: leave them to the regular expression.
+# Most brackets in prose and in hostile text start no value; the regular expressions skip them quickly.
 _START = {
     "{": re.compile(rf"{{(?={_SPACE}(?:}}|{_STRING}{_SPACE}:))"),
     "[": re.compile(rf"\[(?={_SPACE}(?:[][{{0-9tfn-]|{_STRING}{_SPACE}[],]))"),
 }
 _VALUE = {"{": "first key", "[": "first item", '"': "end", "scalar": "end"}
-# What may follow, for each state: the kind of token, and the state after it.
+# For each state, the tokens that may follow and the state after each.
 _NEXT = {
     "value": _VALUE,
     "first item": {**_VALUE, "]": "end"},
@@ -31,20 +31,20 @@ _NEXT = {
 _CLOSING = {"{": "}", "[": "]"}
 
 
-def values(text: str, opening: str) -> Iterator[str]:
-    """The JSON objects (`opening="{"`) or arrays (`"["`) in a text, one after the other.
+def find_json(text: str, opening: str) -> Iterator[str]:
+    """Yield the JSON objects (`opening="{"`) or arrays (`"["`) in a text, in order.
 
-    After a value that breaks off, the search goes on from where it broke: what lies inside of it is not offered.
+    After a value that breaks off, the search continues where it broke off, not inside it.
     """
     end = 0
     while match := _START[opening].search(text, end):
-        end, whole = _extent(text, match.start())
-        if whole:
+        end, complete = _extent(text, match.start())
+        if complete:
             yield text[match.start() : end]
 
 
 def _extent(text: str, start: int) -> tuple[int, bool]:
-    """Where the value at `start` ends, or where it stops being JSON."""
+    """Where the value at `start` ends or stops being JSON, and whether it is complete."""
     closing: list[str] = []
     state = "value"
     position = start

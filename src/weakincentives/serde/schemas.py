@@ -1,7 +1,7 @@
-"""JSON Schema of a node, in the strict form of the providers or in a plain one.
+"""JSON Schema of a node, in the strict form that providers require or in plain form.
 
-Strict means: every property required, no other properties, no keyword that a provider refuses. What cannot be said
-there is said another way that reading understands: a field with a default may be null, a mapping is a list of entries.
+Strict means that every property is required, none may be added, and keywords that providers reject are left out. The
+reader understands what takes their place: null for a field with a default, a list of entries for a mapping.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import MISSING
 from typing import Any
 
 from weakincentives.serde.nodes import (
+    AnyOf,
     Array,
-    Choice,
-    Choices,
-    Member,
+    Enumeration,
+    FixedTuple,
+    Map,
     Node,
     Record,
-    Row,
+    RecordField,
     Scalar,
-    Table,
     accepts_null,
 )
 from weakincentives.serde.writer import dump
@@ -41,7 +41,7 @@ _JSON_VALUE = "JsonValue"
 
 
 def schema(node: Node, *, strict: bool = True) -> JsonSchema:
-    """The schema of `node`, made anew; a dataclass at the top is written in place, others under `$defs`."""
+    """A new schema of `node`; a dataclass at the top is written in place, others go under `$defs`."""
     writer = _Writer(strict)
     top = writer.record(node) if isinstance(node, Record) else writer.write(node)
     return {**top, "$defs": writer.definitions} if writer.definitions else top
@@ -57,18 +57,18 @@ class _Writer:
         match node:
             case Scalar():
                 return self.scalar(node)
-            case Choice():
-                return _choice(node)
+            case Enumeration():
+                return _enumeration(node)
             case Array():
                 array: JsonSchema = {"type": "array", "items": self.write(node.item)}
                 if node.build in (set, frozenset) and not self.strict:
                     array["uniqueItems"] = True
                 return array
-            case Row():
-                return self.row(node)
-            case Table():
-                return self.table(node)
-            case Choices():
+            case FixedTuple():
+                return self.fixed_tuple(node)
+            case Map():
+                return self.map(node)
+            case AnyOf():
                 return _any_of([self.write(option) for option in node.options])
             case Record():
                 return {"$ref": f"#/$defs/{self.define(node)}"}
@@ -83,7 +83,7 @@ class _Writer:
         extra = _FORMATS.get(node.name)
         return {"type": "string", "format": extra} if extra else {"type": "string"}
 
-    def row(self, node: Row) -> JsonSchema:
+    def fixed_tuple(self, node: FixedTuple) -> JsonSchema:
         items = [self.write(item) for item in node.items]
         size = len(items)
         if not self.strict:
@@ -91,7 +91,7 @@ class _Writer:
         note = f"exactly {size} items: {', '.join(item.name for item in node.items)}"
         return {"type": "array", "items": _any_of(items) if items else {"type": "null"}, "description": note}
 
-    def table(self, node: Table) -> JsonSchema:
+    def map(self, node: Map) -> JsonSchema:
         value = self.write(node.value)
         if not self.strict:
             return {"type": "object", "additionalProperties": value}
@@ -121,22 +121,22 @@ class _Writer:
         return name
 
     def record(self, node: Record) -> JsonSchema:
-        properties = {name: self.member(member) for name, member in node.members.items()}
-        required = [name for name, member in node.members.items() if self.strict or member.required]
+        properties = {name: self.field(field) for name, field in node.fields.items()}
+        required = [name for name, field in node.fields.items() if self.strict or field.required]
         return _object(properties, required)
 
-    def member(self, member: Member) -> JsonSchema:
-        written = self.write(member.node)
+    def field(self, field: RecordField) -> JsonSchema:
+        written = self.write(field.node)
         if self.strict:
-            if not member.required and not accepts_null(member.node):
+            if not field.required and not accepts_null(field.node):
                 written = _any_of([written, {"type": "null"}])
-        elif member.default is not MISSING:
-            written = {**written, "default": dump(member.default)}
-        if member.description is None:
+        elif field.default is not MISSING:
+            written = {**written, "default": dump(field.default)}
+        if field.description is None:
             return written
         note = written.get("description")
-        text = f"{member.description} ({note})" if note else member.description
-        # A reference may have no neighbours in strict mode.
+        text = f"{field.description} ({note})" if note else field.description
+        # Strict mode allows no other keyword beside a reference.
         return {**({"anyOf": [written]} if "$ref" in written else written), "description": text}
 
 
@@ -144,7 +144,7 @@ def _object(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchem
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _choice(node: Choice) -> JsonSchema:
+def _enumeration(node: Enumeration) -> JsonSchema:
     values = [dump(value) for value, _ in node.members]
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
     if not all(type(value) in kinds for value in values):
@@ -158,7 +158,7 @@ def _choice(node: Choice) -> JsonSchema:
 
 
 def _any_of(options: list[JsonSchema]) -> JsonSchema:
-    """A union, flat. Never a list under `type`: not every provider's client knows it."""
+    """A flat union. Never a list under `type`: not every provider's client supports it."""
     distinct: list[JsonSchema] = []
     for option in options:
         for part in option["anyOf"] if option.keys() == {"anyOf"} else [option]:

@@ -1,7 +1,7 @@
-"""JSON that keeps every type: what goes in comes out equal and of the same class.
+"""A tagged form of JSON that preserves types: what is loaded equals what was dumped, class included.
 
-Plain JSON values stay as they are; anything else is `{"$": tag, "v": ...}`, where a tag with a colon names a class of
-the program. Classes are found among those that the program has, in modules or in functions; nothing is imported.
+Plain JSON values stay as they are. Anything else becomes `{"$": tag, "v": ...}`; a tag with a colon names a class.
+Classes are looked up among those that the program has defined, in modules or in functions; nothing is imported.
 """
 
 from __future__ import annotations
@@ -22,59 +22,61 @@ from uuid import UUID
 
 import msgspec
 
-from weakincentives.errors import Problem, SerdeError
-from weakincentives.serde.reader import member_path
+from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde.reader import field_path
 
 T = TypeVar("T")
 Dump = Callable[[Any], Any]
 Load = Callable[[Any], Any]
 
 
-def dump(value: Any) -> Any:
-    """The value as JSON-able data that `load` turns back into an equal value of the same type."""
+def dump_tagged(value: Any) -> Any:
+    """Convert a value to data that JSON can express and `load_tagged` turns back into an equal value."""
     try:
         return _dump(value)
-    except _Trail as trail:
-        raise SerdeError((trail.problem(),)) from None
+    except _Failure as failure:
+        raise SerdeError((failure.problem(),)) from None
     except RecursionError:
-        raise SerdeError((Problem("$", "value is nested too deeply or contains itself"),)) from None
+        raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
 
 
-def load(data: Any) -> Any:
-    """The value that `dump` wrote; a type that the program does not have is a `SerdeError` that names it."""
+def load_tagged(data: Any) -> Any:
+    """Rebuild a value from `dump_tagged`; a `SerdeError` names a class that the program does not have."""
     try:
         return _load(data)
-    except _Trail as trail:
-        raise SerdeError((trail.problem(),)) from None
+    except _Failure as failure:
+        raise SerdeError((failure.problem(),)) from None
     except RecursionError:
-        raise SerdeError((Problem("$", "data is nested too deeply"),)) from None
+        raise SerdeError((FieldProblem("$", "data is nested too deeply"),)) from None
 
 
-def register(cls: type[T], dump: Callable[[T], Any] | None = None, load: Callable[[Any], T] | None = None) -> type[T]:
-    """Make a class known to `load`; usable as a decorator.
+def register_type(
+    cls: type[T], dump: Callable[[T], Any] | None = None, load: Callable[[Any], T] | None = None
+) -> type[T]:
+    """Make a class known to `load_tagged`. Can be used as a decorator.
 
-    A dataclass, enum or named tuple needs no more. Any other class gives `dump` (to something that can be dumped)
-    and `load` (back from it).
+    Dataclasses, enums and named tuples need nothing else. For any other class pass `dump`, which converts an instance
+    to something that can be dumped, and `load`, which converts it back.
     """
-    name = _seen(cls)
+    name = _remember(cls)
     if dump is not None and load is not None:
         _DUMPERS[cls] = lambda value: {"$": name, "v": _dump(dump(value))}
         _LOADERS[name] = lambda data: load(_load(data))
     return cls
 
 
-class _Trail(Exception):
-    """A problem on its way up, collecting the path to it."""
+class _Failure(Exception):
+    """A problem that collects its path while it propagates."""
 
     def __init__(self, message: str) -> None:
         self.message = message
         self.steps: list[str | int] = []
 
-    def problem(self) -> Problem:
+    def problem(self) -> FieldProblem:
         path = "$"
         for step in reversed(self.steps):
-            path = f"{path}[{step}]" if isinstance(step, int) else member_path(path, step)
-        return Problem(path, self.message)
+            path = f"{path}[{step}]" if isinstance(step, int) else field_path(path, step)
+        return FieldProblem(path, self.message)
 
 
 _KNOWN: dict[str, type] = {"builtins:NoneType": NoneType}
@@ -104,23 +106,23 @@ def _load(data: Any) -> Any:
     if tag is None:
         return {key: _load_at(key, item) for key, item in data.items()}
     if "v" not in data or not isinstance(tag, str):
-        raise _Trail("not tagged data: an object with '$' must hold a tag and 'v'")
+        raise _Failure("an object with '$' must have a text tag and 'v'")
     loader = _LOADERS.get(tag)
     if loader is None:
         loader = _LOADERS[tag] = _loader_for(tag)
     try:
         return loader(data["v"])
-    except (_Trail, RecursionError):
+    except (_Failure, RecursionError):
         raise
     except Exception as error:
-        raise _Trail(f"cannot be read as {tag}: {str(error) or type(error).__name__}") from error
+        raise _Failure(f"cannot be read as {tag}: {str(error) or type(error).__name__}") from error
 
 
 def _load_at(step: str | int, data: Any) -> Any:
     try:
         return _load(data)
-    except _Trail as trail:
-        trail.steps.append(step)
+    except _Failure as failure:
+        failure.steps.append(step)
         raise
 
 
@@ -129,14 +131,14 @@ def _dump_items(items: Any) -> list[Any]:
     try:
         for item in items:
             dumped.append(_dump(item))
-    except _Trail as trail:
-        trail.steps.append(len(dumped))
+    except _Failure as failure:
+        failure.steps.append(len(dumped))
         raise
     return dumped
 
 
 def _dump_set(items: Any) -> list[Any]:
-    """In an order that is the same in every process, so that equal values have equal text."""
+    """Sort the items, so that equal sets have equal text in every process."""
     return sorted(_dump_items(items), key=msgspec.json.encode)
 
 
@@ -145,14 +147,14 @@ def _load_items(items: Any) -> list[Any]:
     try:
         for item in items:
             loaded.append(_load(item))
-    except _Trail as trail:
-        trail.steps.append(len(loaded))
+    except _Failure as failure:
+        failure.steps.append(len(loaded))
         raise
     return loaded
 
 
 def _dump_text(value: str) -> Any:
-    """Text as it is, unless it has lone surrogates, which JSON text cannot carry."""
+    """Keep text as it is, unless it contains lone surrogates, which JSON cannot express."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -175,8 +177,8 @@ def _dump_dict(value: dict[Any, Any]) -> Any:
     for key, item in value.items():
         try:
             dumped[key] = _dump(item)
-        except _Trail as trail:
-            trail.steps.append(key)
+        except _Failure as failure:
+            failure.steps.append(key)
             raise
     return dumped
 
@@ -217,7 +219,7 @@ def _load_deque(data: Any) -> deque[Any]:
 
 
 def _dump_type(value: type) -> Any:
-    return {"$": "type", "v": _seen(value)}
+    return {"$": "type", "v": _remember(value)}
 
 
 def _tagger(tag: str, convert: Callable[[Any], Any]) -> Dump:
@@ -284,31 +286,33 @@ def _dumper_for(cls: type) -> Dump:
     if issubclass(cls, Path):
         return _tagger("Path", str)
     if issubclass(cls, enum.Enum):
-        return _tagger(_seen(cls), lambda value: value.name if value.name in cls.__members__ else _dump(value.value))
+        return _tagger(
+            _remember(cls), lambda value: value.name if value.name in cls.__members__ else _dump(value.value)
+        )
     if is_dataclass(cls):
         return _record_dumper(cls, tuple(field.name for field in fields(cls)))
     if hasattr(cls, "__struct_fields__"):
         return _record_dumper(cls, cls.__struct_fields__)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return _tagger(_seen(cls), _dump_items)
+        return _tagger(_remember(cls), _dump_items)
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
     if plain is not None:
-        return _tagger(_seen(cls), lambda value: _dump(plain(value)))
-    raise _Trail(
-        f"{_name(cls)} cannot be serialised; use a dataclass, or tagged.register(cls, dump=..., load=...) to say how"
+        return _tagger(_remember(cls), lambda value: _dump(plain(value)))
+    raise _Failure(
+        f"{_name(cls)} cannot be serialised; use a dataclass, or call serde.register_type(cls, dump=..., load=...)"
     )
 
 
 def _record_dumper(cls: type, names: tuple[str, ...]) -> Dump:
-    tag = _seen(cls)
+    tag = _remember(cls)
 
     def dump_record(value: Any) -> Any:
         dumped = {}
         for name in names:
             try:
                 dumped[name] = _dump(getattr(value, name))
-            except _Trail as trail:
-                trail.steps.append(name)
+            except _Failure as failure:
+                failure.steps.append(name)
                 raise
         return {"$": tag, "v": dumped}
 
@@ -317,7 +321,7 @@ def _record_dumper(cls: type, names: tuple[str, ...]) -> Dump:
 
 def _loader_for(tag: str) -> Load:
     if ":" not in tag:
-        raise _Trail(f"unknown tag {tag!r}")
+        raise _Failure(f"unknown tag {tag!r}")
     cls: Any = _find(tag)
     if issubclass(cls, enum.Enum):
         return lambda data: cls[data] if isinstance(data, str) and data in cls.__members__ else cls(_load(data))
@@ -329,12 +333,12 @@ def _loader_for(tag: str) -> Load:
         return lambda data: cls(*_load_items(data))
     if issubclass(cls, str | int | float | bytes):
         return lambda data: cls(_load(data))
-    raise _Trail(f"{tag} is not a type that can be read; tagged.register it with dump= and load=")
+    raise _Failure(f"{tag} cannot be loaded; call serde.register_type with dump= and load=")
 
 
 def _record_loader(cls: Any) -> Load:
     settable = {field.name: field.init for field in fields(cls)}
-    # A constructor may change or compute fields: then what was written is put back afterwards.
+    # The constructor may change or compute fields, so the dumped values are set again afterwards.
     rewrite = hasattr(cls, "__post_init__") or not all(settable.values())
 
     def load_record(data: Any) -> Any:
@@ -342,7 +346,7 @@ def _record_loader(cls: Any) -> Load:
         loaded = {}
         for name, item in data.items():
             if name not in settable:
-                raise _Trail(f"{_name(cls)} has no field {name!r}")
+                raise _Failure(f"{_name(cls)} has no field {name!r}")
             value = loaded[name] = _load_at(name, item)
             if settable[name]:
                 arguments[name] = value
@@ -359,7 +363,7 @@ def _name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _seen(cls: type) -> str:
+def _remember(cls: type) -> str:
     name = _name(cls)
     known = _KNOWN.get(name)
     if known is not cls:
@@ -375,28 +379,28 @@ def _find(name: str) -> type:
     if known is not None:
         return known
     module_name, _, qualname = name.partition(":")
-    # Not getattr: a module may import more when asked for a name it does not have yet.
+    # Not getattr: a module's __getattr__ may import other modules.
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):
         found = getattr(found, "__dict__", {}).get(part)
     if not isinstance(found, type):
-        found = _defined(module_name, qualname)
+        found = _find_defined(module_name, qualname)
     if found is None:
-        raise _Trail(f"unknown type {name}; import the module that defines it, or tagged.register(it), before loading")
+        raise _Failure(f"unknown type {name}; import the module that defines it, or call serde.register_type first")
     return cast(type, found)
 
 
-def _defined(module_name: str, qualname: str) -> type | None:
-    """The newest class of this name that no module holds: made in a function, or by `make_dataclass`."""
+def _find_defined(module_name: str, qualname: str) -> type | None:
+    """The newest class of this name that is not a module attribute: defined in a function, or by `make_dataclass`."""
     newest: type | None = None
-    left: list[type] = [object]
+    pending: list[type] = [object]
     visited: set[type] = set()
-    while left:
-        below: list[type] = type.__subclasses__(left.pop())
+    while pending:
+        below: list[type] = type.__subclasses__(pending.pop())
         for cls in below:
             if cls not in visited:
                 visited.add(cls)
-                left.append(cls)
+                pending.append(cls)
                 if cls.__qualname__ == qualname and cls.__module__ == module_name:
                     newest = cls
     return newest

@@ -1,4 +1,4 @@
-"""Values written as JSON: dataclasses, enums, mappings, dates and the like."""
+"""Writing values as JSON."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.errors import Problem, SerdeError
+from weakincentives.errors import FieldProblem, SerdeError
 
 
 def dump(value: Any) -> Any:
-    """The value as dicts, lists and plain scalars; computed fields (`init=False`) are included."""
+    """The value as dicts, lists and plain scalars, including computed fields (`init=False`)."""
     try:
         return _lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_to_json))
     except RecursionError:
-        raise SerdeError((Problem("$", "value is nested too deeply or contains itself"),)) from None
+        raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise SerdeError((Problem("$", f"cannot be written as JSON: {error}"),)) from None
+        raise SerdeError((FieldProblem("$", f"cannot be written as JSON: {error}"),)) from None
 
 
 def encode(value: Any) -> bytes:
-    """The value as JSON text; NaN and infinities become null, as JSON has no word for them."""
+    """The value as JSON text. NaN and infinities become null, because JSON cannot express them."""
     try:
         return msgspec.json.encode(value, enc_hook=_to_json)
     except RecursionError:
-        raise SerdeError((Problem("$", "value is nested too deeply or contains itself"),)) from None
+        raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise SerdeError((Problem("$", f"cannot be written as JSON: {error}"),)) from None
+        raise SerdeError((FieldProblem("$", f"cannot be written as JSON: {error}"),)) from None
 
 
 def _to_json(value: Any) -> Any:
     if type(value) in (list, tuple, frozenset):
-        # msgspec writes these itself, unless they are keys.
-        raise TypeError(f"a key of a mapping is a {type(value).__name__}; JSON has only text keys")
+        # msgspec only asks about these if they are keys.
+        raise TypeError(f"the keys of a mapping must be text in JSON, got a {type(value).__name__}")
     if isinstance(value, abc.Mapping):
         return dict(value)
     if isinstance(value, PurePath):
@@ -53,7 +53,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _lists(value: Any) -> Any:
-    """msgspec keeps tuples; JSON has only lists."""
+    """Turn the tuples that msgspec keeps into lists."""
     if type(value) is dict:
         return {key: _lists(item) for key, item in value.items()}
     if type(value) is list or type(value) is tuple:

@@ -4,22 +4,100 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.session.errors import SessionBusyError, SessionError
-from weakincentives.session.observers import notify, watchers
-from weakincentives.session.slices import Slice
+from weakincentives.errors import SessionBusyError, SessionError
+from weakincentives.session.bus import notify, process_observers
+from weakincentives.session.slices import Operation, SliceView
 from weakincentives.session.snapshot import Snapshot
-from weakincentives.session.store import Store
+from weakincentives.session.store import SliceStore
 
 T = TypeVar("T")
+E = TypeVar("E")
+
+
+class Slice(Generic[T]):
+    """The items of one type in a session, oldest first."""
+
+    __slots__ = ("_notify", "_store", "_type")
+
+    def __init__(self, store: SliceStore, slice_type: type[T], notify: Callable[[object], None]) -> None:
+        self._store = store
+        self._type = slice_type
+        self._notify = notify
+
+    def all(self) -> tuple[T, ...]:
+        """A copy of every item. For a long history, `view()` is cheaper."""
+        with self._store.lock:
+            return self._store.column(self._type).all()
+
+    def view(self) -> SliceView[T]:
+        """The current items without copying them; later changes do not show."""
+        with self._store.lock:
+            return self._store.column(self._type).view()
+
+    def latest(self) -> T | None:
+        """The newest item. For a slice with reducer methods, its current value."""
+        with self._store.lock:
+            latest: T | None = self._store.column(self._type).latest()
+            return latest
+
+    def where(self, predicate: Callable[[T], bool]) -> tuple[T, ...]:
+        return tuple(item for item in self.all() if predicate(item))
+
+    def __len__(self) -> int:
+        with self._store.lock:
+            return self._store.column(self._type).length
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.view())
+
+    def append(self, item: T) -> None:
+        """Add an item without running reducers or observers; use `dispatch` for those."""
+        self._check(item)
+        with self._store.lock:
+            self._store.writable(self._type).append(item)
+
+    def seed(self, items: T | Iterable[T]) -> None:
+        """Make these items, or this one item, the whole slice."""
+        seeds: tuple[Any, ...] = (items,) if isinstance(items, self._type) else tuple(items)  # type: ignore[arg-type]
+        for item in seeds:
+            self._check(item)
+        with self._store.lock:
+            self._store.writable(self._type).replace(seeds)
+
+    def clear(self, predicate: Callable[[T], bool] | None = None) -> None:
+        """Remove every item, or those matching `predicate`. An installed slice then holds its initial value again."""
+        with self._store.lock:
+            self._store.writable(self._type).clear(predicate)
+
+    def apply(self, event: object) -> None:
+        """Send an event to this slice only."""
+        self._store.reduce_in(self._type, event)
+        self._notify(event)
+
+    def register(
+        self, event_type: type[E], reducer: Callable[[SliceView[T], E], T | tuple[T, ...] | Operation]
+    ) -> None:
+        """Reduce events of this type, and of its subclasses, into this slice.
+
+        The reducer takes the current items and the event. It returns the slice's new value, a tuple of items, or an
+        operation such as `Append`.
+        """
+        if not isinstance(event_type, type):
+            raise SessionError(f"register(...) must be given an event class, got {event_type!r}")
+        self._store.register(self._type, event_type, reducer)
+
+    def _check(self, item: object) -> None:
+        if not isinstance(item, self._type):
+            raise SessionError(f"Items of slice '{self._type.__qualname__}' must be of that type, got {item!r}")
 
 
 class Session:
-    """Holds everything that happened in a run and everything that it knows, by type.
+    """Holds the state of a run and everything that happened in it, by type.
 
     session = Session()
     session.dispatch(Incremented(by=2))
@@ -32,9 +110,9 @@ class Session:
     def __init__(self, *, session_id: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.session_id = session_id or os.urandom(16).hex()
         self.clock = clock
-        # While this is set nobody hears of events: a replay repeats those that were heard when they happened.
+        # Set during a replay: it repeats events that observers have already seen.
         self.silent = False
-        self._store = Store()
+        self._store = SliceStore()
         self._observers: tuple[Callable[[Any], None], ...] = ()
         self._claim_lock = threading.Lock()
         self._owner: str | None = None
@@ -43,58 +121,60 @@ class Session:
         return f"Session({self.session_id!r})"
 
     def __getitem__(self, slice_type: type[T]) -> Slice[T]:
-        """The slice of this type. A class with `@reducer` methods is installed if it can be made without arguments."""
+        """The slice of this type. A class with `@reducer` methods and no required arguments is installed by this."""
         if slice_type not in self._store:
             with self._store.lock:
                 self._store.column(slice_type)
         return Slice(self._store, slice_type, self._notify)
 
     def install(self, slice_type: type[T], *, initial: Callable[[], T] | None = None) -> Slice[T]:
-        """Give a slice its initial value, made now; a slice that was already written to keeps what it holds."""
+        """Give a slice its initial value. A slice that was already written to keeps its items."""
         self._store.install(slice_type, initial)
         return self[slice_type]
 
     def dispatch(self, event: object) -> None:
-        """Append the event to the slice of its type, run every reducer of it, then tell the observers.
+        """Append the event to the slice of its type, run its reducers, then call the observers.
 
-        All of that happens or, where a reducer raises, none of it.
+        If a reducer raises, nothing changes.
         """
         self._store.reduce(event)
-        if self._observers or watchers:
+        if self._observers or process_observers:
             self._notify(event)
 
     broadcast = dispatch
 
     def observe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
-        """Call back with every event after it was reduced; the result of this call ends that."""
+        """Call back with every event after it was reduced. Returns a function that stops it."""
 
-        def heard(event: object) -> None:
+        def observer(event: object) -> None:
             callback(event)
 
         with self._claim_lock:
-            self._observers = (*self._observers, heard)
+            self._observers = (*self._observers, observer)
 
         def unsubscribe() -> None:
             with self._claim_lock:
-                self._observers = tuple(other for other in self._observers if other is not heard)
+                self._observers = tuple(other for other in self._observers if other is not observer)
 
         return unsubscribe
 
     def snapshot(self) -> Snapshot:
-        """Every slice as it is now. Costs the number of slices, not their length."""
+        """The current state of every slice. The cost depends on the number of slices, not on their length."""
         return Snapshot(self.session_id, self._store.mark())
 
     def restore(self, snapshot: Snapshot, *, preserve_logs: bool = True) -> None:
-        """Go back to a snapshot, of this or another session.
+        """Go back to a snapshot of this or another session.
 
-        Logs keep what they hold, unless `preserve_logs=False`; a log that is still empty takes the snapshot's.
+        Logs keep their entries unless `preserve_logs=False`; an empty log takes those of the snapshot.
         """
         if not isinstance(snapshot, Snapshot):
-            raise SessionError(f"{type(snapshot).__name__} is no Snapshot; read one from text with Snapshot.from_json")
+            raise SessionError(
+                f"snapshot must be a Snapshot, got {type(snapshot).__name__}; read text with Snapshot.from_json"
+            )
         self._store.reset(snapshot.marks, preserve_logs=preserve_logs)
 
     def clone(self, *, session_id: str | None = None, observers: bool = False) -> Session:
-        """An independent session with the same slices and reducers, for a run beside this one."""
+        """An independent session with the same slices and reducers, for a parallel run."""
         session = Session(session_id=session_id, clock=self.clock)
         session._store = self._store.clone()
         if observers:
@@ -103,7 +183,7 @@ class Session:
 
     @contextmanager
     def claim(self, owner: str) -> Iterator[None]:
-        """Keep the session for one run while the block runs."""
+        """Reserve the session for one run while the block runs."""
         with self._claim_lock:
             if self._owner is not None:
                 raise SessionBusyError(
@@ -119,6 +199,6 @@ class Session:
     def _notify(self, event: object) -> None:
         if self.silent:
             return
-        if watchers:
-            notify(tuple(watchers), self, event)
+        if process_observers:
+            notify(tuple(process_observers), self, event)
         notify(self._observers, event)

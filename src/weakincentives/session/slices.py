@@ -1,91 +1,272 @@
-"""`session[Type]`: reading and writing one slice."""
+"""What a slice holds: its items, the operations that change them, and views of them.
+
+Items live in a list that only grows, so a snapshot copies nothing: a mark is that list and a length. Going back to a
+mark truncates the list if no other mark, view or session needs the items past it; otherwise the list is left alone and
+copied at the next write.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from weakincentives.session.errors import SessionError
-from weakincentives.session.operations import Operation
-from weakincentives.session.store import Store
-from weakincentives.session.view import SliceView
+from weakincentives.session.reducers import reducer_methods
 
 T = TypeVar("T")
-E = TypeVar("E")
 
 
-class Slice(Generic[T]):
-    """The items of one type in a session, oldest first."""
+class LogEntry:
+    """Base class of events that record what happened. A rollback undoes state but keeps log entries."""
 
-    __slots__ = ("_notify", "_store", "_type")
+    __slots__ = ()
 
-    def __init__(self, store: Store, slice_type: type[T], notify: Callable[[object], None]) -> None:
-        self._store = store
-        self._type = slice_type
-        self._notify = notify
 
-    def all(self) -> tuple[T, ...]:
-        """Every item, as a copy; `view()` is cheaper where the history is long."""
-        with self._store.lock:
-            return self._store.column(self._type).all()
+@dataclass(frozen=True)
+class Append(Generic[T]):
+    """Add one item at the end."""
 
-    def view(self) -> SliceView[T]:
-        """The items as they are now, without copying them; what comes later does not show."""
-        with self._store.lock:
-            return self._store.column(self._type).view()
+    item: T
 
-    def latest(self) -> T | None:
-        """The newest item; of a slice with reducer methods, its value."""
-        with self._store.lock:
-            latest: T | None = self._store.column(self._type).latest()
-            return latest
 
-    def where(self, predicate: Callable[[T], bool]) -> tuple[T, ...]:
-        return tuple(item for item in self.all() if predicate(item))
+@dataclass(frozen=True)
+class Extend(Generic[T]):
+    """Add these items at the end."""
+
+    items: Iterable[T]
+
+
+@dataclass(frozen=True)
+class Replace(Generic[T]):
+    """Make these items, or this one item, the whole slice."""
+
+    items: Iterable[T] | T
+
+
+@dataclass(frozen=True)
+class Clear(Generic[T]):
+    """Remove every item, or those matching `predicate`. An installed slice then holds its initial value again."""
+
+    predicate: Callable[[T], bool] | None = None
+
+
+Operation: TypeAlias = Append[Any] | Extend[Any] | Replace[Any] | Clear[Any]
+
+
+class SliceView(Sequence[T]):
+    """The items a slice held when the view was made; later changes do not show."""
+
+    __slots__ = ("_items", "_length")
+
+    def __init__(self, items: list[T], length: int) -> None:
+        self._items = items
+        self._length = length
 
     def __len__(self) -> int:
-        with self._store.lock:
-            return self._store.column(self._type).length
+        return self._length
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self.view())
+        return islice(self._items, self._length)
 
-    def append(self, item: T) -> None:
-        """Add an item. No reducer runs and no observer hears of it; that is what `dispatch` is for."""
-        self._check(item)
-        with self._store.lock:
-            self._store.writable(self._type).append(item)
+    @overload
+    def __getitem__(self, index: int) -> T: ...
 
-    def seed(self, items: T | Iterable[T]) -> None:
-        """Make these items, or this one item, the whole slice."""
-        seeds: tuple[Any, ...] = (items,) if isinstance(items, self._type) else tuple(items)  # type: ignore[arg-type]
-        for item in seeds:
-            self._check(item)
-        with self._store.lock:
-            self._store.writable(self._type).replace(seeds)
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
 
-    def clear(self, predicate: Callable[[T], bool] | None = None) -> None:
-        """Drop every item, or those for which `predicate` holds; an installed slice goes back to its initial value."""
-        with self._store.lock:
-            self._store.writable(self._type).clear(predicate)
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        length = self._length
+        if isinstance(index, slice):
+            start, stop, step = index.indices(length)
+            if step > 0:
+                return tuple(self._items[start:stop:step])
+            return tuple(self._items[position] for position in range(start, stop, step))
+        if not -length <= index < length:
+            raise IndexError(f"index {index} is out of range for {length} items")
+        return self._items[index if index >= 0 else index + length]
 
-    def apply(self, event: object) -> None:
-        """Send an event to this slice only."""
-        self._store.reduce_in(self._type, event)
-        self._notify(event)
+    def __repr__(self) -> str:
+        return f"SliceView({list(self)!r})"
 
-    def register(
-        self, event_type: type[E], reducer: Callable[[SliceView[T], E], T | tuple[T, ...] | Operation]
-    ) -> None:
-        """Reduce events of this type, and of its subclasses, into this slice.
+    def all(self) -> tuple[T, ...]:
+        return tuple(self)
 
-        The reducer takes the items so far and the event; it returns the slice's new value, a tuple of items, or an
-        operation such as `Append`.
-        """
-        if not isinstance(event_type, type):
-            raise SessionError(f"register({event_type!r}, ...): name the event by its class")
-        self._store.register(self._type, event_type, reducer)
+    def latest(self) -> T | None:
+        return self._items[self._length - 1] if self._length else None
 
-    def _check(self, item: object) -> None:
-        if not isinstance(item, self._type):
-            raise SessionError(f"{item!r} does not belong into a slice of {self._type.__qualname__}")
+    def where(self, predicate: Callable[[T], bool]) -> tuple[T, ...]:
+        return tuple(item for item in self if predicate(item))
+
+
+Mark: TypeAlias = tuple[list[Any], int]
+FunctionReducer: TypeAlias = Callable[[SliceView[Any], Any], object]
+
+
+class InvalidResult(Exception):
+    """A reducer returned something its slice cannot hold."""
+
+
+class Column:
+    """The items, initial value and reducers of one slice. The owner holds the lock."""
+
+    __slots__ = (
+        "_items",
+        "_length",
+        "_pinned",
+        "_pristine",
+        "_shared",
+        "functions",
+        "initial",
+        "is_log",
+        "methods",
+        "type",
+    )
+
+    def __init__(self, slice_type: type) -> None:
+        self.type = slice_type
+        self.is_log = issubclass(slice_type, LogEntry)
+        self.initial: tuple[Any, ...] = ()
+        self.methods = reducer_methods(slice_type)
+        self.functions: tuple[tuple[type, FunctionReducer], ...] = ()
+        self._items: list[Any] = []
+        self._length = 0
+        self._shared = False
+        self._pinned = 0
+        self._pristine: list[Any] = self._items
+
+    @property
+    def length(self) -> int:
+        return self._length if self._shared else len(self._items)
+
+    def append(self, item: object) -> None:
+        if self._shared:
+            self._own(self._items[: self._length])
+        self._items.append(item)
+
+    def extend(self, items: Iterable[object]) -> None:
+        if self._shared:
+            self._own(self._items[: self._length])
+        self._items.extend(items)
+
+    def replace(self, items: Iterable[object]) -> None:
+        self._own(list(items))
+
+    def clear(self, predicate: Callable[[Any], bool] | None = None) -> None:
+        kept = () if predicate is None else [item for item in self.all() if not predicate(item)]
+        self._own(list(kept or self.initial))
+
+    def install(self, initial: object) -> None:
+        """Set the initial value, which also becomes the current one unless the slice was already written to."""
+        untouched = self._items is self._pristine and self.length == len(self.initial)
+        self.initial = (initial,)
+        if untouched or not self.length:
+            self._own([initial])
+            self._pristine = self._items
+
+    def all(self) -> tuple[Any, ...]:
+        return tuple(self._items[: self._length] if self._shared else self._items)
+
+    def latest(self) -> Any:
+        if self._shared:
+            return self._items[self._length - 1] if self._length else None
+        return self._items[-1] if self._items else None
+
+    def mark(self) -> Mark:
+        """The items as they are now; the mark stays valid for as long as it is kept."""
+        length = self._length if self._shared else len(self._items)
+        if length > self._pinned:
+            self._pinned = length
+        return self._items, length
+
+    def unpinned_mark(self) -> Mark:
+        """A mark that is valid only until the lock is released."""
+        return self._items, self._length if self._shared else len(self._items)
+
+    def view(self) -> SliceView[Any]:
+        return SliceView(*self.mark())
+
+    def reset(self, mark: Mark) -> None:
+        items, length = mark
+        if items is self._items and not self._shared:
+            if length == len(items):
+                return
+            if self._pinned <= length:
+                del items[length:]
+                return
+        self._items, self._length, self._shared = items, length, True
+
+    def clone(self) -> Column:
+        column = Column(self.type)
+        column.initial, column.functions = self.initial, self.functions
+        column._pristine = self._pristine
+        column.reset(self.mark())
+        return column
+
+    def methods_for(self, event_type: type) -> tuple[Callable[[Any, Any], object], ...]:
+        """The reducer methods for this event, or for its nearest base class that has any."""
+        return next((self.methods[base] for base in event_type.__mro__ if base in self.methods), ())
+
+    def reducers(self, event_type: type) -> tuple[Callable[[Any], object], ...]:
+        """Every reducer of this slice for the event, each as a function of the event alone."""
+        functions = [function for base, function in self.functions if issubclass(event_type, base)]
+        return (
+            *(_method_reducer(self, method) for method in self.methods_for(event_type)),
+            *(_function_reducer(self, function) for function in functions),
+        )
+
+    def apply_result(self, result: object) -> None:
+        """Apply what a reducer returned, or raise `InvalidResult`."""
+        if isinstance(result, self.type):
+            self._own([result])
+        elif isinstance(result, Append):
+            if not isinstance(result.item, self.type):
+                raise self._wrong_type(result.item)
+            self.append(result.item)
+        elif isinstance(result, Extend):
+            self.extend(self._checked(result.items))
+        elif isinstance(result, Replace):
+            single = isinstance(result.items, self.type)
+            self.replace(self._checked((result.items,) if single else result.items))
+        elif isinstance(result, Clear):
+            self.clear(result.predicate)
+        elif isinstance(result, (tuple, list)):
+            self.replace(self._checked(result))
+        elif result is not UNCHANGED:
+            raise InvalidResult(
+                f"must return a {self.type.__qualname__}, a tuple of them, or Append, Extend, Replace or Clear, "
+                f"got {result!r}"
+            )
+
+    def _checked(self, items: Any) -> tuple[Any, ...]:
+        if not isinstance(items, Iterable):
+            raise self._wrong_type(items)
+        checked = tuple(items)
+        for item in checked:
+            if not isinstance(item, self.type):
+                raise self._wrong_type(item)
+        return checked
+
+    def _wrong_type(self, item: object) -> InvalidResult:
+        return InvalidResult(f"must return items of type {self.type.__qualname__}, got {item!r}")
+
+    def _own(self, items: list[Any]) -> None:
+        self._items, self._shared, self._pinned = items, False, 0
+
+
+UNCHANGED = object()
+
+
+def _method_reducer(column: Column, method: Callable[[Any, Any], object]) -> Callable[[Any], object]:
+    def reduce(event: Any) -> object:
+        value = column.latest()
+        return UNCHANGED if value is None else method(value, event)
+
+    return reduce
+
+
+def _function_reducer(column: Column, function: FunctionReducer) -> Callable[[Any], object]:
+    def reduce(event: Any) -> object:
+        return function(column.view(), event)
+
+    return reduce

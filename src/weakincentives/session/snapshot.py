@@ -1,14 +1,13 @@
-"""A session's slices at one moment."""
+"""Snapshots of a session, in memory and as text."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, TypeVar
 
-from weakincentives.errors import SerdeError
-from weakincentives.serde import tagged
-from weakincentives.session.column import Mark
-from weakincentives.session.errors import SessionError
+from weakincentives.errors import SerdeError, SessionError
+from weakincentives.serde import dump_tagged, load_tagged
+from weakincentives.session.slices import Mark
 
 T = TypeVar("T")
 
@@ -16,7 +15,7 @@ FORMAT = "weakincentives.session/1"
 
 
 class Snapshot:
-    """What every slice held when it was taken. Taking one copies no item; `session.restore` brings it back."""
+    """The contents of every slice at one moment; `session.restore` goes back to it. Taking one copies no item."""
 
     __slots__ = ("marks", "session_id")
 
@@ -26,7 +25,7 @@ class Snapshot:
 
     @property
     def slices(self) -> tuple[type, ...]:
-        """The types of the slices that hold anything."""
+        """The types of the slices that are not empty."""
         return tuple(slice_type for slice_type, (_, length) in self.marks.items() if length)
 
     def __getitem__(self, slice_type: type[T]) -> tuple[T, ...]:
@@ -45,42 +44,42 @@ class Snapshot:
         return f"<Snapshot of session {self.session_id!r} ({counts})>"
 
     def to_json(self) -> str:
-        """The snapshot as text, every item with its type."""
+        """The snapshot as JSON text, each item with its type."""
         slices = []
         for slice_type, items in self._contents().items():
             try:
-                slices.append([tagged.dump(slice_type), [tagged.dump(item) for item in items]])
+                slices.append([dump_tagged(slice_type), [dump_tagged(item) for item in items]])
             except SerdeError as error:
-                raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as text: {error}") from error
+                raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as JSON: {error}") from error
         return json.dumps({"format": FORMAT, "session_id": self.session_id, "slices": slices}, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Snapshot:
-        """The snapshot that `to_json` wrote. Types are found among those the program has; nothing is imported."""
+        """Read what `to_json` wrote. Types are looked up among those the program has defined; nothing is imported."""
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise SessionError(f"This is no session snapshot: {error}") from error
+            raise SessionError(f"The text is not a session snapshot: {error}") from error
         match document:
             case {"format": str(found), "session_id": str(session_id), "slices": list(slices)} if found == FORMAT:
-                return cls(session_id, dict(_slice_of(entry) for entry in slices))
-        raise SessionError(f"This is no session snapshot: expected an object with format {FORMAT!r}")
+                return cls(session_id, dict(_parse_slice(entry) for entry in slices))
+        raise SessionError(f"The text is not a session snapshot: expected an object with format {FORMAT!r}")
 
     def _contents(self) -> dict[type, tuple[Any, ...]]:
         return {slice_type: self[slice_type] for slice_type in self.slices}
 
 
-def _slice_of(entry: object) -> tuple[type, Mark]:
+def _parse_slice(entry: object) -> tuple[type, Mark]:
     if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
-        raise SessionError("This is no session snapshot: a slice is not a type and its items")
+        raise SessionError("The text is not a session snapshot: each slice must be a type and a list of items")
     try:
-        slice_type = tagged.load(entry[0])
-        items = [tagged.load(item) for item in entry[1]]
+        slice_type = load_tagged(entry[0])
+        items = [load_tagged(item) for item in entry[1]]
     except SerdeError as error:
-        raise SessionError(f"The snapshot cannot be read here: {error}") from error
+        raise SessionError(f"The snapshot cannot be read: {error}") from error
     if not isinstance(slice_type, type):
-        raise SessionError(f"This is no session snapshot: {slice_type!r} is no slice type")
+        raise SessionError(f"The text is not a session snapshot: a slice type must be a class, got {slice_type!r}")
     for item in items:
         if not isinstance(item, slice_type):
-            raise SessionError(f"The snapshot has {item!r} in the slice of {slice_type.__qualname__}")
+            raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' contains {item!r}")
     return slice_type, (items, len(items))

@@ -1,4 +1,4 @@
-"""The slices of one session and the lock under which they change."""
+"""The slices of one session, changed under one lock."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
-from weakincentives.session.column import BadResult, Column, FunctionReducer, Mark
-from weakincentives.session.errors import SessionError
-from weakincentives.session.reducer import DECLARED, makeable
+from weakincentives.errors import SessionError
+from weakincentives.session.reducers import declared_slices, has_default_constructor
+from weakincentives.session.slices import Column, FunctionReducer, InvalidResult, Mark
 
 logger = logging.getLogger(__name__)
 
 
-class Plan(NamedTuple):
-    """What happens to events of one type: which slice keeps them and which reducers run."""
+class DispatchPlan(NamedTuple):
+    """How to handle events of one type: the slice that stores them, the reducers to run, the slices that may change."""
 
     own: Column | None
     steps: tuple[tuple[Column, Callable[[Any], object]], ...]
     touched: tuple[Column, ...]
 
 
-class Store:
-    """Slices by type. Every change happens under one lock, wholly or not at all."""
+class SliceStore:
+    """Slices by type. Each change happens under the lock, completely or not at all."""
 
     __slots__ = ("_columns", "_declared", "_plans", "_reducing", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._columns: dict[type, Column] = {}
-        self._plans: dict[type, Plan] = {}
-        self._declared = DECLARED.version
+        self._plans: dict[type, DispatchPlan] = {}
+        self._declared = declared_slices.version
         self._reducing = False
 
     def __contains__(self, slice_type: type) -> bool:
         return slice_type in self._columns
 
     def column(self, slice_type: type) -> Column:
-        """The slice of this type, installed if it was not there; hold the lock."""
+        """The slice of this type, installed on first use. The caller holds the lock."""
         return self._columns.get(slice_type) or self._add(slice_type)
 
     def writable(self, slice_type: type) -> Column:
-        """The same, to be changed."""
-        self._refuse_in_reducer()
+        """Like `column`, for changing it."""
+        self._check_not_reducing()
         return self.column(slice_type)
 
     def reduce(self, event: object) -> None:
-        """Append the event to the slice of its type and run every reducer that listens to it."""
+        """Append the event to the slice of its type and run its reducers in all slices."""
         with self.lock:
             if self._reducing:
-                self._refuse_in_reducer()
-            if self._declared != DECLARED.version:
-                self._declared = DECLARED.version
+                self._check_not_reducing()
+            if self._declared != declared_slices.version:
+                self._declared = declared_slices.version
                 self._plans.clear()
             event_type = type(event)
             plan = self._plans.get(event_type) or self._plan(event_type)
@@ -74,11 +74,11 @@ class Store:
                 )
             if column.methods_for(type(event)) and not column.length:
                 raise SessionError(
-                    f"Slice '{slice_type.__qualname__}' holds no value and cannot be made without arguments; "
+                    f"Slice '{slice_type.__qualname__}' is empty and its class needs arguments; "
                     f"call session.install({slice_type.__name__}, initial=...) or seed it first"
                 )
             own = column if isinstance(event, slice_type) else None
-            self._run(Plan(own, steps, (column,)), event)
+            self._run(DispatchPlan(own, steps, (column,)), event)
 
     def install(self, slice_type: type, initial: Callable[[], Any] | None) -> None:
         with self.lock:
@@ -86,10 +86,8 @@ class Store:
             if initial is not None:
                 self._install(column, initial)
             elif not column.initial:
-                if not makeable(slice_type):
-                    raise SessionError(
-                        f"Slice '{slice_type.__qualname__}' cannot be made without arguments; pass initial=lambda: ..."
-                    )
+                if not has_default_constructor(slice_type):
+                    raise SessionError(f"Slice '{slice_type.__qualname__}' needs arguments; pass initial=lambda: ...")
                 self._install(column, slice_type)
 
     def register(self, slice_type: type, event_type: type, function: FunctionReducer) -> None:
@@ -100,12 +98,12 @@ class Store:
 
     def mark(self) -> dict[type, Mark]:
         with self.lock:
-            self._refuse_in_reducer()
+            self._check_not_reducing()
             return {slice_type: column.mark() for slice_type, column in self._columns.items()}
 
     def reset(self, marks: dict[type, Mark], *, preserve_logs: bool) -> None:
         with self.lock:
-            self._refuse_in_reducer()
+            self._check_not_reducing()
             for slice_type in marks:
                 self.column(slice_type)
             for slice_type, column in self._columns.items():
@@ -117,19 +115,19 @@ class Store:
                 else:
                     column.reset(mark)
 
-    def clone(self) -> Store:
-        store = Store()
+    def clone(self) -> SliceStore:
+        store = SliceStore()
         with self.lock:
-            self._refuse_in_reducer()
+            self._check_not_reducing()
             store._columns = {slice_type: column.clone() for slice_type, column in self._columns.items()}
         return store
 
     def _add(self, slice_type: type) -> Column:
         if not isinstance(slice_type, type):
-            raise SessionError(f"session[{slice_type!r}]: a slice is named by its class")
+            raise SessionError(f"session[...] must be given a class, got {slice_type!r}")
         column = Column(slice_type)
         if column.methods:
-            if makeable(slice_type):
+            if has_default_constructor(slice_type):
                 try:
                     self._install(column, slice_type)
                 except SessionError as error:
@@ -144,16 +142,16 @@ class Store:
         try:
             value = initial()
         except Exception as error:
-            raise SessionError(f"Slice '{name}' could not make its initial value: {error!r}") from error
+            raise SessionError(f"Slice '{name}' failed to create its initial value: {error!r}") from error
         finally:
             self._reducing = reducing
         if not isinstance(value, column.type):
-            raise SessionError(f"Slice '{name}' got the initial value {value!r}; initial= must return a {name}")
+            raise SessionError(f"initial= of slice '{name}' must return a {name}, got {value!r}")
         column.install(value)
 
-    def _plan(self, event_type: type) -> Plan:
-        for slice_type in DECLARED.reducing(event_type):
-            if slice_type not in self._columns and makeable(slice_type):
+    def _plan(self, event_type: type) -> DispatchPlan:
+        for slice_type in declared_slices.reducing(event_type):
+            if slice_type not in self._columns and has_default_constructor(slice_type):
                 self._add(slice_type)
         own = None
         if is_dataclass(event_type):
@@ -161,24 +159,24 @@ class Store:
         steps = tuple((column, step) for column in self._columns.values() for step in column.reducers(event_type))
         if own is None and not steps:
             raise SessionError(
-                f"Event of type '{event_type.__qualname__}' is no dataclass and no reducer listens to it; "
+                f"An event must be a dataclass or have a reducer, got a '{event_type.__qualname__}'; "
                 "dispatch an instance of a dataclass"
             )
         touched: Iterable[Column] = (column for column, _ in steps)
-        plan = Plan(own, steps, tuple(dict.fromkeys((own, *touched) if own else touched)))
+        plan = DispatchPlan(own, steps, tuple(dict.fromkeys((own, *touched) if own else touched)))
         self._plans[event_type] = plan
         return plan
 
-    def _run(self, plan: Plan, event: object) -> None:
-        before = [(column, column.mark_briefly()) for column in plan.touched]
+    def _run(self, plan: DispatchPlan, event: object) -> None:
+        before = [(column, column.unpinned_mark()) for column in plan.touched]
         self._reducing = True
         try:
             if plan.own is not None:
                 plan.own.append(event)
             for column, step in plan.steps:
                 try:
-                    column.take(step(event))
-                except BadResult as error:
+                    column.apply_result(step(event))
+                except InvalidResult as error:
                     raise SessionError(f"{_reducer_of(column, event)} {error}") from None
                 except Exception as error:
                     message = f"{_reducer_of(column, event)} raised {error!r}; the session is unchanged"
@@ -190,11 +188,10 @@ class Store:
         finally:
             self._reducing = False
 
-    def _refuse_in_reducer(self) -> None:
+    def _check_not_reducing(self) -> None:
         if self._reducing:
             raise SessionError(
-                "A reducer tried to change its own session; reducers only compute, "
-                "so return the change or dispatch from session.observe(...)"
+                "A reducer must not change its own session; return the change, or dispatch from session.observe(...)"
             )
 
 

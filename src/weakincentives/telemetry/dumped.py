@@ -29,7 +29,7 @@ from weakincentives.runtime.events import (
     ToolsWithdrawn,
 )
 from weakincentives.runtime.messages import Message
-from weakincentives.serde import tagged
+from weakincentives.serde import dump_tagged, register_type
 from weakincentives.telemetry.placeholder import Unserialisable
 
 REPR_LENGTH = 400
@@ -57,9 +57,9 @@ def settled(event: object) -> object:
 
 
 def dump(value: Any) -> Any:
-    """`tagged.dump`, with an `Unserialisable` in place of each part that has no serialised form."""
+    """`dump_tagged`, with an `Unserialisable` in place of each part that has no serialised form."""
     try:
-        return tagged.dump(value)
+        return dump_tagged(value)
     except Exception:
         return _Parts().dump(value)
 
@@ -67,7 +67,7 @@ def dump(value: Any) -> Any:
 def placeholder(value: Any) -> Any:
     """Data in place of a value that has none."""
     cls = type(value)
-    return tagged.dump(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
+    return dump_tagged(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
 
 
 class _Parts:
@@ -82,7 +82,7 @@ class _Parts:
         if id(value) in self._within or self._left <= 0:
             return placeholder(value)
         try:
-            return tagged.dump(value)
+            return dump_tagged(value)
         except Exception:
             self._within.add(id(value))
             dumped = self._parts(value)
@@ -92,7 +92,7 @@ class _Parts:
     def _parts(self, value: Any) -> Any:
         cls = type(value)
         if is_dataclass(value) and not isinstance(value, type):
-            tagged.register(cls)
+            register_type(cls)
             names = [field.name for field in fields(value)]
             return {
                 "$": f"{cls.__module__}:{cls.__qualname__}",

@@ -20,7 +20,7 @@ import msgspec
 from weakincentives.errors import SerdeError
 from weakincentives.prompt.view import Span
 from weakincentives.runtime.events import PromptRendered
-from weakincentives.serde import tagged
+from weakincentives.serde import load_tagged
 from weakincentives.telemetry.dumped import Dumped, dump, placeholder
 from weakincentives.telemetry.placeholder import UnknownType
 from weakincentives.telemetry.redaction import REDACTED, Redactor, is_secret_name
@@ -213,13 +213,13 @@ def unpack(data: Any, texts: Mapping[str, str]) -> Any:
 
 
 def load(data: Any) -> Any:
-    """`tagged.load`, with an `UnknownType` in place of each value whose class this process does not have."""
+    """`load_tagged`, with an `UnknownType` in place of each value whose class this process does not have."""
     try:
-        return tagged.load(data)
+        return load_tagged(data)
     except SerdeError:
         pass
     try:
-        return tagged.load(_known_types(data))
+        return load_tagged(_known_types(data))
     except SerdeError:
         return UnknownType(data["$"], data["v"]) if isinstance(data, dict) and "$" in data else data
 
@@ -238,7 +238,7 @@ def _known_types(data: Any) -> Any:
 
 def _is_known(tag: str) -> bool:
     try:
-        tagged.load({"$": "type", "v": tag})
+        load_tagged({"$": "type", "v": tag})
     except SerdeError:
         return False
     return True

@@ -29,7 +29,7 @@ def pack_rows(items: Sequence[Any], dump: Callable[[Any], Any]) -> Any:
 
 
 def unpack_rows(table: Any) -> Any:
-    """What `tagged.dump` makes of a tuple of the items."""
+    """What `dump_tagged` makes of a tuple of the items."""
     values = table["values"]
     return {
         "$": "tuple",

@@ -1,1 +1,5 @@
-"""Hosted tools, one package per kind: what they are configured with and what they give, whoever runs them."""
+"""Hosted tools, one public module per kind, and what all kinds share."""
+
+from weakincentives.tools.hosted import DomainFilter, FailureCode, HostedToolFailure, HostedToolSection
+
+__all__ = ["DomainFilter", "FailureCode", "HostedToolFailure", "HostedToolSection"]

@@ -14,7 +14,7 @@ from tests.helpers.hosted_tools import CASES, OracleConfig, reply
 from weakincentives.adapters.hosted.capability import ADAPTERS, capabilities
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
-from weakincentives.serde import tagged
+from weakincentives.serde import dump_tagged, load_tagged
 
 PAIRS = [(adapter, capability.kind) for capability in capabilities() for adapter in capability.adapters]
 ODD: Any = st.sampled_from([None, True, -1, 3.5, 2**70, "", "é", "web_search", [], [None], {}, {"type": "text"}, [[]]])
@@ -56,7 +56,7 @@ def test_a_codec_survives_items_in_which_anything_may_be_wrong(adapter: str, kin
     except PromptEvaluationError as error:
         assert error.phase == "parse"
     else:
-        assert tagged.load(tagged.dump(output)) == output
+        assert load_tagged(dump_tagged(output)) == output
         for citation in getattr(output, "citations", ()):
             span = getattr(citation, "span", None)
             assert span is None or 0 <= span[0] <= span[1] <= len(output.text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weakincentives.tools.domain import DomainFilter
+from weakincentives.tools import DomainFilter
 
 
 def domain_lists(chosen: DomainFilter | None) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ import msgspec
 
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
-from weakincentives.tools.failure import FailureCode, HostedToolFailure
+from weakincentives.tools import FailureCode, HostedToolFailure
 
 ShapeT = TypeVar("ShapeT", bound=msgspec.Struct)
 

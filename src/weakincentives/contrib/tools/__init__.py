@@ -1,4 +1,4 @@
-"""Ready-made tools for prompts."""
+"""Ready-made sections with tools."""
 
 from weakincentives.contrib.tools.vfs import VfsLimits, VfsToolsSection
 

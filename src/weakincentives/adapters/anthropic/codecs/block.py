@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from weakincentives.adapters.hosted.reading import Reading, kind_of
-from weakincentives.tools.failure import FailureCode
+from weakincentives.tools import FailureCode
 
 _CODES: dict[str, FailureCode] = {
     "invalid_tool_input": "invalid_input",

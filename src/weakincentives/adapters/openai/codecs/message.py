@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from weakincentives.adapters.hosted.reading import Reading, kind_of
-from weakincentives.tools.failure import FailureCode
+from weakincentives.tools import FailureCode
 
 
 class _Message(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""What is at places of a disk, saved so that it can be put back."""
+"""Saving what is on the disk, and putting it back."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from uuid import uuid4
 
 from weakincentives.filesystem.errors import FilesystemError
 from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated
-from weakincentives.filesystem.paths import Parts, join
+from weakincentives.filesystem.protocol import Parts, join
 
-IN_MEMORY = 16 * 1024
+MAX_IN_MEMORY = 16 * 1024
 CHUNK = 256 * 1024
 
 
 class Blob:
-    """The saved content of a file: in memory if small, else a file of the store that goes when the blob goes."""
+    """The saved content of a file: in memory if small, else in a file of the store that is deleted with the blob."""
 
     __slots__ = ("__weakref__", "data", "file")
 
@@ -69,18 +69,18 @@ class LinkState:
 
 
 State = FileState | DirectoryState | LinkState | None
-"""None where there is nothing."""
+"""None means that nothing is there."""
 
 
-class Store:
-    """Saves what is on the disk below a jail, and puts it back."""
+class StateStore:
+    """Saves what is on the disk below a root, and puts it back."""
 
     def __init__(self, jail: Jail) -> None:
         self.jail = jail
         self._folder: str | None = None
 
     def save(self, place: Place, status: os.stat_result | None) -> State:
-        """What is at a place now. Special files (sockets, devices) are refused."""
+        """Save what is at a place. Special files (sockets, devices) are rejected."""
         if status is None:
             return None
         if stat.S_ISDIR(status.st_mode):
@@ -94,8 +94,8 @@ class Store:
             blob = self._copy(source, status.st_size)
         return FileState(blob, stat.S_IMODE(status.st_mode), status.st_mtime_ns)
 
-    def look(self, parts: Parts) -> State:
-        """What is at a path now."""
+    def current(self, parts: Parts) -> State:
+        """Save what is at a path."""
         try:
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 return self.save(place, place.stat())
@@ -103,7 +103,7 @@ class Store:
             return None
 
     def put_back(self, states: Mapping[Parts, State]) -> list[str]:
-        """Make every path what its state says, all of them even if one fails; the failures are returned in words."""
+        """Put every state back at its path, even if some fail; returns the failures as text."""
         failures: list[str] = []
         for parts in sorted(states, key=len, reverse=True):
             try:
@@ -125,15 +125,15 @@ class Store:
         return failures
 
     def clear(self) -> None:
-        """Remove what is kept on the disk."""
+        """Delete what was saved to disk."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
     def _copy(self, source: IO[bytes], size: int) -> Blob:
-        if size <= IN_MEMORY:
-            data = source.read(IN_MEMORY + 1)
-            if len(data) <= IN_MEMORY:
+        if size <= MAX_IN_MEMORY:
+            data = source.read(MAX_IN_MEMORY + 1)
+            if len(data) <= MAX_IN_MEMORY:
                 return Blob(data)
             source.seek(0)
         if self._folder is None:
@@ -145,7 +145,7 @@ class Store:
         return Blob(None, file)
 
     def _clear(self, parts: Parts, state: State) -> None:
-        """Take away what stands where something else, or nothing, should be."""
+        """Remove what is at the path if it is not of the kind to be put there."""
         try:
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 status = place.stat()
@@ -154,16 +154,16 @@ class Store:
                 if not stat.S_ISDIR(status.st_mode):
                     os.unlink(place.name, dir_fd=place.fd)
                 else:
-                    self._remove_directory(place, keep_strangers=state is None)
+                    self._remove_directory(place, keep_others=state is None)
         except (FileNotFoundError, NotADirectoryError):
             return
 
-    def _remove_directory(self, place: Place, *, keep_strangers: bool) -> None:
-        """Files that someone else put in a directory of ours keep it there, unless a file has to take its place."""
+    def _remove_directory(self, place: Place, *, keep_others: bool) -> None:
+        """Remove a directory. Files that others put into it keep it there, unless a file has to take its place."""
         try:
             os.rmdir(place.name, dir_fd=place.fd)
         except OSError as error:
-            if not (keep_strangers and error.errno == errno.ENOTEMPTY):
+            if not (keep_others and error.errno == errno.ENOTEMPTY):
                 raise
 
     def _put(self, parts: Parts, state: State) -> None:
@@ -182,7 +182,7 @@ class Store:
             else:
                 if status is None:
                     os.mkdir(place.name, dir_fd=place.fd)
-                # Its real mode, which may forbid to write in it, is set when everything is there.
+                # The saved mode may forbid writing into it, so it is set once everything is in place.
                 _set_mode(place, state.mode | stat.S_IRWXU)
 
     def _make_parents(self, parts: Parts) -> None:
@@ -192,8 +192,71 @@ class Store:
                     os.mkdir(place.name, dir_fd=place.fd)
 
 
+class Version:
+    """One state of the disk, as the difference from the next version."""
+
+    __slots__ = ("before", "next")
+
+    def __init__(self) -> None:
+        self.before: dict[Parts, State] = {}
+        self.next: Version | None = None
+
+
+class Mark:
+    """A version that can be restored for as long as the mark is referenced."""
+
+    __slots__ = ("__weakref__", "journal", "version")
+
+    def __init__(self, journal: Journal, version: Version) -> None:
+        self.journal = journal
+        self.version = version
+
+
+class Journal:
+    """Undoes changes made through a filesystem, at a cost proportional to the changes.
+
+    A version knows what the paths that changed after it contained, and which version came next. The newest one is the
+    disk itself. Going back walks the chain and reverses its links, so every version can be reached from every other.
+    Nothing is saved while no mark is referenced, and a version that no mark refers to is dropped with what it saved.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._current = Version()
+        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
+
+    def mark(self) -> Mark:
+        if self._current.before:
+            self._current.next = Version()
+            self._current = self._current.next
+        mark = Mark(self, self._current)
+        self._marks.add(mark)
+        return mark
+
+    def record(self, place: Place) -> None:
+        """Save what is at the place, before it is changed."""
+        if not self._marks:
+            self._current = Version()
+        elif place.parts not in self._current.before:
+            self._current.before[place.parts] = self._store.save(place, place.stat())
+
+    def switch_to(self, mark: Mark) -> dict[Parts, State]:
+        """Make that version the current one; returns the states to put on the disk."""
+        chain = [mark.version]
+        while chain[-1].next is not None:
+            chain.append(chain[-1].next)
+        target, self._current.before = self._current.before, {}
+        for older, newer in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
+            states, older.before = older.before, {}
+            newer.before = {parts: target[parts] if parts in target else self._store.current(parts) for parts in states}
+            newer.next, older.next = older, None
+            target.update(states)
+            self._current = older
+        return target
+
+
 def replace(place: Place, content: Blob | bytes, mode: int | None, modified_ns: int | None = None) -> None:
-    """Put a file in place whole, or not at all."""
+    """Write a file completely or not at all."""
     temporary = f".wink-{uuid4().hex[:16]}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o666, dir_fd=place.fd)
     try:
@@ -214,7 +277,7 @@ def replace(place: Place, content: Blob | bytes, mode: int | None, modified_ns: 
 
 
 def create(place: Place, content: bytes) -> None:
-    """Put a file where there is none; what another process put there in between is not touched."""
+    """Write a file where there is none; one that another process created meanwhile is left alone."""
     fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(fd, "wb") as target:

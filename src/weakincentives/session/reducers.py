@@ -1,4 +1,4 @@
-"""The `@reducer` decorator, and the slices that the program has declared with it."""
+"""The `@reducer` decorator, and the slice classes declared with it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from weakincentives.session.errors import SessionError
+from weakincentives.errors import SessionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def reducer(*, on: type) -> Callable[[F], F]:
-    """Make a method of a frozen dataclass the reducer of an event.
+    """Make a method of a frozen dataclass the reducer for an event.
 
-    It takes the event and returns the new value of the slice, or `Append`, `Extend`, `Replace` or `Clear`:
+    The method takes the event and returns the slice's new value, or `Append`, `Extend`, `Replace` or `Clear`:
 
         @dataclass(frozen=True)
         class Counter:
@@ -28,16 +28,16 @@ def reducer(*, on: type) -> Callable[[F], F]:
                 return replace(self, count=self.count + event.by)
     """
     if not isinstance(on, type):
-        raise SessionError(f"@reducer(on={on!r}) is no event class; pass the class itself")
+        raise SessionError(f"@reducer(on=...) must be given an event class, got {on!r}")
 
-    def mark(function: F) -> F:
+    def decorate(function: F) -> F:
         return cast(F, ReducerMethod(function, on))
 
-    return mark
+    return decorate
 
 
 class ReducerMethod:
-    """A method that knows which events it reduces and tells the declared slices about its class."""
+    """A method with the events it reduces. It registers its class as soon as the class is defined."""
 
     def __init__(self, function: Callable[..., Any], on: type) -> None:
         inner = function if isinstance(function, ReducerMethod) else None
@@ -46,17 +46,17 @@ class ReducerMethod:
         self.__doc__ = self.function.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        DECLARED.add(owner, self.events)
+        declared_slices.add(owner, self.events)
 
     def __get__(self, instance: object | None, owner: type) -> Callable[..., Any]:
         return cast("Callable[..., Any]", self.function.__get__(instance, owner))
 
 
 class DeclaredSlices:
-    """Slice classes by the event they reduce, from their definition on.
+    """Slice classes by the event they reduce, known as soon as they are defined.
 
-    `@dataclass(slots=True)` makes a class twice: of two with the same qualified name, the later one counts. The name is
-    compared when a slice is looked for, since the second class gets its full name only after it was announced.
+    `@dataclass(slots=True)` creates a class twice; of two classes with the same qualified name the later one counts.
+    Names are compared at lookup, because the second class gets its full name only after it was registered.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class DeclaredSlices:
                 self._by_event[event] = [*alive, weakref.ref(owner)]
 
     def reducing(self, event_type: type) -> list[type]:
-        """The slices that reduce this event or a base class of it."""
+        """The slice classes that reduce this event or a base class of it."""
         found: dict[tuple[str, str], type] = {}
         with self._lock:
             for base in event_type.__mro__:
@@ -83,12 +83,12 @@ class DeclaredSlices:
         return list(found.values())
 
 
-DECLARED = DeclaredSlices()
+declared_slices = DeclaredSlices()
 
 
 @lru_cache(maxsize=1024)
 def reducer_methods(slice_type: type) -> dict[type, tuple[Callable[..., Any], ...]]:
-    """The reducer methods of a class, inherited ones included, by event."""
+    """The reducer methods of a class by event, including inherited ones."""
     names: dict[type, dict[str, None]] = {}
     for base in reversed(slice_type.__mro__):
         for name, attribute in vars(base).items():
@@ -99,8 +99,8 @@ def reducer_methods(slice_type: type) -> dict[type, tuple[Callable[..., Any], ..
 
 
 @lru_cache(maxsize=1024)
-def makeable(slice_type: type) -> bool:
-    """Whether the class can be made without arguments."""
+def has_default_constructor(slice_type: type) -> bool:
+    """True if the class can be called without arguments."""
     try:
         inspect.signature(slice_type).bind()
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""Seeing and undoing what other processes change below a root.
+"""Detecting and undoing changes that other processes make below a root.
 
-Each snapshot scans the tree and saves the files that changed since the last scan, told by their times, size and inode.
-A file that changed so shortly before a scan that its times could not show another change is compared by content.
+Each snapshot scans the tree and saves the files that changed since the last one, judged by their times, size and inode.
+A file that changed just before a scan is compared by content, because its times might not show a second change.
 """
 
 from __future__ import annotations
@@ -15,56 +15,56 @@ from typing import NoReturn
 
 from weakincentives.filesystem.errors import SnapshotError
 from weakincentives.filesystem.jail import Place, walk
-from weakincentives.filesystem.paths import Parts, join
-from weakincentives.filesystem.pattern import compile_filter
-from weakincentives.filesystem.state import DirectoryState, FileState, LinkState, State, Store
+from weakincentives.filesystem.protocol import Parts, join
+from weakincentives.filesystem.search import compile_filter
+from weakincentives.filesystem.undo import DirectoryState, FileState, LinkState, State, StateStore
 
 SETTLED_NS = 50_000_000
-"""The clocks of filesystems tick in milliseconds: within this time two changes may look like one."""
+"""File times can be coarse: within this interval two changes may get the same time."""
 
 Signature = tuple[int, ...]
 
 
-class Mirror:
-    """The saved states of a whole tree, kept up to date by scans."""
+class Tracker:
+    """The saved states of a whole tree, updated by scans."""
 
-    def __init__(self, store: Store, ignore: Iterable[str]) -> None:
+    def __init__(self, store: StateStore, ignore: Iterable[str]) -> None:
         self._store = store
         self._ignore = [compile_filter(pattern) for pattern in ignore]
         self._index: dict[Parts, tuple[Signature | None, State]] = {}
 
     def ignores(self, parts: Parts) -> bool:
-        """Whether the path, or a directory above it, is ignored."""
+        """True if the path or a directory above it is ignored."""
         return any(self._skips(parts[:depth]) for depth in range(1, len(parts) + 1))
 
-    def take(self) -> Mapping[Parts, State]:
-        """The whole tree as it is now."""
+    def scan(self) -> Mapping[Parts, State]:
+        """The current states of the whole tree."""
         index: dict[Parts, tuple[Signature | None, State]] = {}
         now = time.time_ns()
-        for place, status in self._scan(_refuse):
+        for place, status in self._walk(_reject):
             known = self._index.get(place.parts, (None, None))[1]
             try:
-                state = known if self._is_still(place, status, known) else self._store.save(place, status)
+                state = known if self._is_unchanged(place, status, known) else self._store.save(place, status)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                _refuse(place.parts, error)
+                _reject(place.parts, error)
             settled = now - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS
             index[place.parts] = (_signature(status) if settled else None, state)
         self._index = index
         return {parts: state for parts, (_, state) in index.items()}
 
-    def go_to(self, tree: Mapping[Parts, State]) -> dict[Parts, State]:
-        """What the disk has to become to be that tree again."""
+    def changes_to(self, tree: Mapping[Parts, State]) -> dict[Parts, State]:
+        """The states to put on the disk to turn it into that tree."""
         changes: dict[Parts, State] = {}
         missing = dict(tree)
-        for place, status in self._scan():
+        for place, status in self._walk():
             state = missing.pop(place.parts, None)
-            if not self._is_still(place, status, state):
+            if not self._is_unchanged(place, status, state):
                 changes[place.parts] = state
         return {**changes, **missing}
 
-    def _scan(
+    def _walk(
         self, unreadable: Callable[[Parts, OSError], None] | None = None
     ) -> Iterator[tuple[Place, os.stat_result]]:
         with (
@@ -78,7 +78,7 @@ class Mirror:
     def _skips(self, parts: Parts) -> bool:
         return any(matches(parts) for matches in self._ignore)
 
-    def _is_still(self, place: Place, status: os.stat_result, state: State) -> bool:
+    def _is_unchanged(self, place: Place, status: os.stat_result, state: State) -> bool:
         mode = status.st_mode
         if isinstance(state, DirectoryState):
             return stat.S_ISDIR(mode) and stat.S_IMODE(mode) == state.mode
@@ -95,10 +95,10 @@ class Mirror:
             return False
 
 
-def _refuse(parts: Parts, error: OSError) -> NoReturn:
+def _reject(parts: Parts, error: OSError) -> NoReturn:
     path = join(parts)
     raise SnapshotError(
-        f"{path!r} cannot be read ({error.strerror}), so it could not be restored; add it to ignore=", path=path
+        f"{path!r} cannot be read ({error.strerror}) and so could not be restored; add it to ignore=", path=path
     ) from error
 
 

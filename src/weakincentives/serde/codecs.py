@@ -1,4 +1,7 @@
-"""Reading JSON into typed values: one msgspec pass when the data is right, a careful one when it is not."""
+"""Reading JSON into typed values.
+
+Valid data is read by msgspec alone. Only when msgspec refuses it does the slower reader run, which lists every problem.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ from typing import Any, ForwardRef, Generic, Literal, TypeVar, Union
 
 import msgspec
 
-from weakincentives.errors import Problem, SerdeError
+from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde import schemas
-from weakincentives.serde.nodes import Array, Choice, Choices, Node, Record, Row, Scalar, Table, build
+from weakincentives.serde.nodes import AnyOf, Array, Enumeration, FixedTuple, Map, Node, Record, Scalar, build
 from weakincentives.serde.reader import read
 
 T = TypeVar("T")
 
 
 class MalformedJson(SerdeError):
-    """The text is not JSON; the other `SerdeError`s are about JSON that does not fit the type."""
+    """The text is not JSON. Every other `SerdeError` is about JSON that does not match the type."""
 
 
 class Codec(Generic[T]):
-    """What a type needs to be read from JSON, prepared once; `codec(cls)` keeps them."""
+    """Reads JSON as one type. `codec(cls)` prepares it once and caches it."""
 
     __slots__ = ("_fast", "_prepared", "annotation", "node")
 
@@ -32,7 +35,7 @@ class Codec(Generic[T]):
         self._fast: tuple[Any, Any, Any] | None = None
 
     def parse(self, data: Any, *, allow_extra: bool = False) -> T:
-        """The value that decoded JSON stands for."""
+        """Convert decoded JSON."""
         fast = self._fast if self._prepared else self._prepare()
         if fast is not None:
             try:
@@ -46,7 +49,7 @@ class Codec(Generic[T]):
         return result
 
     def decode(self, text: str | bytes, *, allow_extra: bool = False) -> T:
-        """The value that JSON text stands for; text that is not JSON is `MalformedJson`."""
+        """Convert JSON text; raises `MalformedJson` if it is not JSON."""
         fast = self._fast if self._prepared else self._prepare()
         if fast is not None:
             try:
@@ -60,60 +63,60 @@ class Codec(Generic[T]):
         return result
 
     def schema(self, *, strict: bool = True) -> dict[str, Any]:
-        """The JSON Schema of the type, made anew."""
+        """A new copy of the type's JSON Schema."""
         return schemas.schema(self.node, strict=strict)
 
     def _prepare(self) -> tuple[Any, Any, Any] | None:
-        """The mirror type that refuses unknown keys, and decoders for it and for the type itself."""
+        """The strict type (which rejects unknown fields), its decoder, and the decoder of the type itself."""
         try:
-            mirror = _Mirror().build(self.node)
-            guard = msgspec.json.Decoder(mirror, dec_hook=_from_json).decode
+            strict = _StrictTypes().build(self.node)
+            check = msgspec.json.Decoder(strict, dec_hook=_from_json).decode
             typed = msgspec.json.Decoder(self.annotation, dec_hook=_from_json).decode
         except Exception:
             fast = None
         else:
-            fast = (mirror, guard, typed)
+            fast = (strict, check, typed)
         self._fast = fast
         self._prepared = True
         return fast
 
 
 def codec(cls: type[T]) -> Codec[T]:
-    """The prepared reader of a dataclass, or of any annotation made of supported types."""
+    """The cached codec of a dataclass, or of any annotation made of supported types."""
     annotation: Any = cls
     return _codec(annotation, "" if isinstance(annotation, type) else str(annotation))
 
 
 def parse(cls: type[T], data: Any, *, allow_extra: bool = False) -> T:
-    """Read decoded JSON as `cls`; `SerdeError` lists every problem with its path."""
+    """Read decoded JSON as `cls`; a `SerdeError` lists every problem with its path."""
     return codec(cls).parse(data, allow_extra=allow_extra)
 
 
 def decode(cls: type[T], text: str | bytes, *, allow_extra: bool = False) -> T:
-    """Read JSON text as `cls`; `SerdeError` lists every problem with its path."""
+    """Read JSON text as `cls`; a `SerdeError` lists every problem with its path."""
     return codec(cls).decode(text, allow_extra=allow_extra)
 
 
 def schema(cls: Any, *, strict: bool = True) -> dict[str, Any]:
-    """The JSON Schema of `cls`: strict as OpenAI and Anthropic take it, or the plain form with formats and defaults."""
+    """The JSON Schema of `cls`: strict, as OpenAI and Anthropic require, or plain, with formats and defaults."""
     return codec(cls).schema(strict=strict)
 
 
 def loads(text: str | bytes) -> Any:
-    """Decoded JSON text, or `MalformedJson`: for NaN, lone surrogates and hostile nesting too."""
+    """Decode JSON text. NaN, lone surrogates and hostile nesting raise `MalformedJson`, like other bad text."""
     try:
         return msgspec.json.decode(text)
     except RecursionError:
-        raise MalformedJson((Problem("$", "JSON is nested too deeply"),)) from None
+        raise MalformedJson((FieldProblem("$", "JSON is nested too deeply"),)) from None
     except UnicodeError:
-        raise MalformedJson((Problem("$", "JSON holds text that is not valid Unicode"),)) from None
+        raise MalformedJson((FieldProblem("$", "JSON contains text that is not valid Unicode"),)) from None
     except msgspec.MsgspecError as error:
-        raise MalformedJson((Problem("$", _malformed(str(error))),)) from None
+        raise MalformedJson((FieldProblem("$", _malformed(str(error))),)) from None
 
 
 @lru_cache(maxsize=2048)
 def _codec(cls: Any, spelling: str) -> Codec[Any]:
-    # Equal unions may list their options in another order, which matters: hence the spelling in the key.
+    # Unions are equal whatever the order of their options, but reading depends on it: hence `spelling` in the key.
     return Codec(cls)
 
 
@@ -129,19 +132,23 @@ def _from_json(expected: type, data: Any) -> Any:
     raise TypeError(expected.__name__)
 
 
-class _Mirror:
-    """Nodes as types that msgspec reads strictly: each dataclass as a struct that forbids unknown fields."""
+class _StrictTypes:
+    """Builds msgspec types from nodes, with a struct that rejects unknown fields in place of each dataclass.
+
+    msgspec ignores unknown fields of dataclasses, so strict input is decoded twice: against these types, then as the
+    dataclass. The two passes together take less time than `json.loads`.
+    """
 
     def __init__(self) -> None:
         self.started: dict[Record, str] = {}
         self.structs: dict[str, Any] = {}
 
     def build(self, node: Node) -> Any:
-        mirror = self.of(node)
+        strict = self.of(node)
         for struct in self.structs.values():
             for name, other in self.structs.items():
                 setattr(struct, name, other)
-        return mirror
+        return strict
 
     def of(self, node: Node) -> Any:
         match node:
@@ -149,31 +156,31 @@ class _Mirror:
                 return None if node.type is type(None) else node.type
             case Record():
                 return self.struct(node)
-            case Choice():
+            case Enumeration():
                 return node.enum or Literal[tuple(value for value, _ in node.members)]
             case Array():
                 item = self.of(node.item)
                 container: Any = node.build
                 return container[item, ...] if container is tuple else container[item]
-            case Row():
+            case FixedTuple():
                 return tuple[tuple(self.of(item) for item in node.items)]  # type: ignore[misc]
-            case Table():
+            case Map():
                 return dict[self.of(node.key), self.of(node.value)]  # type: ignore[misc]
-            case Choices():
+            case AnyOf():
                 return Union[tuple(self.of(option) for option in node.options)]  # noqa: UP007
         return Any
 
     def struct(self, node: Record) -> Any:
-        if not node.plain:
+        if not node.settable:
             raise TypeError(f"{node.name} must be built by its own constructor")
         if (name := self.started.get(node)) is not None:
-            # A string is resolved when the decoder is made, among the attributes that `build` sets.
+            # msgspec resolves the name when it makes the decoder, among the attributes that `build` sets.
             return self.structs.get(name, ForwardRef(name))
-        name = self.started[node] = f"Mirror{len(self.started)}"
+        name = self.started[node] = f"Strict{len(self.started)}"
         fields: list[Any] = []
-        for member in node.members.values():
-            mirrored = self.of(member.node)
-            fields.append((member.name, mirrored) if member.required else (member.name, mirrored, msgspec.UNSET))
+        for field in node.fields.values():
+            strict = self.of(field.node)
+            fields.append((field.name, strict) if field.required else (field.name, strict, msgspec.UNSET))
         struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
         self.structs[name] = struct
         return struct
