@@ -98,7 +98,7 @@ def declared_state(outline: Outline, params: Params, session: Session | None, ov
             continue
         if node.may_be_disabled and not _is_enabled(node, params, session):
             states[node.index] = ABSENT
-        elif node.selects and node.path not in chosen:
+        elif node.selects:
             visibility = _asked(node, "declared_visibility", params[node.source], session=session)
             states[node.index] = PACKED.index(_checked(node, visibility))
             decided[node.index] = "selector"

@@ -92,10 +92,10 @@ class VisibilityOverrides:
     def handle_set(self, event: SetVisibilityOverride) -> VisibilityOverrides:
         result = self
         if event.visibility is SectionVisibility.FULL:
-            # Opening a path opens its ancestors, even those that were closed before.
-            for ancestor in ancestors(event.path):
-                if result.overrides.get(ancestor) is SectionVisibility.SUMMARY:
-                    result = result.without_override(ancestor)
+            # Opening a path opens its ancestors, even those that were closed before; it is opened now, not back then.
+            closed = [up for up in ancestors(event.path) if self.overrides.get(up) is SectionVisibility.SUMMARY]
+            for path in (*closed, event.path) if closed else ():
+                result = result.without_override(path)
         return result.with_override(event.path, event.visibility)
 
     @reducer(on=ClearVisibilityOverride)

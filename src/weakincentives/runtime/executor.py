@@ -185,7 +185,7 @@ class ToolExecutor:
             )
             return
         value = result.value
-        if isinstance(value, ReadSectionResult) and self.supports_dynamic_tools:
+        if isinstance(value, ReadSectionResult):
             result = replace(result, value=replace(value, expanded_tools=self.toolbox.available(value.expanded_tools)))
         try:
             attempt.result, attempt.message = result, result.render()
@@ -218,7 +218,8 @@ class ToolExecutor:
         result, value, halt = self._with_disclosure(attempt.result), attempt.result.value, None
         expanded: tuple[Any, ...] = ()
         if isinstance(value, ReadSectionResult) and value.requested_overrides and result.success:
-            if value.expanded_tools and not self.supports_dynamic_tools and result.disclosure is not None:
+            new = any(self.toolbox.get(tool.name) is None for tool in value.expanded_tools)
+            if new and not self.supports_dynamic_tools and result.disclosure is not None:
                 reason = "The adapter cannot add tools to a conversation."
                 attempt.expansion = replace(
                     result.disclosure, reason=reason, requested_overrides=value.requested_overrides
