@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from types import MethodType
@@ -228,8 +228,10 @@ class Section(Generic[ParamsT]):
                 replaced[id(value)] = value if session is None else session
             elif isinstance(value, Bus) or name.strip("_") == "bus":
                 replaced[id(value)] = value if bus is None else bus
+        vars(other).update(_copied(vars(self), replaced))
         for name, value in vars(self).items():
-            setattr(other, name, _copied(rebound(value, self, other), replaced))
+            if isinstance(value, MethodType | partial):
+                setattr(other, name, rebound(value, self, other))
         for child in other.children:
             child._rebind(self, other)
         other._read_selectors()
@@ -346,17 +348,19 @@ def _checked_params_type(cls: type, args: tuple[Any, ...]) -> type | None:
     return params_type
 
 
-def _copied(value: Any, replaced: dict[int, Any]) -> Any:
-    """A deep copy in which objects are replaced by id; what cannot be copied, or belongs to others, is shared."""
-    if isinstance(value, Section | partial | MethodType) or hasattr(value, "close"):
-        return replaced.get(id(value), value)
-    made = dict(replaced)
-    try:
-        result = copy.deepcopy(value, made)
-    except Exception:
-        return copy.copy(value) if isinstance(value, list | dict | set) else value
-    replaced.update(made)
-    return result
+def _copied(attributes: Mapping[str, Any], replaced: Mapping[int, Any]) -> dict[str, Any]:
+    """Deep copies in which objects are replaced by id; what cannot be copied, or has a life of its own, is shared."""
+    result: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if isinstance(value, Section | MethodType | partial) or hasattr(value, "close"):
+            result[name] = replaced.get(id(value), value)
+            continue
+        try:
+            copy.deepcopy(value, dict(replaced))
+        except Exception:
+            result[name] = copy.copy(value) if isinstance(value, list | dict | set) else value
+    rest = {name: value for name, value in attributes.items() if name not in result}
+    return {**result, **copy.deepcopy(rest, dict(replaced))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,7 @@ def check_handler(tool_name: str, what: str, handler: Any, params_type: type | N
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
         return
-    name = getattr(handler, "__qualname__", repr(handler))
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
     try:
         signature.bind(None, context=None)
     except TypeError as error:
