@@ -140,9 +140,7 @@ def draw_shape(draw: Any, numbers: Iterator[int], depth: int) -> Shape:
         key=f"s{number}",
         visibility=visibility,
         enabled=draw(st.sampled_from(["always"] * 8 + ["never", "params", "session", "method"])),
-        tools=tuple(
-            draw(st.sampled_from([(), (), (f"own{number}",), ("same",), ("same", f"own{number}"), ("other",)]))
-        ),
+        tools=draw(st.sampled_from([(), (), (f"own{number}",), ("same",), ("same", f"own{number}"), ("other",)])),
         summary=visibility != "full" or draw(st.booleans()),
         suffix=draw(st.sampled_from([False, False, False, True])),
         children=tuple(draw_shape(draw, numbers, depth + 1) for _ in range(children)),

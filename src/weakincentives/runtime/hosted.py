@@ -127,7 +127,9 @@ def _problem(
         )
     try:
         declared = codec.serialize(tool)
-        if not getattr(codec, "single", False) or codec.serialize(first[1]) == declared:
+        if first[1].name == tool.name or not getattr(codec, "single", False):
+            return None
+        if codec.serialize(first[1]) == declared:
             return None
     except PromptEvaluationError as error:
         return error

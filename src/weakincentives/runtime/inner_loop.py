@@ -405,35 +405,34 @@ class InnerLoop:
 
     def _offers(self, view: View, *, initial: bool) -> list[Offer]:
         """What the sections of this moment offer, then what is skipped, in the form the toolbox keeps."""
-        found = [*view.offered(), *((node, tool) for node, tool, _ in view.skipped())]
-        merged: dict[str, Owned] = {}
-        if any(isinstance(tool, HostedTool) for _, tool in found):
-            for key, hosted in self._all_hosted(view):
-                if self._is_merged(hosted):
-                    merged.setdefault(hosted.kind, (key, hosted))
         offers: dict[tuple[str, str], Offer] = {}
-        for node, tool in found:
+        for node, tool in (*view.offered(), *((node, tool) for node, tool, _ in view.skipped())):
             key = "" if node is None else node.key
             if isinstance(tool, HostedTool):
-                key, tool = merged.get(tool.kind, (key, tool))
+                key, tool = next(iter(self._same_hosted(tool, view)), (key, tool))
             offers.setdefault((key, tool.name), Offer(ToolRef(key, tool.name, initial), tool))
         return list(offers.values())
+
+    def _same_hosted(self, tool: HostedTool[Any], view: View) -> list[Owned]:
+        """The hosted tools that are one to a provider that cannot tell them apart, in document order."""
+        if not getattr(self.config.hosted_tool_codecs.get(tool.kind), "single", False):
+            return []
+        return [
+            (key, other)
+            for key, other in self._all_hosted(view)
+            if (other.kind, other.config) == (tool.kind, tool.config)
+        ]
 
     def _all_hosted(self, view: View) -> list[Owned]:
         """The hosted tools of all enabled sections, shown or not."""
         return [(node.key, tool) for node in view.existing() for tool in node.hosted_tools]
 
-    def _is_merged(self, tool: HostedTool[Any]) -> bool:
-        """Whether all tools of this kind are one: the provider cannot tell them apart."""
-        return bool(getattr(self.config.hosted_tool_codecs.get(tool.kind), "single", False))
-
     def _hosted_outputs(self) -> Mapping[str, Any]:
         messages, codecs = self.session[Message].view(), self.config.hosted_tool_codecs
         tools = {tool.name: tool for tool in self.toolbox.hosted_tools}
-        merged = {tool.kind for tool in tools.values() if self._is_merged(tool)}
-        if merged:
-            every = self._all_hosted(self.prompt.view(self.session))
-            tools.update({tool.name: tool for _, tool in every if tool.kind in merged})
+        for tool in self.toolbox.hosted_tools:
+            for _, other in self._same_hosted(tool, self.prompt.view(self.session)):
+                tools.setdefault(other.name, other)
         outputs = hosted_outputs(tuple(tools.values()), messages, codecs, self.config.adapter, self.prompt.name)
         for tool in self.toolbox.hosted_tools:
             if tool.name in outputs:
