@@ -409,6 +409,8 @@ def test_a_clones_selectors_are_its_own_and_what_cannot_be_copied_is_shared() ->
     assert (section.is_enabled(), cloned.is_enabled()) == (False, True)
     assert cloned.session is section.session and cloned.lock is section.lock
     assert MarkdownSection(title="T", key="t", template="x", tools=[a_tool]).clone().tools()[0] is a_tool
+    bus = Bus()
+    assert (section.clone(bus=bus).bus, section.clone(bus=bus).summary) == (bus, None)
 
 
 def test_clone_refuses_keywords_that_it_does_not_know() -> None:

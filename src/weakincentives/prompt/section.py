@@ -223,15 +223,16 @@ class Section(Generic[ParamsT]):
         replaced: dict[int, Any] = {id(self): other}
         for child in self.children:
             replaced[id(child)] = child.clone(session=session, bus=bus)
+        given: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Session):
-                replaced[id(value)] = value if session is None else session
+                given[name] = value if session is None else session
             elif isinstance(value, Bus) or name.strip("_") == "bus":
-                replaced[id(value)] = value if bus is None else bus
-        vars(other).update(_copied(vars(self), replaced))
-        for name, value in vars(self).items():
-            if isinstance(value, MethodType | partial):
-                setattr(other, name, rebound(value, self, other))
+                given[name] = value if bus is None else bus
+            elif isinstance(value, MethodType | partial):
+                given[name] = rebound(value, self, other)
+        replaced.update((id(old), given[name]) for name, old in vars(self).items() if name in given and old is not None)
+        vars(other).update(_copied(vars(self), replaced), **given)
         for child in other.children:
             child._rebind(self, other)
         other._read_selectors()
@@ -352,7 +353,7 @@ def _copied(attributes: Mapping[str, Any], replaced: Mapping[int, Any]) -> dict[
     """Deep copies in which objects are replaced by id; what cannot be copied, or has a life of its own, is shared."""
     result: dict[str, Any] = {}
     for name, value in attributes.items():
-        if isinstance(value, Section | MethodType | partial) or hasattr(value, "close"):
+        if isinstance(value, Section) or id(value) in replaced or hasattr(value, "close"):
             result[name] = replaced.get(id(value), value)
             continue
         try:

@@ -314,7 +314,10 @@ class View:
     def _collect_tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
         shown = self.layout.tools()
         owners: dict[str, Node] = {}
-        for node, tool in sorted(shown, key=lambda found: self.opened_at(found[0])) if self.state.opened else shown:
+        by_opening = (
+            sorted(shown, key=lambda found: self.opened_at(found[0])) if self.outline.shares_tool_names else shown
+        )
+        for node, tool in by_opening:
             owners.setdefault(tool.name, node)
         summarized = [self.has_tools(node.path) for node in self.layout.summarized]
         builtin = self._disclosure.tools(with_tools=any(summarized), content_only=not all(summarized))
