@@ -189,7 +189,7 @@ class _Wired:
 
     def call(self, request: ModelRequest) -> ModelReply:
         adapter = self._adapter
-        body = msgspec.json.decode(self._wire.outgoing(request).joined())
+        body = msgspec.json.decode(self._wire.encode_request(request).body())
         text = msgspec.json.encode([body.get("tools", []), body["input"]]).decode()
         shared = max((common_prefix(text, earlier) for earlier in adapter.seen), default=0)
         tokens, cached = count(text), count(text[:shared])

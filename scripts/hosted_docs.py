@@ -1,4 +1,4 @@
-"""Write the capability tables of docs/hosted-tools.md from the codecs; `--check` only compares."""
+"""Write the support tables of docs/hosted-tools.md from the codecs; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from weakincentives.adapters.hosted.capability import capabilities
+from weakincentives.adapters.hosted import capabilities
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "hosted-tools.md"
 TABLES = re.compile(r"(<!-- capabilities -->\n).*(<!-- end of capabilities -->\n)", re.DOTALL)
@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
     if argv == ["--check"]:
         if before == after:
             return 0
-        print("docs/hosted-tools.md is not what the codecs say; run python scripts/hosted_docs.py", file=sys.stderr)
+        print("docs/hosted-tools.md does not match the codecs; run python scripts/hosted_docs.py", file=sys.stderr)
         return 1
     PAGE.write_text(after, encoding="utf-8")
     return 0

@@ -16,6 +16,8 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None: ...
 
+    async def sleep_async(self, seconds: float) -> None: ...
+
 
 class SystemClock:
     """The system's clock."""
@@ -29,9 +31,14 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    async def sleep_async(self, seconds: float) -> None:
+        import asyncio  # Sessions need a clock, but not an event loop.
+
+        await asyncio.sleep(seconds)
+
 
 class FakeClock:
-    """A clock for tests. It moves only through `advance` and `sleep`."""
+    """A clock for tests. It moves only through `advance`, `sleep` and `sleep_async`."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -44,6 +51,9 @@ class FakeClock:
         return self._elapsed
 
     def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:

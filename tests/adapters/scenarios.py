@@ -1,13 +1,12 @@
-"""What every adapter must do, written once: each scenario runs on each adapter through its vendor's own SDK.
+"""What every adapter must do, written once: each scenario runs on each adapter, through its vendor's own SDK.
 
-A subject stages a scripted model behind an adapter. The table of scenario by adapter in docs/adapters.md is made from
-the runs; `python -m tests.adapters.scenarios` shows it, with `--write` it goes into the page.
+A subject stages a scripted model behind an adapter. The table in docs/adapters.md says which scenarios each adapter
+passes; `python -m tests.adapters.scenarios` runs them all and prints it, `--write` updates the page.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -48,7 +47,7 @@ class Stage:
 
 
 class Subject(Protocol):
-    """An adapter under test. `exempt` names the scenarios that make no sense for it, with the reason."""
+    """An adapter under test. `exempt` names the scenarios that do not apply to it, with the reason."""
 
     name: str
     exempt: Mapping[str, str]
@@ -70,14 +69,7 @@ class Network:
     @contextmanager
     def stage(self, *steps: Step) -> Any:
         clock = FakeClock()
-
-        async def nap(seconds: float) -> None:
-            clock.advance(seconds)
-
-        with (
-            self.vendor.server(steps) as server,
-            self.vendor.adapter(server, clock=clock, sleep_async=nap) as adapter,
-        ):
+        with self.vendor.server(steps) as server, self.vendor.adapter(server, clock=clock) as adapter:
             yield Stage(adapter, clock, lambda: len(server.requests))
 
 
@@ -169,7 +161,7 @@ def structured_list(subject: Subject) -> None:
     assert response.output == [Verdict(7, "good")]
 
 
-def wrong_output_mended(subject: Subject) -> None:
+def wrong_output_corrected(subject: Subject) -> None:
     script = [Turn('{"score": "high"}'), Turn('{"score": 7, "why": "good"}')]
     with subject.stage(*script) as stage:
         response = stage.adapter.evaluate(prompt(Verdict), session=Session())
@@ -325,7 +317,7 @@ SCENARIOS: dict[str, Callable[[Subject], None]] = {
     "text": text,
     "structured output": structured_output,
     "a list as output": structured_list,
-    "wrong output mended": wrong_output_mended,
+    "wrong output corrected": wrong_output_corrected,
     "wrong output twice": wrong_output_twice,
     "3 tool turns": three_tool_turns,
     "parallel calls": parallel_calls,
@@ -334,7 +326,7 @@ SCENARIOS: dict[str, Callable[[Subject], None]] = {
     "tools appear mid-conversation": tools_appear,
     "retry after 429": retry_after_429,
     "retry after 503": retry_after_503,
-    "deadline in mid-run": deadline_in_mid_run,
+    "deadline passes mid-run": deadline_in_mid_run,
     "budget stop": budget_stop,
     "streaming": streaming,
     "async": asynchronous,
@@ -344,20 +336,19 @@ SCENARIOS: dict[str, Callable[[Subject], None]] = {
 
 
 def subjects() -> list[Subject]:
-    """The network adapters, and those that bring a `SUBJECT` of their own in tests/adapters/<name>/subject.py."""
-    found: list[Subject] = [Network(vendor) for vendor in VENDORS]
-    for name in ("claude_agent_sdk", "local"):
-        if (Path(__file__).parent / name / "subject.py").exists():
-            found.append(importlib.import_module(f"tests.adapters.{name}.subject").SUBJECT)
-    return found
+    """The network adapters, and those with a subject of their own."""
+    from tests.adapters.claude_agent_sdk.subject import SUBJECT as CLAUDE
+    from tests.adapters.local.subject import SUBJECT as LOCAL
+
+    return [*(Network(vendor) for vendor in VENDORS), CLAUDE, LOCAL]
 
 
-def table(results: Mapping[tuple[str, str], str]) -> str:
-    """Scenario by adapter, in Markdown."""
-    names = [subject.name for subject in subjects()]
-    lines = [f"| scenario | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+def table() -> str:
+    """Scenario by adapter, in Markdown; an exempt scenario shows its reason."""
+    found = subjects()
+    lines = [f"| scenario | {' | '.join(subject.name for subject in found)} |", f"|---|{'---|' * len(found)}"]
     for scenario in SCENARIOS:
-        cells = [results.get((scenario, name), "not run") for name in names]
+        cells = [subject.exempt.get(scenario, "yes") for subject in found]
         lines.append(f"| {scenario} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -371,18 +362,14 @@ def page_with(made: str) -> str:
 
 def main(arguments: list[str]) -> None:
     logging.disable(logging.WARNING)
-    results: dict[tuple[str, str], str] = {}
     for subject in subjects():
         for name, scenario in SCENARIOS.items():
-            if name in subject.exempt:
-                results[name, subject.name] = subject.exempt[name]
-            else:
+            if name not in subject.exempt:
                 scenario(subject)
-                results[name, subject.name] = "yes"
     if "--write" in arguments:
-        PAGE.write_text(page_with(table(results)))
+        PAGE.write_text(page_with(table()))
     else:
-        print(table(results))
+        print(table())
 
 
 if __name__ == "__main__":

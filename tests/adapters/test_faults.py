@@ -14,7 +14,7 @@ from tests.servers.turn import Raw, Turn
 from weakincentives.clock import FakeClock
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline
-from weakincentives.runtime.messages import ModelReply, ModelRequest
+from weakincentives.runtime import ModelReply, ModelRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
@@ -23,20 +23,19 @@ CUT = Turn("hello there", cut_after=0)
 RESET = Raw(reset=True)
 
 
-class Naps:
-    """A clock whose sleeps, awaited or not, are counted and take no time."""
+class Naps(FakeClock):
+    """A clock that records its sleeps, awaited or not."""
 
     def __init__(self) -> None:
-        self.clock = FakeClock()
+        super().__init__()
         self.taken: list[float] = []
-        self.clock.sleep = self.nap  # type: ignore[method-assign]
 
-    def nap(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         self.taken.append(seconds)
-        self.clock.advance(seconds)
+        super().sleep(seconds)
 
-    async def nap_async(self, seconds: float) -> None:
-        self.nap(seconds)
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleep(seconds)
 
 
 def called(channel: Any, request: ModelRequest) -> ModelReply:
@@ -71,7 +70,7 @@ def attempt(vendor: Vendor, script: list[Any], way: Way = called, **options: Any
     naps = Naps()
     with (
         vendor.server(script) as server,
-        vendor.adapter(server, clock=naps.clock, sleep_async=naps.nap_async, **options) as adapter,
+        vendor.adapter(server, clock=naps, **options) as adapter,
     ):
         try:
             return way(adapter.channel(), ask([SYSTEM])), server, naps
@@ -198,9 +197,9 @@ def test_a_pause_that_the_deadline_does_not_leave_is_not_taken(vendor: Vendor, w
     busy = Raw(429, b'{"error":{"message":"slow down"}}', {"retry-after": "10"})
     with (
         vendor.server([busy]) as server,
-        vendor.adapter(server, clock=naps.clock, sleep_async=naps.nap_async) as adapter,
+        vendor.adapter(server, clock=naps) as adapter,
     ):
-        request = ask([SYSTEM], deadline=Deadline.after(5, clock=naps.clock))
+        request = ask([SYSTEM], deadline=Deadline.after(5, clock=naps))
         with pytest.raises(DeadlineExceededError, match=r"leaves 5\.000 s.*slow down"):
             way(adapter.channel(), request)
     assert naps.taken == []

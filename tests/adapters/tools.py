@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.prompt import HostedTool, Tool, ToolContext, ToolResult
-from weakincentives.runtime.messages import Message, ModelRequest
+from weakincentives.runtime import Message, ModelRequest
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def stored(provider: str, kind: str, case: str) -> bytes:
 
 def reply(provider: str, kind: str, case: str) -> ModelReply:
     """A stored answer as the adapter's wire reads it."""
-    return _WIRES[provider].reply(stored(provider, kind, case))
+    return _WIRES[provider].parse_reply(stored(provider, kind, case))
 
 
 def parsed(codec: HostedToolCodec[Any, Any], tool: HostedTool[Any], provider: str, *cases: str) -> Any:
@@ -81,5 +81,5 @@ def parsed(codec: HostedToolCodec[Any, Any], tool: HostedTool[Any], provider: st
 _WIRES: dict[str, Any] = {
     "openai": ResponsesWire("gpt-5.6", route="append", codecs={}, parameters={}),
     "anthropic": MessagesWire("claude-opus-5", route="append", codecs={}, parameters={}, max_tokens=100),
-    "litellm": ChatWire("openai/scripted", codecs={}, opening=False),
+    "litellm": ChatWire("openai/scripted", codecs={}, first_user_turn=False),
 }

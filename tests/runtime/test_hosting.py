@@ -22,7 +22,6 @@ from weakincentives.runtime import (
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.hosted import CodecRegistry
 from weakincentives.session import Session, Snapshot
 
 
@@ -199,10 +198,11 @@ def test_explain_names_every_problem_and_runs_nothing() -> None:
     assert "hosted tool 'left' (oracle): supported" in explained.render()
 
 
-def test_a_registry_puts_the_users_codecs_first() -> None:
+def test_the_users_codecs_come_before_the_adapters_own() -> None:
     mine, theirs = OracleCodec(), OracleCodec()
-    registry = CodecRegistry({"oracle": mine}, {"oracle": theirs, "seer": theirs})
-    assert (registry["oracle"], registry["seer"]) == (mine, theirs)
-    assert (list(registry), len(registry), "tide" in registry) == (["oracle", "seer"], 2, False)
-    assert registry.get("tide") is None
-    assert registry.elsewhere("tide") == ()
+
+    class Seeing(ScriptedAdapter):
+        def default_codecs(self) -> dict[str, Any]:
+            return {"oracle": theirs, "seer": theirs}
+
+    assert Seeing(hosted_tool_codecs={"oracle": mine}).hosted_tool_codecs == {"oracle": mine, "seer": theirs}

@@ -356,7 +356,7 @@ def test_the_script_must_be_used_up() -> None:
 
 
 def test_a_script_is_no_text() -> None:
-    with pytest.raises(TypeError, match=r"A script is a list of replies, got the text 'hi'; write ScriptedAdapter\(\["):
+    with pytest.raises(TypeError, match="script must be a list of replies, got the string 'hi'"):
         ScriptedAdapter("hi")
 
 

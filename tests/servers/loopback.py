@@ -63,6 +63,7 @@ class Loopback:
         self._tls = tls
         self._ready = threading.Event()
         self._open: set[asyncio.Transport] = set()
+        self._changed = threading.Condition()
 
     def render(self, turn: Turn, received: Received) -> Answer:
         raise NotImplementedError
@@ -78,6 +79,16 @@ class Loopback:
         if isinstance(step, Raw):
             return Answer(step.status, step.body, step.headers, None, step.delay, step.cut, None, step.reset)
         return self.render(step, received)
+
+    def drop_connections(self) -> None:
+        """Close every connection, as a server does with idle ones, and wait until that is done."""
+        self._loop.call_soon_threadsafe(lambda: [transport.close() for transport in tuple(self._open)])
+        assert self.wait_for_connections(0)
+
+    def wait_for_connections(self, number: int) -> bool:
+        """Wait until this many connections are open; False if that does not happen within 10 s."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._open) == number, 10)
 
     @property
     def url(self) -> str:
@@ -118,13 +129,17 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport: asyncio.Transport = transport
-        self._server.connections += 1
-        self._server._open.add(transport)
+        with self._server._changed:
+            self._server.connections += 1
+            self._server._open.add(transport)
+            self._server._changed.notify_all()
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server._open.discard(self._transport)
+        with self._server._changed:
+            self._server._open.discard(self._transport)
+            self._server._changed.notify_all()
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

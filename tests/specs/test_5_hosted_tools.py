@@ -17,8 +17,7 @@ from tests.adapters.vendors import OPENAI, VENDORS, Vendor
 from tests.helpers.hosted_tools import OracleCodec, oracle_reply, oracle_tool, stored
 from tests.servers.turn import Raw, Turn
 from weakincentives import MarkdownSection, Prompt, PromptTemplate
-from weakincentives.adapters.openai.codecs import CODECS
-from weakincentives.adapters.openai.codecs.web_search import OpenAIWebSearchCodec
+from weakincentives.adapters.openai.codecs import CODECS, OpenAIWebSearchCodec
 from weakincentives.adapters.scripted import ScriptedAdapter, call as call_tool
 from weakincentives.prompt import (
     HostedTool,

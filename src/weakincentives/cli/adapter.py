@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,9 @@ from weakincentives.cli.settings import default
 from weakincentives.cli.target import exists, resolve
 from weakincentives.cli.usage import UsageError
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.runtime import ModelRequest, ProviderAdapter, ToolCall
+from weakincentives.runtime import ModelRequest, ProviderAdapter, ToolCall, adapter_spec, adapter_specs
 
 DEFAULT = "local"
-
-# Name, its class, and whether the model has to be named.
-KINDS = {
-    "local": ("adapters.local", "LocalAdapter", False),
-    "openai": ("adapters.openai", "OpenAIAdapter", True),
-    "anthropic": ("adapters.anthropic", "AnthropicAdapter", True),
-    "litellm": ("adapters.litellm", "LiteLLMAdapter", True),
-    "claude": ("adapters.claude_agent_sdk", "ClaudeAgentSDKAdapter", False),
-}
 
 
 def add_adapter_option(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +21,7 @@ def add_adapter_option(parser: argparse.ArgumentParser) -> None:
         "--adapter",
         "-a",
         metavar="NAME[:MODEL]",
-        help="local[:FILE.gguf], openai:MODEL, anthropic:MODEL, litellm:MODEL, claude[:MODEL], scripted:FILE, "
+        help=f"{', '.join(spec.usage for spec in adapter_specs())}, "
         f"or module:variable [WINK_ADAPTER] (default: {DEFAULT})",
     )
 
@@ -42,21 +32,20 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
     name, _, model = text.partition(":")
     if name == "scripted":
         return _scripted(model)
-    if name not in KINDS:
+    spec = adapter_spec(name)
+    if spec is None:
         return _named(text)
-    module, class_name, needs_model = KINDS[name]
-    if needs_model and not model:
-        raise UsageError(f"--adapter {name} needs a model, as in {name}:MODEL")
-    adapter: Any = getattr(import_module(f"weakincentives.{module}"), class_name)
-    made: ProviderAdapter = adapter(model) if model else adapter()
-    return made
+    if spec.requires_model and not model:
+        raise UsageError(f"--adapter {name} needs a model, as in {spec.usage}")
+    adapter: ProviderAdapter = spec.load()(model) if model else spec.load()()
+    return adapter
 
 
 def _named(target: str) -> ProviderAdapter:
     """An adapter of the user's own, or a function that makes one."""
     name, colon, _ = target.partition(":")
     if not colon or not exists(name):
-        kinds = ", ".join([*KINDS, "scripted:FILE"])
+        kinds = ", ".join(spec.provider for spec in adapter_specs())
         raise UsageError(f"no adapter {name!r}; there are {kinds}, or module:variable for one of your own")
     found = resolve(target)
     if callable(found):

@@ -6,6 +6,7 @@ point where it stopped.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import zlib
@@ -130,6 +131,9 @@ class StepClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     def stop_at(self, moment: datetime) -> None:
         self._at = moment

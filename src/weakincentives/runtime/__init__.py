@@ -30,12 +30,15 @@ from weakincentives.runtime.messages import (
     ModelRequest,
     PromptResponse,
     RunTools,
+    StopReason,
     ToolCall,
 )
 from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
+from weakincentives.runtime.providers import AdapterSpec, adapter_spec, adapter_specs, cache_safe_routes
 from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
+    "AdapterSpec",
     "BudgetExceededError",
     "CallModel",
     "Channel",
@@ -68,6 +71,7 @@ __all__ = [
     "RunScope",
     "RunTools",
     "SectionState",
+    "StopReason",
     "StreamEvent",
     "TextDelta",
     "ToolCall",
@@ -78,7 +82,10 @@ __all__ = [
     "ToolStarted",
     "ToolsInjected",
     "ToolsWithdrawn",
+    "adapter_spec",
+    "adapter_specs",
     "assert_prefix_kept",
+    "cache_safe_routes",
     "ledger",
     "ledger_of",
     "prefix_breaks",

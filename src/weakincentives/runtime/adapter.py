@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from weakincentives._generics import AnyOutputT
@@ -12,9 +12,10 @@ from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.runtime.drivers import Channel, StreamEvent, drive, drive_async, drive_stream, drive_stream_async
 from weakincentives.runtime.explain import Explanation, explain
-from weakincentives.runtime.hosted import CodecRegistry, HostedToolCodec
+from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
 from weakincentives.runtime.messages import PromptResponse
+from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
 
@@ -50,7 +51,6 @@ class ProviderAdapter(Generic[AnyOutputT]):
     """
 
     name: ClassVar[str] = "adapter"
-    default_codecs: ClassVar[Mapping[str, HostedToolCodec[Any, Any]]] = {}
 
     def __init__(
         self,
@@ -63,9 +63,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
         if not any(getattr(type(self), name) is not getattr(ProviderAdapter, name) for name in ("channel", "evaluate")):
             raise TypeError(f"{type(self).__name__} cannot reach a model; implement channel(), or evaluate() by itself")
         self.model = model
-        self.hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = CodecRegistry(
-            hosted_tool_codecs or {}, self.default_codecs
-        )
+        self._added_codecs = hosted_tool_codecs or {}
         self.output_retries = output_retries
         self._tokenizer = tokenizer
         self._count_tokens = lru_cache(maxsize=8192)(lambda text: self.tokenizer.count(text))
@@ -83,6 +81,16 @@ class ProviderAdapter(Generic[AnyOutputT]):
     @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer or default_tokenizer()
+
+    @cached_property
+    def hosted_tool_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        """The codecs of the hosted tools this adapter can offer, by kind."""
+        return {**self.default_codecs(), **self._added_codecs}
+
+    def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        """The adapter's own codecs, by kind; called when the first run starts."""
+        spec = adapter_spec(self.name)
+        return {} if spec is None else spec.codecs()
 
     def channel(self) -> Channel:
         """A connection to the model for one run."""

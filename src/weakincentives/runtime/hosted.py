@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
 from weakincentives.runtime.messages import Message
+from weakincentives.runtime.providers import adapter_spec, adapter_specs
 
 ConfigT = TypeVar("ConfigT")
 OutputT_co = TypeVar("OutputT_co", covariant=True)
@@ -29,38 +30,6 @@ class HostedToolCodec(Protocol[ConfigT, OutputT_co]):
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[ConfigT]) -> OutputT_co | None:
         """The typed output out of all items of a run, or None when the tool was not used."""
         ...
-
-
-class CodecRegistry(Mapping[str, HostedToolCodec[Any, Any]]):
-    """Codecs by kind: the user's before the adapter's own, which may be loaded on first use."""
-
-    def __init__(
-        self, given: Mapping[str, HostedToolCodec[Any, Any]], own: Mapping[str, HostedToolCodec[Any, Any]]
-    ) -> None:
-        self._given = dict(given)
-        self._own = own
-
-    def __getitem__(self, kind: str) -> HostedToolCodec[Any, Any]:
-        return self._given[kind] if kind in self._given else self._own[kind]
-
-    def __contains__(self, kind: object) -> bool:
-        return kind in self._given or kind in self._own
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._own, *self._given)))
-
-    def __len__(self) -> int:
-        return len(self._own.keys() | self._given.keys())
-
-    def elsewhere(self, kind: str) -> tuple[str, ...]:
-        """The adapters that have a kind, where the adapter's own registry knows of the others."""
-        look: Callable[[str], tuple[str, ...]] | None = getattr(self._own, "elsewhere", None)
-        return look(kind) if look else ()
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether the adapter can be given a codec for a kind that it lacks."""
-        return bool(getattr(self._own, "takes_more", True))
 
 
 Codecs = Mapping[str, HostedToolCodec[Any, Any]]
@@ -116,9 +85,10 @@ def _problem(
     codec = codecs.get(tool.kind)
     if codec is None:
         known = ", ".join(sorted(codecs)) or "none"
-        elsewhere = codecs.elsewhere(tool.kind) if isinstance(codecs, CodecRegistry) else ()
+        elsewhere = [spec.name for spec in adapter_specs() if tool.kind in spec.hosted_tools]
         ways = [f"{' and '.join(elsewhere)} can"] if elsewhere else []
-        if not isinstance(codecs, CodecRegistry) or codecs.takes_more:
+        spec = adapter_spec(adapter)
+        if spec is None or spec.accepts_codecs:
             ways.append("pass hosted_tool_codecs= to add one")
         way_out = f"; {', or '.join(ways)}" if ways else ""
         return PromptEvaluationError(

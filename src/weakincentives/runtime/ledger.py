@@ -23,10 +23,9 @@ from weakincentives.runtime.events import (
     ToolsInjected,
 )
 from weakincentives.runtime.messages import Message
+from weakincentives.runtime.providers import cache_safe_routes
 from weakincentives.session import Session
 
-# By these the request stays an extension of the one before it, so the provider's prompt cache holds.
-CACHE_SAFE_ROUTES = frozenset({"additional_tools", "tool_addition"})
 RESTART = "restart"
 
 
@@ -309,5 +308,5 @@ class _Book:
         if account is not None and not account.is_open and not account.tools:
             account.tools = account.state.tool_tokens
             self._disclosed += account.tools
-        if event.route not in CACHE_SAFE_ROUTES:
+        if event.route not in cache_safe_routes():
             self._broken_by = event.route or "append"

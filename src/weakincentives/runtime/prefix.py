@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.runtime.events import PromptRendered
+from weakincentives.runtime.providers import adapter_specs
 from weakincentives.session import Session
-
-_CONVERSATIONS = ("input", "messages")
-_PREFIX_KEYS = ("model", "tools", "instructions", "system", "text", "response_format", "output_config", "reasoning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def assert_prefix_kept(requests: Sequence[Mapping[str, Any]], session: Session |
 def _compare(
     number: int, before: Mapping[str, Any], after: Mapping[str, Any], rendered: Sequence[PromptRendered]
 ) -> PrefixBreak | None:
-    for key in _PREFIX_KEYS:
+    for key in dict.fromkeys(key for spec in adapter_specs() for key in spec.prefix_keys):
         old, new = _unmarked(before.get(key)), _unmarked(after.get(key))
         if old == new:
             continue
@@ -58,7 +56,7 @@ def _compare(
             names = _changed_tools(old or [], new or [])
             return PrefixBreak(number, key, f"tools changed: {', '.join(names)}", _section_of_tool(names, rendered))
         return PrefixBreak(number, key, _difference(str(old), str(new)), _section_of_text(old, new, rendered))
-    for key in _CONVERSATIONS:
+    for key in dict.fromkeys(spec.conversation_key for spec in adapter_specs()):
         old, new = _unmarked(before.get(key) or []), _unmarked(after.get(key) or [])
         if new[: len(old)] != old:
             index = next(i for i, item in enumerate(old) if i >= len(new) or new[i] != item)

@@ -18,8 +18,8 @@ from weakincentives.runtime import (
     SectionState,
     ToolInvoked,
     ToolsInjected,
+    cache_safe_routes,
 )
-from weakincentives.runtime.ledger import CACHE_SAFE_ROUTES
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class _Reader:
                 state = self._states.get(event.section_key)
                 if state is not None and state.visibility is not SectionVisibility.FULL:
                     self._bring(event.section_key, state.tool_tokens)
-                if event.route not in CACHE_SAFE_ROUTES:
+                if event.route not in cache_safe_routes():
                     self._broken_for += (event.section_key,)
             case RunRestarted():
                 self._broken_for = event.section_keys

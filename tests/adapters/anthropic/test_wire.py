@@ -10,7 +10,7 @@ import pytest
 
 from tests.adapters.tools import SYSTEM, SearchCodec, ask, hosted, tool
 from weakincentives.adapters.anthropic.wire import INLINE_TOOLS, TOOL_CHANGES, MessagesWire, best_route
-from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.network import TransportError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt.output import structured_output
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
@@ -34,7 +34,7 @@ def wire(route: Any = "tool_addition", **parameters: Any) -> MessagesWire:
 
 
 def body(wire: MessagesWire, request: ModelRequest, **options: Any) -> dict[str, Any]:
-    return json.loads(wire.outgoing(request, **options).joined())
+    return json.loads(wire.encode_request(request, **options).body())
 
 
 def test_a_first_request_has_a_cached_system_text_and_an_opening_turn() -> None:
@@ -61,7 +61,7 @@ def test_a_user_turn_of_the_conversation_needs_no_opening() -> None:
 
 
 def test_blocks_go_back_verbatim_and_results_of_a_turn_in_one_message() -> None:
-    sent = wire().outgoing(ask([SYSTEM, ASKED, DONE, FAILED])).joined().decode()
+    sent = wire().encode_request(ask([SYSTEM, ASKED, DONE, FAILED])).body().decode()
     assert f'{{"role":"assistant","content":[{THOUGHT},{USE}]}}' in sent
     assert json.loads(sent)["messages"][2] == {
         "role": "user",
@@ -96,17 +96,17 @@ def test_structured_output_is_a_schema() -> None:
 
 def test_each_request_extends_the_last_byte_for_byte() -> None:
     line, messages = wire(), [SYSTEM]
-    first = line.outgoing(ask(messages, tools=(FIRST,))).joined()
+    first = line.encode_request(ask(messages, tools=(FIRST,))).body()
     messages += [ASKED, DONE, ADDED]
-    second = line.outgoing(ask(messages, tools=(FIRST, SECOND), initial_tools=1)).joined()
+    second = line.encode_request(ask(messages, tools=(FIRST, SECOND), initial_tools=1)).body()
     assert second.startswith(first[: first.index(b"]", first.index(b'"messages"'))])
 
 
 def test_tools_that_appear_are_a_system_block_after_the_results() -> None:
     line = wire()
     request = ask([SYSTEM, ASKED, DONE, ADDED, FAILED], tools=(FIRST, SECOND), initial_tools=1)
-    outgoing = line.outgoing(request)
-    sent = json.loads(outgoing.joined())
+    outgoing = line.encode_request(request)
+    sent = json.loads(outgoing.body())
     definition = {"name": "second", "description": "Finds second.", "input_schema": SECOND.schema}
     assert [item["name"] for item in sent["tools"]] == ["first"]
     assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "user", "system"]
@@ -125,21 +125,21 @@ def test_a_tool_that_goes_and_comes_back_is_referred_to_by_name() -> None:
 
 def test_a_withdrawn_initial_tool_comes_back_without_the_inline_beta() -> None:
     back = [SYSTEM, Message("tools_removed", tools=("first",)), Message("tools_added", tools=("first",))]
-    outgoing = wire().outgoing(ask(back, tools=(FIRST,)))
+    outgoing = wire().encode_request(ask(back, tools=(FIRST,)))
     assert outgoing.headers == {"anthropic-beta": TOOL_CHANGES}
 
 
 def test_the_append_route_extends_the_list_of_tools_and_needs_no_beta() -> None:
     request = ask([SYSTEM, ASKED, DONE, ADDED, GONE], tools=(FIRST, SECOND), initial_tools=1)
-    outgoing = wire("append").outgoing(request)
-    sent = json.loads(outgoing.joined())
+    outgoing = wire("append").encode_request(request)
+    sent = json.loads(outgoing.body())
     assert [item["name"] for item in sent["tools"]] == ["first", "second"]
     assert (sent["messages"][-1]["role"], outgoing.headers) == ("user", {})
 
 
 def test_hosted_tools_bring_their_betas() -> None:
-    outgoing = wire().outgoing(ask([SYSTEM], hosted_tools=(hosted(),)))
-    assert json.loads(outgoing.joined())["tools"] == [{"type": "search", "size": 3}]
+    outgoing = wire().encode_request(ask([SYSTEM], hosted_tools=(hosted(),)))
+    assert json.loads(outgoing.body())["tools"] == [{"type": "search", "size": 3}]
     assert outgoing.headers == {"anthropic-beta": "search-2026"}
 
 
@@ -174,7 +174,7 @@ def test_a_reply_has_text_calls_usage_and_its_items() -> None:
         "output_tokens": 4,
         "server_tool_use": {"web_search_requests": 1},
     }
-    assert wire().reply(answer(searched, text, use, stop="tool_use", usage=usage)) == ModelReply(
+    assert wire().parse_reply(answer(searched, text, use, stop="tool_use", usage=usage)) == ModelReply(
         text="hi",
         tool_calls=(ToolCall("c1", "first", '{"text": "a"}'),),
         usage=TokenUsage(8, 4, 5, 0, hosted_requests=1),
@@ -196,14 +196,14 @@ def test_a_reply_has_text_calls_usage_and_its_items() -> None:
     ],
 )
 def test_every_end_has_its_stop_reason(stop: str, reason: str) -> None:
-    assert wire().reply(answer({"type": "text", "text": "x"}, stop=stop)).stop_reason == reason
+    assert wire().parse_reply(answer({"type": "text", "text": "x"}, stop=stop)).stop_reason == reason
 
 
 def test_a_refusal_without_words_is_explained_by_its_details() -> None:
-    reply = wire().reply(answer(stop="refusal", stop_details={"explanation": "not allowed"}))
+    reply = wire().parse_reply(answer(stop="refusal", stop_details={"explanation": "not allowed"}))
     assert (reply.stop_reason, reply.text) == ("refusal", "not allowed")
 
 
 def test_an_answer_without_content_is_a_failure() -> None:
-    with pytest.raises(Failure, match="without any content"):
-        wire().reply(answer())
+    with pytest.raises(TransportError, match="without any content"):
+        wire().parse_reply(answer())

@@ -11,9 +11,8 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 
 from tests.adapters.claude_agent_sdk.cli_runs import prompt, section
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
-from weakincentives.adapters.claude_agent_sdk.capability import disprove, follows_list_changes
 from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
-from weakincentives.adapters.claude_agent_sdk.cli import OLDEST, Cli, find_cli
+from weakincentives.adapters.claude_agent_sdk.cli import MIN_VERSION, Cli, disprove, find_cli, follows_list_changes
 from weakincentives.adapters.claude_agent_sdk.conversation import Settings
 from weakincentives.adapters.claude_agent_sdk.permissions import permissions
 from weakincentives.errors import PromptEvaluationError
@@ -37,7 +36,7 @@ def test_a_missing_cli_is_named_with_the_way_out(tmp_path: Path) -> None:
 
 def test_a_cli_that_is_too_old_is_named_with_its_version(tmp_path: Path) -> None:
     adapter = ClaudeAgentSDKAdapter(cli_path=program(tmp_path, "echo '1.0.3 (Claude Code)'"))
-    with pytest.raises(PromptEvaluationError, match=r"is version 1\.0\.3, and this adapter needs 2\.1\.325"):
+    with pytest.raises(PromptEvaluationError, match=r"is version 1\.0\.3, but this adapter needs 2\.1\.325"):
         adapter.evaluate(prompt(section("task")), session=Session())
 
 
@@ -58,11 +57,11 @@ def test_options_that_the_adapter_sets_itself_are_refused() -> None:
     [
         (
             {"allowed_cli_tools": "Bash"},
-            r"allowed_cli_tools is a tuple of names, .* write \('Bash',\)",
+            r"allowed_cli_tools must be a tuple of names, .* write \('Bash',\)",
         ),
-        ({"setting_sources": "user"}, r"setting_sources is a tuple of names, .* write \('user',\)"),
-        ({"setting_sources": ("users",)}, "setting_sources has 'users' in it; there are user, project, local"),
-        ({"env": {"X": 1}}, "env has 1 for 'X'; give texts"),
+        ({"setting_sources": "user"}, r"setting_sources must be a tuple of names, .* write \('user',\)"),
+        ({"setting_sources": ("users",)}, "setting_sources may contain user, project, local, got 'users'"),
+        ({"env": {"X": 1}}, "env values must be strings, got 1 for 'X'"),
     ],
 )
 def test_options_that_make_no_sense_are_named(options: Any, message: str) -> None:
@@ -72,7 +71,7 @@ def test_options_that_make_no_sense_are_named(options: Any, message: str) -> Non
 
 def test_an_option_that_the_sdk_does_not_have_is_named() -> None:
     adapter = ClaudeAgentSDKAdapter(api_key="not-a-key", sdk_options={"efort": "low"})
-    with pytest.raises(PromptEvaluationError, match="sdk_options sets efort, and the installed SDK's"):
+    with pytest.raises(PromptEvaluationError, match="sdk_options sets efort, but the installed SDK's"):
         adapter.evaluate(prompt(section("task")), session=Session())
 
 
@@ -83,7 +82,7 @@ def test_whether_tools_may_appear_is_found_out_without_a_model() -> None:
 
 
 def test_a_cli_that_once_did_not_take_up_tools_is_not_trusted_again(tmp_path: Path) -> None:
-    cli = Cli(tmp_path, OLDEST)
+    cli = Cli(tmp_path, MIN_VERSION)
     assert follows_list_changes(cli)
     disprove(cli)
     assert not follows_list_changes(cli)

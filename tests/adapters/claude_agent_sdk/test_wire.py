@@ -8,7 +8,7 @@ from typing import Any
 from tests.servers.claude_cli import CliServer
 from tests.servers.loopback import Received
 from tests.servers.turn import Call, Turn as Scripted
-from weakincentives.adapters.claude_agent_sdk.wire import Turn, opening, unseen, usage
+from weakincentives.adapters.claude_agent_sdk.wire import Turn, first_turn, unreported_usage, usage
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime.messages import Message, ToolCall
 
@@ -70,15 +70,17 @@ def test_what_the_cli_spent_beyond_its_messages_is_the_difference() -> None:
         "claude-sonnet-5": {"inputTokens": 10, "outputTokens": 5},
         "claude-haiku-5": {"inputTokens": 7, "outputTokens": 1},
     }
-    assert unseen(total, TokenUsage(input_tokens=10, output_tokens=5)) == TokenUsage(input_tokens=7, output_tokens=1)
+    assert unreported_usage(total, TokenUsage(input_tokens=10, output_tokens=5)) == TokenUsage(
+        input_tokens=7, output_tokens=1
+    )
 
 
 def test_a_prompt_without_a_user_turn_gets_one() -> None:
-    assert opening([Message("system", "You add.")]) == ("You add.", "Begin.")
+    assert first_turn([Message("system", "You add.")]) == ("You add.", "Begin.")
 
 
 def test_a_conversation_that_goes_on_is_told_as_text() -> None:
-    system, user = opening(
+    system, user = first_turn(
         [
             Message("system", "You add."),
             Message("assistant", tool_calls=(ToolCall("1", "add", '{"a": 1}'),)),

@@ -1,4 +1,4 @@
-"""Who can what, read from the codecs: refusals that name the way out, tables, and the SDKs' own word on it."""
+"""Provider support, read from the codecs: refusals that name an alternative, tables, and the SDKs' own types."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.helpers.hosted_tools import CASES, FIXTURES, OracleConfig, stored
-from weakincentives.adapters.hosted.capability import ADAPTERS, capabilities
-from weakincentives.adapters.hosted.codec import SettingsCodec
-from weakincentives.adapters.hosted.codecs import LazyCodecs
-from weakincentives.adapters.hosted.setting import HONOURED, Rule, settings, used
+from weakincentives.adapters.hosted import HONOURED, Rule, SettingsCodec, all_settings, capabilities, used_settings
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
+from weakincentives.runtime import adapter_spec, adapter_specs
 from weakincentives.tools.code_interpreter import CodeInterpreterConfig, code_interpreter_tool
 from weakincentives.tools.file_search import Comparison, FileSearchConfig
 from weakincentives.tools.web_fetch import WebFetchConfig
@@ -26,11 +24,13 @@ KINDS = {capability.kind: capability for capability in capabilities()}
 
 
 def codec(adapter: str, kind: str) -> Any:
-    return __import__(ADAPTERS[adapter], fromlist=["CODECS"]).CODECS[kind]
+    spec = adapter_spec(adapter)
+    assert spec is not None
+    return spec.codecs()[kind]
 
 
 def test_settings_are_the_fields_of_a_config_by_dotted_name() -> None:
-    assert settings(WebSearchConfig) == (
+    assert all_settings(WebSearchConfig) == (
         "domain_filter.allowed",
         "domain_filter.blocked",
         "geo_hint.country_code",
@@ -43,8 +43,8 @@ def test_settings_are_the_fields_of_a_config_by_dotted_name() -> None:
 
 def test_only_settings_that_differ_from_their_defaults_are_used() -> None:
     config = WebSearchConfig(DomainFilter(blocked=("who.int",)), GeoHint(city="London"))
-    assert used(config) == {"domain_filter.blocked": ("who.int",), "geo_hint.city": "London"}
-    assert used(WebSearchConfig(DomainFilter(), GeoHint())) == {}
+    assert used_settings(config) == {"domain_filter.blocked": ("who.int",), "geo_hint.city": "London"}
+    assert used_settings(WebSearchConfig(DomainFilter(), GeoHint())) == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -146,16 +146,13 @@ def test_a_codec_of_ones_own_gets_refusals_from_its_data() -> None:
         TideCodec().serialize(tide(TideConfig(metres=False)))
 
 
-def test_a_registry_knows_its_kinds_without_loading_their_codecs() -> None:
-    codecs = LazyCodecs({"a": "no.such.module:Codec", "b": f"{__name__}:TideCodec"})
-    assert (list(codecs), len(codecs), "a" in codecs) == (["a", "b"], 2, True)
-    with pytest.raises(ModuleNotFoundError):
-        codecs["a"]
-    with pytest.raises(KeyError):
-        codecs["c"]
+def test_a_spec_lists_the_kinds_that_the_codecs_of_its_package_encode() -> None:
+    for spec in adapter_specs():
+        assert spec.hosted_tools == tuple(spec.codecs())
+        assert [codec.kind for codec in spec.codecs().values()] == list(spec.hosted_tools)
 
 
-def test_an_adapter_loads_a_codec_when_its_kind_is_first_used() -> None:
+def test_making_an_adapter_loads_no_codec() -> None:
     script = (
         "import sys; from weakincentives.adapters.openai import OpenAIAdapter; OpenAIAdapter(client=object());"
         "print(*[name for name in sys.modules if name.startswith('weakincentives.tools')])"

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.helpers.hosted_tools import CASES, OracleConfig, reply
-from weakincentives.adapters.hosted.capability import ADAPTERS, capabilities
+from weakincentives.adapters.hosted import capabilities
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
+from weakincentives.runtime import adapter_spec
 from weakincentives.serde import dump_tagged, load_tagged
 
 PAIRS = [(adapter, capability.kind) for capability in capabilities() for adapter in capability.adapters]
@@ -46,7 +47,9 @@ def put(value: Any, path: tuple[Any, ...], odd: Any, *, gone: bool) -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_codec_survives_items_in_which_anything_may_be_wrong(adapter: str, kind: str, data: st.DataObject) -> None:
-    codec = __import__(ADAPTERS[adapter], fromlist=["CODECS"]).CODECS[kind]
+    spec = adapter_spec(adapter)
+    assert spec is not None
+    codec = spec.codecs()[kind]
     hostile = copy.deepcopy(items(adapter, kind))
     for _ in range(data.draw(st.integers(1, 4))):
         path = data.draw(st.sampled_from(list(places(hostile)) or [(0,)]))

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.hosted_tools import parsed
-from weakincentives.adapters.litellm.codecs import CODECS
-from weakincentives.adapters.litellm.codecs.web_search import LiteLLMWebSearchCodec
+from weakincentives.adapters.litellm.codecs import CODECS, LiteLLMWebSearchCodec
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.tools.web_search import (
     Citation,

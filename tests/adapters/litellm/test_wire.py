@@ -10,7 +10,7 @@ import pytest
 
 from tests.adapters.tools import SYSTEM, ask, tool
 from weakincentives.adapters.litellm.wire import ChatWire
-from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.network import TransportError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt.output import structured_output
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
@@ -20,16 +20,16 @@ ASKED = Message("assistant", "hm", (ToolCall("c1", "first", "{}"),), items=("{}"
 DONE = Message("tool", "found it", call_id="c1", name="first")
 
 
-def wire(opening: bool = True) -> ChatWire:
-    return ChatWire("some/model", codecs={}, opening=opening)
+def wire(first_user_turn: bool = True) -> ChatWire:
+    return ChatWire("some/model", codecs={}, first_user_turn=first_user_turn)
 
 
 def body(wire: ChatWire, request: ModelRequest, **options: Any) -> dict[str, Any]:
-    return json.loads(wire.outgoing(request, **options).joined())
+    return json.loads(wire.encode_request(request, **options).body())
 
 
 def test_a_request_is_a_chat_with_strict_tools() -> None:
-    assert body(wire(opening=False), ask([SYSTEM], tools=(FIRST,))) == {
+    assert body(wire(first_user_turn=False), ask([SYSTEM], tools=(FIRST,))) == {
         "model": "some/model",
         "tools": [
             {
@@ -61,7 +61,7 @@ def test_a_conversation_with_its_own_user_turn_needs_no_opening() -> None:
 
 
 def test_calls_and_results_have_the_chat_form() -> None:
-    assert body(wire(opening=False), ask([SYSTEM, ASKED, DONE]))["messages"][1:] == [
+    assert body(wire(first_user_turn=False), ask([SYSTEM, ASKED, DONE]))["messages"][1:] == [
         {
             "role": "assistant",
             "content": "hm",
@@ -95,7 +95,7 @@ def completion(message: dict[str, Any], finish: str = "stop") -> bytes:
 def test_a_reply_echoes_its_message_without_empty_fields() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "first", "arguments": "{}"}}
     message = {"role": "assistant", "content": None, "tool_calls": [call], "function_call": None, "reasoning": "hm"}
-    reply = wire().reply(completion(message, "tool_calls"))
+    reply = wire().parse_reply(completion(message, "tool_calls"))
     assert reply == ModelReply(
         tool_calls=(ToolCall("c1", "first", "{}"),),
         usage=TokenUsage(),
@@ -109,11 +109,11 @@ def test_a_reply_echoes_its_message_without_empty_fields() -> None:
 
 def test_what_an_answer_cites_is_kept_beside_it_and_not_sent_back() -> None:
     cited = [{"type": "url_citation", "url_citation": {"url": "https://a.test"}}]
-    reply = wire().reply(completion({"content": "see", "annotations": cited}))
+    reply = wire().parse_reply(completion({"content": "see", "annotations": cited}))
     echo, kept = (json.loads(item) for item in reply.items)
     assert (echo, kept) == ({"role": "assistant", "content": "see"}, {"type": "grounding", "annotations": cited})
     turn = Message("assistant", reply.text, items=reply.items, provider="litellm")
-    assert body(wire(opening=False), ask([SYSTEM, turn]))["messages"][1] == echo
+    assert body(wire(first_user_turn=False), ask([SYSTEM, turn]))["messages"][1] == echo
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_what_an_answer_cites_is_kept_beside_it_and_not_sent_back() -> None:
     ],
 )
 def test_every_end_has_its_stop_reason(message: dict[str, Any], finish: str, stop: str) -> None:
-    assert wire().reply(completion(message, finish)).stop_reason == stop
+    assert wire().parse_reply(completion(message, finish)).stop_reason == stop
 
 
 @pytest.mark.parametrize("data", [b'{"choices": []}', completion({"content": None})], ids=["choices", "content"])
 def test_an_answer_without_anything_is_a_failure(data: bytes) -> None:
-    with pytest.raises(Failure, match="without any"):
-        wire().reply(data)
+    with pytest.raises(TransportError, match="without any"):
+        wire().parse_reply(data)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from weakincentives.adapters.local.lexical import bm25
-from weakincentives.adapters.local.sentences import clauses, sentences
+from weakincentives.adapters.local.text import bm25, clauses, sentences
 
 
 def test_prose_is_cut_at_sentences_and_wrapped_lines_are_joined() -> None:

@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
-from weakincentives.adapters.network.http1 import Incoming
-from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.network import TransportError
+from weakincentives.adapters.network.http1 import ResponseParser
 
 LENGTH = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nX-Id: 7\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nhel\r\n2;a=b\r\nlo\r\n0\r\n\r\n"
@@ -13,8 +13,8 @@ TRAILERS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + LENGTH
 
 
-def read(data: bytes, size: int) -> Incoming:
-    incoming = Incoming()
+def read(data: bytes, size: int) -> ResponseParser:
+    incoming = ResponseParser()
     for start in range(0, len(data), size):
         incoming.feed(data[start : start + size])
     return incoming
@@ -55,7 +55,7 @@ def test_a_compressed_body_is_inflated() -> None:
 )
 def test_a_connection_that_closes_early_is_a_failure(data: bytes, words: str) -> None:
     incoming = read(data, 1000)
-    with pytest.raises(Failure, match=words):
+    with pytest.raises(TransportError, match=words):
         incoming.feed(b"")
 
 
@@ -69,7 +69,7 @@ def test_a_connection_that_closes_early_is_a_failure(data: bytes, words: str) ->
     ],
 )
 def test_what_is_not_http_is_a_failure(data: bytes) -> None:
-    with pytest.raises(Failure):
+    with pytest.raises(TransportError):
         read(data, 1000)
 
 

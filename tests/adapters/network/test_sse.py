@@ -2,7 +2,7 @@
 
 import pytest
 
-from weakincentives.adapters.network.sse import EventReader
+from weakincentives.adapters.network.transport import EventReader
 
 STREAM = b": hello\n\nevent: a\ndata: {1}\n\ndata: {2}\r\ndata:{3}\r\n\r\nid: 4\ndata: last\n\n"
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.adapters.tools import SYSTEM, SearchCodec, ask, hosted, tool
-from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.network import TransportError
 from weakincentives.adapters.openai.wire import ResponsesWire, best_route
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
@@ -30,7 +30,7 @@ def wire(model: str = "gpt-5.6", route: Any = "additional_tools", **parameters: 
 
 
 def body(wire: ResponsesWire, request: ModelRequest, **options: Any) -> dict[str, Any]:
-    return json.loads(wire.outgoing(request, **options).joined())
+    return json.loads(wire.encode_request(request, **options).body())
 
 
 def test_the_system_text_is_a_developer_message_and_nothing_is_stored() -> None:
@@ -43,7 +43,7 @@ def test_the_system_text_is_a_developer_message_and_nothing_is_stored() -> None:
 
 
 def test_what_the_user_includes_comes_before_ours() -> None:
-    sent = wire(include=["message.output_text.logprobs"]).outgoing(ask([SYSTEM])).joined()
+    sent = wire(include=["message.output_text.logprobs"]).encode_request(ask([SYSTEM])).body()
     assert json.loads(sent)["include"] == ["message.output_text.logprobs", "reasoning.encrypted_content"]
     assert sent.count(b'"include"') == 1
 
@@ -65,7 +65,7 @@ def test_tools_are_strict_functions() -> None:
 
 
 def test_output_items_go_back_verbatim() -> None:
-    sent = wire().outgoing(ask([SYSTEM, ASKED, DONE], tools=(FIRST,))).joined().decode()
+    sent = wire().encode_request(ask([SYSTEM, ASKED, DONE], tools=(FIRST,))).body().decode()
     result = '{"type":"function_call_output","call_id":"c1","output":"found it"}'
     assert f"{THOUGHT},{CALL},{result}]" in sent
 
@@ -93,10 +93,10 @@ def test_structured_output_is_a_strict_schema_and_keeps_other_text_settings() ->
 
 def test_each_request_extends_the_last_byte_for_byte() -> None:
     line, messages = wire(), [SYSTEM]
-    first = line.outgoing(ask(messages, tools=(FIRST,))).joined()
+    first = line.encode_request(ask(messages, tools=(FIRST,))).body()
     messages += [ASKED, DONE, ADDED]
     later = ask(messages, tools=(FIRST, SECOND), initial_tools=1)
-    second = line.outgoing(later).joined()
+    second = line.encode_request(later).body()
     assert second.startswith(first[: first.index(b"]", first.index(b'"input"'))])
 
 
@@ -150,7 +150,7 @@ def test_a_tool_that_comes_back_is_not_declared_twice() -> None:
 def test_a_hosted_tool_without_a_codec_is_refused_by_name() -> None:
     bare = ResponsesWire("gpt-5.6", route="append", codecs={}, parameters={})
     with pytest.raises(PromptEvaluationError, match=r"'web'.*no codec for kind 'search'") as caught:
-        bare.outgoing(ask([SYSTEM], hosted_tools=(hosted(),)))
+        bare.encode_request(ask([SYSTEM], hosted_tools=(hosted(),)))
     assert caught.value.phase == "request"
 
 
@@ -193,7 +193,7 @@ def test_a_reply_has_text_calls_usage_and_its_items() -> None:
         "output_tokens_details": {"reasoning_tokens": 2},
     }
     searched = {"type": "web_search_call", "id": "ws", "action": {}}
-    assert wire().reply(response(searched, spoken, call, usage=usage)) == ModelReply(
+    assert wire().parse_reply(response(searched, spoken, call, usage=usage)) == ModelReply(
         text="hi",
         tool_calls=(ToolCall("c1", "first", "{}"),),
         usage=TokenUsage(9, 4, 3, 2, hosted_requests=1),
@@ -221,23 +221,23 @@ def test_a_reply_has_text_calls_usage_and_its_items() -> None:
     ],
 )
 def test_every_end_has_its_stop_reason(data: bytes, stop: str, text: str) -> None:
-    reply = wire().reply(data)
+    reply = wire().parse_reply(data)
     assert (reply.stop_reason, reply.text) == (stop, text)
 
 
 def test_an_answer_without_output_is_a_failure() -> None:
-    with pytest.raises(Failure, match="without any output") as caught:
-        wire().reply(response())
+    with pytest.raises(TransportError, match="without any output") as caught:
+        wire().parse_reply(response())
     assert (caught.value.phase, caught.value.retryable) == ("response", False)
 
 
 def test_a_failed_response_is_asked_for_again_when_the_server_failed() -> None:
     error = {"code": "server_error", "message": "oops"}
-    with pytest.raises(Failure, match="oops") as caught:
-        wire().reply(response(status="failed", error=error))
+    with pytest.raises(TransportError, match="oops") as caught:
+        wire().parse_reply(response(status="failed", error=error))
     assert (caught.value.retryable, caught.value.payload) == (True, error)
 
 
 def test_a_body_of_another_shape_cannot_be_read() -> None:
     with pytest.raises(msgspec.ValidationError):
-        wire().reply(b'{"output": 3}')
+        wire().parse_reply(b'{"output": 3}')

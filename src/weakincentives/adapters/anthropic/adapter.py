@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from weakincentives.adapters.anthropic.codecs import CODECS
 from weakincentives.adapters.anthropic.wire import PROVIDER, MessagesWire, Route, best_route
-from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
+from weakincentives.adapters.network import ClientAdapter, ClientOptions
 
 
 class AnthropicAdapter(ClientAdapter):
@@ -15,16 +14,16 @@ class AnthropicAdapter(ClientAdapter):
         AnthropicAdapter("claude-opus-5").evaluate(prompt, session=session)
 
     `client` is an `anthropic.Anthropic` or `AsyncAnthropic` (or a sibling such as `AnthropicBedrock`); without one, the
-    SDK reads `ANTHROPIC_API_KEY` and its other variables. `max_tokens` bounds one answer. `parameters` are further
+    SDK reads `ANTHROPIC_API_KEY` and its other variables. `max_tokens` limits one reply. `parameters` are more
     fields of the request, such as `{"thinking": {"type": "enabled", "budget_tokens": 4000}}`.
     """
 
     name = PROVIDER
-    default_codecs = CODECS
     package = "anthropic"
     path = "/v1/messages"
     reserved = frozenset({"model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens"})
     client_types = ("Anthropic", "AsyncAnthropic")
+    wire_type = MessagesWire
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class AnthropicAdapter(ClientAdapter):
 
     @property
     def tool_route(self) -> Route:
-        """By which route tools appear in mid-conversation."""
+        """How tools that appear mid-conversation are announced."""
         return self._tool_route
 
     def _wire(self) -> MessagesWire:

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.adapters.network.response import Failure
-from weakincentives.adapters.network.wire import encode
+from weakincentives.adapters.network import TransportError, encode
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime.messages import ModelReply, StopReason, ToolCall
+from weakincentives.runtime import ModelReply, StopReason, ToolCall
 
 CONTAINER = '{"type":"container",'
 """How an answer's container is kept among its items: not sent back as a block, but named by the next request."""
@@ -27,7 +26,7 @@ _STOPS: dict[str, StopReason] = {
 }
 
 
-def read(body: bytes | bytearray) -> ModelReply:
+def parse_reply(body: bytes | bytearray) -> ModelReply:
     """The reply in a whole answer."""
     return _reply(_decode_answer(body))
 
@@ -101,7 +100,7 @@ def _reply(answer: _Answer) -> ModelReply:
     if stop == "refusal" and not texts:
         texts = [str((answer.stop_details or {}).get("explanation") or "")]
     if not items and stop == "end":
-        raise Failure(
+        raise TransportError(
             "anthropic answered without any content",
             phase="response",
             payload={"id": answer.id, "stop_reason": answer.stop_reason, "content": []},
@@ -131,7 +130,7 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     return TokenUsage(fresh + cached, usage.output_tokens or 0, cached, 0, requests)
 
 
-class MessageEvents:
+class MessageEventParser:
     """Puts the blocks of a streamed message together again, and passes its text on."""
 
     def __init__(self) -> None:
@@ -161,7 +160,7 @@ class MessageEvents:
                 return (_reply(_decode_answer(encode({**self._answer, "content": blocks}))),)
             case "error":
                 error = data.get("error") or {}
-                raise Failure(
+                raise TransportError(
                     f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}",
                     phase="response",
                     payload=data,

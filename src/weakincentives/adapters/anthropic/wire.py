@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: requests whose prefix stays the same, so that prompt caching holds."""
+"""Anthropic's Messages API: requests with a stable prefix, so that the prompt cache holds."""
 
 from __future__ import annotations
 
@@ -8,41 +8,47 @@ from typing import Any, Literal
 
 import msgspec
 
-from weakincentives.adapters.anthropic.reply import CONTAINER, MessageEvents, decode_container, read
-from weakincentives.adapters.network.wire import OPENING, Outgoing, Wire, by_name, encode, encoded_tools
-from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
+from weakincentives.adapters.anthropic.reply import CONTAINER, MessageEventParser, decode_container, parse_reply
+from weakincentives.adapters.network import (
+    FIRST_USER_TURN,
+    EncodedRequest,
+    ToolCache,
+    Wire,
+    encode,
+    select_tools,
+)
+from weakincentives.prompt import Tool
+from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 
 PROVIDER = "anthropic"
-SLOT = "_encoded_for_anthropic"
 Route = Literal["tool_addition", "append"]
 
 TOOL_CHANGES = "mid-conversation-tool-changes-2026-07-01"
 INLINE_TOOLS = "inline-tools-2026-09-15"
 CACHED = {"type": "ephemeral"}
 
-_TAKES_TOOL_ADDITION = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
+_ACCEPTS_TOOL_ADDITION = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
 
 
 def best_route(model: str) -> Route:
-    """`tool_addition` where the model is said to take it, else `append`."""
-    return "tool_addition" if _TAKES_TOOL_ADDITION.match(model) else "append"
+    """`tool_addition` if the model is documented to accept it, else `append`."""
+    return "tool_addition" if _ACCEPTS_TOOL_ADDITION.match(model) else "append"
 
 
-def describe(tool: Tool[Any, Any]) -> dict[str, Any]:
+def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
 
 
 class MessagesWire(Wire):
-    """One run in the form of the Messages API.
+    """One run in the format of the Messages API.
 
-    Cache breakpoints: one after the system text (which covers the tools before it), and the automatic one at the end
-    of the conversation, which is a field of its own and so leaves what was sent before untouched. The parameter
-    `cache_control` sets another kind of marker (`{"type": "ephemeral", "ttl": "1h"}`), or none with None.
+    There are two cache breakpoints: one after the system text (which covers the tools before it), and the automatic
+    one at the end of the conversation, a field of its own that leaves earlier messages untouched. The parameter
+    `cache_control` sets another marker (`{"type": "ephemeral", "ttl": "1h"}`), or none if it is None.
     """
 
     provider = PROVIDER
+    tools = ToolCache(declare_tool)
 
     def __init__(
         self,
@@ -71,15 +77,15 @@ class MessagesWire(Wire):
         self._declared: set[str] = set()
         self._container = b""
 
-    def outgoing(self, request: ModelRequest, *, stream: bool = False) -> Outgoing:
+    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
         self._close_turn()
         if not self._buffer:
-            self._append(encode({"role": "user", "content": OPENING}))
+            self._append(encode({"role": "user", "content": FIRST_USER_TURN}))
         end = (b'],"cache_control":' + encode(self._cached) if self._cached else b"]") + self._container
         if stream:
             end += b',"stream":true'
-        return Outgoing((self._begin(request), self._buffer, end, b"}"), self._headers(request))
+        return EncodedRequest((self._begin(request), self._buffer, end, b"}"), self._headers(request))
 
     def _headers(self, request: ModelRequest) -> Mapping[str, str]:
         betas = list(self._betas)
@@ -94,8 +100,7 @@ class MessagesWire(Wire):
         system = b",".join(self._system)
         known = (offered, hosted, request.output, system)
         if self._start_of != known:
-            tools = encoded_tools(request.tools[:offered], SLOT, describe)
-            tools += [self._hosted(tool, request) for tool in request.hosted_tools[:hosted]]
+            tools = self._encode_tools(request.tools[:offered], request.hosted_tools[:hosted], request)
             head = encode(
                 {"model": self._model, "max_tokens": self._max_tokens, **self._parameters, **self._output(request)}
             )
@@ -132,14 +137,14 @@ class MessagesWire(Wire):
         self._close_turn()
         if role == "assistant":
             if not self._buffer:
-                self._append(encode({"role": "user", "content": OPENING}))
+                self._append(encode({"role": "user", "content": FIRST_USER_TURN}))
             self._append(b'{"role":"assistant","content":[' + b",".join(_blocks(message)) + b"]}")
             self._keep_container(message)
         else:
             self._append(encode({"role": "user", "content": message.text}))
 
     def _keep_container(self, message: Message) -> None:
-        """Code goes on in the container where it ran before, with its files; the user's own choice comes first."""
+        """Let code continue in the container it ran in, unless the user chose one."""
         if "container" in self._parameters or message.provider != PROVIDER:
             return
         for item in message.items:
@@ -147,7 +152,7 @@ class MessagesWire(Wire):
                 self._container = b',"container":' + encode(decode_container(item).id)
 
     def _close_turn(self) -> None:
-        """Results of one turn belong in one user message, and tools that came with them after it."""
+        """Write the results of a turn as one user message, followed by the tools that appeared with them."""
         if self._results:
             self._append(b'{"role":"user","content":[' + b",".join(self._results) + b"]}")
             self._results = []
@@ -167,25 +172,25 @@ class MessagesWire(Wire):
         new = [name for name in message.tools if name not in known]
         if not new and any(name in self._declared for name in known):
             self._betas[INLINE_TOOLS] = None
-        tools, hosted = by_name(new, request.tools, request.hosted_tools)
-        for chunk in encoded_tools(tools, SLOT, describe) + [self._hosted(tool, request) for tool in hosted]:
+        tools, hosted = select_tools(new, request.tools, request.hosted_tools)
+        for encoded in self._encode_tools(tools, hosted, request):
             self._betas[INLINE_TOOLS] = None
-            definition = b'{"type":"tool_definition","definition":' + chunk + b"}"
+            definition = b'{"type":"tool_definition","definition":' + encoded + b"}"
             self._changes.append(b'{"type":"tool_addition","tool":' + definition + b"}")
         self._declared.update(new)
 
     def _name(self, name: str, request: ModelRequest) -> str:
-        """The name by which the model knows a tool: a server tool's is the vendor's own."""
+        """The tool's name as the model knows it; server tools have the vendor's names."""
         for tool in request.hosted_tools:
             if tool.name == name:
                 return str(self._codec(tool, request).serialize(tool).get("name", name))
         return name
 
-    def reply(self, body: bytes | bytearray) -> ModelReply:
-        return read(body)
+    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
+        return parse_reply(body)
 
-    def events(self) -> MessageEvents:
-        return MessageEvents()
+    def event_parser(self) -> MessageEventParser:
+        return MessageEventParser()
 
 
 def _change(kind: str, name: str) -> bytes:
@@ -203,7 +208,7 @@ def _blocks(message: Message) -> list[bytes]:
 
 
 def _object(arguments: str) -> bytes:
-    """Arguments as the object that the format asks for; a model's malformed text goes back inside one."""
+    """Arguments as the object the format requires; malformed text is wrapped in one."""
     try:
         value = msgspec.json.decode(arguments or "{}")
     except msgspec.DecodeError:

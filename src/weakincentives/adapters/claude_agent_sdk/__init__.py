@@ -1,6 +1,22 @@
-"""The Claude Agent SDK: the real Claude Code CLI, with tools of ours that appear while it runs."""
+"""The Claude Agent SDK: the Claude Code CLI, with tools of ours that may appear while it runs."""
 
-from weakincentives.adapters.claude_agent_sdk.adapter import ClaudeAgentSDKAdapter
-from weakincentives.adapters.claude_agent_sdk.events import CliRunEnded
+from typing import TYPE_CHECKING
 
-__all__ = ["ClaudeAgentSDKAdapter", "CliRunEnded"]
+from weakincentives._imports import lazy_front
+from weakincentives.runtime import AdapterSpec
+
+if TYPE_CHECKING:
+    from weakincentives.adapters.claude_agent_sdk.adapter import ClaudeAgentSDKAdapter
+    from weakincentives.adapters.claude_agent_sdk.wire import CliRunEnded
+
+__all__ = ["SPEC", "ClaudeAgentSDKAdapter", "CliRunEnded"]
+
+SPEC = AdapterSpec(
+    name="claude_agent_sdk",
+    adapter="ClaudeAgentSDKAdapter",
+    provider="claude",
+    requires_model=False,
+    accepts_codecs=False,
+)
+
+__getattr__ = lazy_front(__name__, {"ClaudeAgentSDKAdapter": "adapter", "CliRunEnded": "wire"})

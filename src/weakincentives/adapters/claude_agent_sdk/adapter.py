@@ -1,4 +1,4 @@
-"""`ClaudeAgentSDKAdapter`: the Claude Code CLI as one more way to a model."""
+"""`ClaudeAgentSDKAdapter`: prompts on the Claude Code CLI."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from weakincentives.adapters.claude_agent_sdk.capability import disprove, follows_list_changes
-from weakincentives.adapters.claude_agent_sdk.cli import Cli, find_cli
-from weakincentives.adapters.claude_agent_sdk.events import CliRunEnded, CliToolUse
+from weakincentives._imports import require_extra
+from weakincentives.adapters.claude_agent_sdk.cli import Cli, disprove, find_cli, follows_list_changes
 from weakincentives.adapters.claude_agent_sdk.home import credentials
-from weakincentives.adapters.claude_agent_sdk.permissions import check_options, names, permissions, without_our_tools
-from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER
-from weakincentives.adapters.hosted.codecs import LazyCodecs
-from weakincentives.adapters.network.extra import require
+from weakincentives.adapters.claude_agent_sdk.permissions import (
+    check_options,
+    hooks_for_cli_tools,
+    permissions,
+    require_names,
+)
+from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, TOOLS, CliRunEnded, CliToolUse
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem
-from weakincentives.prompt import Tokenizer, ToolResult, VisibilityExpansionRequired
+from weakincentives.prompt import AnyTool, Tokenizer, Tool, ToolResult, VisibilityExpansionRequired
 from weakincentives.runtime import InnerLoop, ProviderAdapter, ToolInvoked
 
 if TYPE_CHECKING:
@@ -35,15 +37,14 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
 
         adapter = ClaudeAgentSDKAdapter("claude-sonnet-5", allowed_cli_tools=("Read", "Edit"))
 
-    Our tools reach the CLI over MCP and may appear while it runs. The CLI has a home and an environment of its own for
-    each run: of ours it gets `PATH`, the service's credentials and proxies, and what `env` adds. Its own tools are off
-    but for `allowed_cli_tools`; with a `HostFilesystem` in the prompt's resources they work on those files, and
-    `rollback_on_failure` undoes what a failed run did to them. `setting_sources=("user",)` lets in the user's own
-    configuration and login, `sdk_options` any other field of the SDK's `ClaudeAgentOptions`.
+    Our tools reach the CLI over MCP and may appear while it runs. Each run has its own home directory and environment;
+    from ours it inherits `PATH`, the service's credentials and proxies, and it gets what `env` adds. The CLI's own
+    tools are off except for `allowed_cli_tools`. If the prompt's resources have a `HostFilesystem`, they work on those
+    files, and `rollback_on_failure` undoes what a failed run did to them. `setting_sources=("user",)` admits the
+    user's own configuration and login, `sdk_options` sets any other field of the SDK's `ClaudeAgentOptions`.
     """
 
     name = PROVIDER
-    default_codecs = LazyCodecs({}, takes_more=False)
 
     def __init__(
         self,
@@ -64,16 +65,16 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         super().__init__(model or "", output_retries=output_retries, tokenizer=tokenizer)
-        require("claude_agent_sdk", "claude")
-        require("mcp", "claude")
+        require_extra("claude_agent_sdk", "claude", "ClaudeAgentSDKAdapter")
+        require_extra("mcp", "claude", "ClaudeAgentSDKAdapter")
         check_options(sdk_options or {})
         for name, value in (env or {}).items():
             if not isinstance(value, str):
-                raise ValueError(f"env has {value!r} for {name!r}; give texts")
+                raise ValueError(f"env values must be strings, got {value!r} for {name!r}")
         self._env = {**credentials(api_key, base_url), "CLAUDE_CODE_MAX_RETRIES": str(max_retries), **(env or {})}
-        self._cli_tools = names(allowed_cli_tools, "allowed_cli_tools")
+        self._cli_tools = require_names(allowed_cli_tools, "allowed_cli_tools")
         self._rollback_on_failure = rollback_on_failure
-        self._setting_sources = names(setting_sources, "setting_sources", get_args(SettingSource))
+        self._setting_sources = require_names(setting_sources, "setting_sources", get_args(SettingSource))
         self._hooks = hooks
         self._sdk_options = dict(sdk_options or {})
         self._cli_path = None if cli_path is None else Path(cli_path)
@@ -82,7 +83,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
 
     @property
     def supports_dynamic_tools(self) -> bool:
-        """Whether the installed CLI takes up tools that appear; found out once per process unless told."""
+        """Whether the installed CLI picks up tools that appear; unless given, measured once per process."""
         if self._dynamic_tools is not None:
             return self._dynamic_tools
         try:
@@ -94,8 +95,11 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     def tool_route(self) -> str:
         return "mcp" if self.supports_dynamic_tools else "restart"
 
+    def define_tool(self, tool: AnyTool) -> str:
+        return TOOLS.text(tool) if isinstance(tool, Tool) else tool.definition
+
     def channel(self) -> ClaudeChannel:
-        """A line without a workspace; whoever asks for it closes it."""
+        """A channel without a workspace; the caller closes it."""
         return self._channel(None, None)
 
     @contextmanager
@@ -106,7 +110,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
                 yield channel
             finally:
                 channel.close()
-                self._ended(loop, channel)
+                self._record_end(loop, channel)
 
     @asynccontextmanager
     async def open_channel_async(self, loop: InnerLoop) -> AsyncIterator[ClaudeChannel]:
@@ -116,11 +120,11 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
                 yield channel
             finally:
                 await asyncio.to_thread(channel.close)
-                self._ended(loop, channel)
+                self._record_end(loop, channel)
 
     @contextmanager
     def _workspace(self, loop: InnerLoop) -> Iterator[Path | None]:
-        """The files that the CLI works on; a failed run is undone when asked, a restart is not a failure."""
+        """The files the CLI works on; undoes a failed run if so configured. A restart is not a failure."""
         files = loop.prompt.resources.get_optional(Filesystem)  # type: ignore[type-abstract]
         if not isinstance(files, HostFilesystem):
             yield None
@@ -140,7 +144,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         finally:
             tracked.close()
 
-    def _ended(self, loop: InnerLoop, channel: ClaudeChannel) -> None:
+    def _record_end(self, loop: InnerLoop, channel: ClaudeChannel) -> None:
         loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli().version, channel.cost_usd))
 
     def _channel(self, workspace: Path | None, loop: InnerLoop | None) -> ClaudeChannel:
@@ -148,7 +152,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         from weakincentives.adapters.claude_agent_sdk.conversation import Settings
 
         cli = self._cli()
-        options = {**self._sdk_options, "hooks": without_our_tools(self._hooks)} if self._hooks else self._sdk_options
+        options = {**self._sdk_options, "hooks": hooks_for_cli_tools(self._hooks)} if self._hooks else self._sdk_options
         return ClaudeChannel(
             Settings(
                 cli=cli.path,
@@ -183,10 +187,10 @@ def _record(loop: InnerLoop, use: CliToolUse) -> None:
 
 
 def _restart(cli: Cli) -> VisibilityExpansionRequired:
-    """The sections are open in the session already, so a new evaluation shows them with their tools."""
+    """The sections are already open in the session, so a new evaluation shows them with their tools."""
     disprove(cli)
     return VisibilityExpansionRequired(
-        f"Claude Code {cli.version} did not take up the new tools.",
+        f"Claude Code {cli.version} did not pick up the new tools.",
         requested_overrides={},
         reason="The CLI did not list the tools again.",
     )

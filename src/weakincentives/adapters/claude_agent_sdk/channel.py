@@ -1,7 +1,7 @@
-"""One run's line to a model that sits behind the Claude Code CLI.
+"""One run's connection to a model behind the Claude Code CLI.
 
-The CLI, the MCP server and the SDK's client live in a thread of their own with an event loop, which makes the sync and
-the async way the same.
+The CLI, the MCP server and the SDK's client live on an event loop in a thread of their own, so that blocking and async
+callers work the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from weakincentives.adapters.claude_agent_sdk.conversation import Conversation, Settings
 from weakincentives.adapters.claude_agent_sdk.home import Home
 from weakincentives.errors import DeadlineExceededError
-from weakincentives.runtime.messages import ModelReply, ModelRequest
+from weakincentives.runtime import ModelReply, ModelRequest
 
 ResultT = TypeVar("ResultT")
 
@@ -38,22 +38,22 @@ class ClaudeChannel:
 
     @property
     def cost_usd(self) -> float | None:
-        """What the run cost by the CLI's own account."""
+        """The cost of the run, as reported by the CLI."""
         return self._conversation.cost_usd
 
     def call(self, request: ModelRequest) -> ModelReply:
-        with self._telling():
+        with self._reporting():
             return self._submit(self._turn(request, _ignore)).result()
 
     async def call_async(self, request: ModelRequest) -> ModelReply:
-        with self._telling():
+        with self._reporting():
             return await asyncio.wrap_future(self._submit(self._turn(request, _ignore)))
 
     def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         reply = self._submit(self._turn(request, pieces.put))
         reply.add_done_callback(lambda _: pieces.put(None))
-        with self._telling():
+        with self._reporting():
             while (piece := pieces.get()) is not None:
                 yield piece
         yield reply.result()
@@ -67,17 +67,17 @@ class ClaudeChannel:
 
         reply: concurrent.futures.Future[str | ModelReply] = self._submit(self._turn(request, put))
         reply.add_done_callback(lambda _: put(None))
-        with self._telling():
+        with self._reporting():
             while (piece := await pieces.get()) is not None:
                 yield piece
         yield await asyncio.wrap_future(reply)
 
     def follows_list_changes(self) -> bool:
-        """Whether this CLI takes up tools that appear; no model is asked."""
+        """Whether this CLI picks up tools that appear; calls no model."""
         return self._submit(self._conversation.probe()).result()
 
     def close(self) -> None:
-        """End the CLI and all that it started; one that is still at work is not asked, lest it go on spending."""
+        """Stop the CLI and everything it started; if it is still working, kill it so that it stops spending."""
         if not self._thread.is_alive():
             return
         if not self._conversation.idle:
@@ -99,20 +99,20 @@ class ClaudeChannel:
             if not limit.expired():
                 raise
             raise DeadlineExceededError(
-                f"The deadline of prompt '{request.prompt_name}' passed while Claude Code was at work.",
+                f"The deadline of prompt '{request.prompt_name}' passed while Claude Code was working.",
                 prompt_name=request.prompt_name,
                 phase="request",
             ) from error
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Report the tools that the CLI has run, in the thread of whoever asks."""
+    def _reporting(self) -> Iterator[None]:
+        """Report the tools that the CLI has run, in the caller's thread."""
         try:
             yield
         finally:
-            uses, tell = self._conversation.uses, self._settings.on_cli_tool
-            while uses and tell is not None:
-                tell(uses.popleft())
+            uses, report = self._conversation.uses, self._settings.on_cli_tool
+            while uses and report is not None:
+                report(uses.popleft())
 
     def _submit(self, work: Coroutine[Any, Any, ResultT]) -> concurrent.futures.Future[ResultT]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

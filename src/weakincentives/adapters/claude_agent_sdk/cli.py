@@ -1,4 +1,4 @@
-"""Where the CLI is, and whether it is one that this adapter can drive."""
+"""Finding the CLI, its version, and whether it picks up tools that appear while it runs."""
 
 from __future__ import annotations
 
@@ -11,41 +11,69 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from weakincentives.adapters.claude_agent_sdk.permissions import permissions
 from weakincentives.errors import PromptEvaluationError
 
-OLDEST = "2.1.325"
+MIN_VERSION = "2.1.325"
 _INSTALL = "pip install 'weakincentives[claude]'"
 
 
 @dataclass(frozen=True, slots=True)
 class Cli:
-    """A Claude Code program of a known version."""
+    """A Claude Code executable and its version."""
 
     path: Path
     version: str
 
 
+_disproved: set[Cli] = set()
+
+
 def find_cli(cli_path: str | Path | None = None) -> Cli:
-    """The CLI at this path, else the one in the SDK's wheel, else the one on PATH; raises if missing or too old."""
+    """The CLI at this path, or in the SDK's wheel, or on PATH; raises if there is none or it is too old."""
     if sys.platform == "win32":
         raise PromptEvaluationError(
-            "The Claude Agent SDK adapter runs on Linux and macOS; on Windows use it under WSL.", phase="request"
+            "The Claude Agent SDK adapter runs on Linux and macOS; on Windows, run it under WSL.", phase="request"
         )
     path = Path(cli_path) if cli_path is not None else _bundled() or _on_path()
     if path is None or not path.is_file():
         where = "in the claude-agent-sdk wheel or on PATH" if path is None else f"at {path}"
         raise PromptEvaluationError(
-            f"No Claude Code CLI {where}; {_INSTALL} brings one for common platforms, or pass cli_path=...",
+            f"No Claude Code CLI {where}; run {_INSTALL} to get one, or pass cli_path=...",
             phase="request",
         )
     version = _version(path, path.stat().st_mtime_ns)
-    if _numbers(version) < _numbers(OLDEST):
+    if _numbers(version) < _numbers(MIN_VERSION):
         raise PromptEvaluationError(
-            f"The Claude Code CLI at {path} is version {version}, and this adapter needs {OLDEST} or newer; "
-            f"{_INSTALL} -U brings one, or pass cli_path=...",
+            f"The Claude Code CLI at {path} is version {version}, but this adapter needs {MIN_VERSION} or newer; "
+            f"run {_INSTALL} -U, or pass cli_path=...",
             phase="request",
         )
     return Cli(path, version)
+
+
+def follows_list_changes(cli: Cli) -> bool:
+    """Whether the CLI lists the tools again when told that they changed; measured once per process."""
+    return cli not in _disproved and _probe(cli)
+
+
+def disprove(cli: Cli) -> None:
+    """Remember that a CLI did not list the tools again."""
+    _disproved.add(cli)
+
+
+@functools.cache
+def _probe(cli: Cli) -> bool:
+    if cli.version == MIN_VERSION:
+        return True
+    from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
+    from weakincentives.adapters.claude_agent_sdk.conversation import Settings
+
+    channel = ClaudeChannel(Settings(cli=cli.path, options=permissions(())))
+    try:
+        return channel.follows_list_changes()
+    finally:
+        channel.close()
 
 
 def _bundled() -> Path | None:

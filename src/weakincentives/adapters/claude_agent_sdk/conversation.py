@@ -1,8 +1,8 @@
-"""A conversation that the Claude Code CLI leads, as requests and replies.
+"""A conversation with the Claude Code CLI, as requests and replies.
 
-The CLI owns its own loop: it asks the model, calls our tools over MCP, and asks again. Here that is turned inside out,
-so that the loop of this library stays in charge. A request that brings tool results answers the calls that the CLI is
-waiting on; the reply is the next message of the model.
+The CLI has its own loop: it calls the model, calls our tools over MCP, and calls the model again. This module inverts
+that, so that this library's loop stays in charge: a request with tool results answers the calls the CLI is waiting for,
+and the reply is the model's next message.
 """
 
 from __future__ import annotations
@@ -17,16 +17,23 @@ from typing import Any
 
 import claude_agent_sdk as sdk
 
-from weakincentives.adapters.claude_agent_sdk.events import CliToolUse
 from weakincentives.adapters.claude_agent_sdk.home import Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
-from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, WRONG_OUTPUT, CliWork, Turn, opening, unseen
+from weakincentives.adapters.claude_agent_sdk.wire import (
+    SERVER_NAME,
+    WRONG_OUTPUT,
+    CliToolUse,
+    CliWork,
+    Turn,
+    first_turn,
+    unreported_usage,
+)
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.messages import ModelReply, ModelRequest
+from weakincentives.prompt import Tool
+from weakincentives.runtime import ModelReply, ModelRequest
 
-# Generous, for a machine that is very busy.
+# Generous, for a busy machine.
 CONNECT_SECONDS = 60.0
 RELIST_SECONDS = 15.0
 _POLL_SECONDS = 0.01
@@ -34,7 +41,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an adapter asks of every run; `unlisted` is the error for a CLI that does not take up new tools."""
+    """An adapter's settings for every run; `unlisted` makes the error for a CLI that ignores new tools."""
 
     cli: Path
     model: str | None = None
@@ -47,7 +54,7 @@ class Settings:
 
 
 class Conversation:
-    """The CLI and the server of our tools, from the first request on; lives on one event loop."""
+    """The CLI and our tool server, started by the first request; lives on one event loop."""
 
     def __init__(self, settings: Settings, home: Home) -> None:
         self._settings = settings
@@ -68,7 +75,7 @@ class Conversation:
         self.cost_usd: float | None = None
 
     async def turn(self, request: ModelRequest, on_text: Callable[[str], None]) -> ModelReply:
-        """Give the CLI what is new in the request, and wait for the model's next message."""
+        """Pass on what is new in the request, and wait for the model's next message."""
         self.idle = False
         try:
             if self._client is None:
@@ -80,7 +87,7 @@ class Conversation:
             raise self._failure(request, str(error)) from error
 
     async def probe(self) -> bool:
-        """Whether the CLI asks for the tools again when told that they changed; no model is asked."""
+        """Whether the CLI lists the tools again when told that they changed; calls no model."""
         server, _ = await self._connect(ModelRequest("probe", ()), "")
         return await server.add((), RELIST_SECONDS)
 
@@ -96,7 +103,7 @@ class Conversation:
 
     async def _start(self, request: ModelRequest) -> None:
         self._known_tools, self._known_messages = len(request.tools), len(request.messages)
-        system, user = opening(request.messages)
+        system, user = first_turn(request.messages)
         _, client = await self._connect(request, system)
         await client.query(user)
 
@@ -110,7 +117,7 @@ class Conversation:
             raise sdk.CLIConnectionError(str(error)) from error
         self._pump = asyncio.create_task(self._receive(client))
         if not await server.listed(CONNECT_SECONDS):
-            raise sdk.CLIConnectionError(f"it did not ask for our tools within {CONNECT_SECONDS:.0f} s")
+            raise sdk.CLIConnectionError(f"it did not list our tools within {CONNECT_SECONDS:.0f} s")
         return server, client
 
     async def _continue(self, request: ModelRequest) -> None:
@@ -127,7 +134,7 @@ class Conversation:
                 await self._client.query(message.text)
 
     async def _offer(self, server: ToolServer, client: sdk.ClaudeSDKClient, tools: tuple[Tool[Any, Any], ...]) -> bool:
-        """Offer more tools; True once the CLI itself says that it has them."""
+        """Offer more tools; True once the CLI reports that it has them."""
         if not await server.add(tools, RELIST_SECONDS):
             return False
         names = {tool.name for tool in tools}
@@ -184,7 +191,7 @@ class Conversation:
             raise self._failure(request, result.result or "; ".join(result.errors or ()) or result.subtype, result)
         if result.structured_output is not None:
             answer = json.dumps(result.structured_output)
-        extra = unseen(result.model_usage, self._spent + turn.usage)
+        extra = unreported_usage(result.model_usage, self._spent + turn.usage)
         if answer is not None:
             return self._count(turn.reply("end", text=answer, extra=extra))
         return self._count(turn.reply(text=turn.text or result.result or "", extra=extra))
@@ -237,7 +244,7 @@ class Conversation:
         known = {option.name for option in fields(sdk.ClaudeAgentOptions)}
         if unknown := sorted(settings.options.keys() - known):
             raise PromptEvaluationError(
-                f"sdk_options sets {', '.join(unknown)}, and the installed SDK's ClaudeAgentOptions has no such field.",
+                f"sdk_options sets {', '.join(unknown)}, but the installed SDK's ClaudeAgentOptions has no such field.",
                 prompt_name=request.prompt_name,
                 phase="request",
             )

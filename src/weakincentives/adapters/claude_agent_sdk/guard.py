@@ -1,8 +1,8 @@
-"""The process between us and the CLI: it starts the CLI in a clean environment and outlives neither it nor us.
+"""The process between us and the CLI: it starts the CLI in a clean environment and outlives neither of us.
 
-It runs as a script of its own (`python -I -S guard.py plan.json ...`), so it imports nothing of this package. The
-plan's named pipe is the lifeline: our process holds its writing end, and when that closes, because a run was given up
-or because our process is gone, the whole tree below the guard is killed.
+It runs as a separate script (`python -I -S guard.py plan.json ...`), so it imports nothing from this package. The named
+pipe in the plan is the lifeline: our process holds its writing end. When that closes, because a run was abandoned or
+our process died, the guard kills the whole process tree below it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(plan_path: str, arguments: list[str]) -> int:
     control(_SUBREAPER, 1)
     waker = _wake_on_signals()
     child = _start(plan["cli"], arguments, env, control)
-    _let_go_of_standard_streams()
+    _release_standard_streams()
     status: int | None = None
     while status is None and os.getppid() == parent:
         ready, _, _ = select.select([lifeline, waker], [], [], 1.0)
@@ -90,7 +90,7 @@ def _asked_to_stop(waker: int) -> bool:
     return any(number != signal.SIGCHLD for number in os.read(waker, 512))
 
 
-def _let_go_of_standard_streams() -> None:
+def _release_standard_streams() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
@@ -110,7 +110,7 @@ def _reap(child: int) -> int | None:
 
 
 def _kill_tree(child: int) -> None:
-    """Kill what is left; as the subreaper we become the parent of every orphan, so no child left means nothing left."""
+    """Kill what is left. As the subreaper, we adopt every orphan, so once we have no child, nothing is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     while True:

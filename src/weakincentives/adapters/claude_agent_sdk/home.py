@@ -1,6 +1,6 @@
 """A temporary home for one run of the CLI: its files, its environment, and the lifeline that ends it.
 
-Nothing of the user's own configuration is in it, and nothing that the CLI writes there outlives the run.
+It holds none of the user's own configuration, and nothing the CLI writes there outlives the run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _QUIET = {
     "DISABLE_AUTOUPDATER": "1",
 }
 
-# The CLI must leave our tools as they are: none hidden behind a search, none moved to the background, none timed out.
+# Keep the CLI from hiding our tools behind a search, moving them to the background or timing them out.
 _PLAIN_TOOLS = {
     "ENABLE_TOOL_SEARCH": "false",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
@@ -41,14 +41,14 @@ _PLAIN_TOOLS = {
     "CLAUDE_CODE_MAX_MCP_DESCRIPTION_LENGTH": "16384",
 }
 
-# A wrong answer comes back to our loop at once, which asks again in its own words.
+# Return a wrong answer to our loop at once, which asks for a correction itself.
 _ONE_ATTEMPT = {"MAX_STRUCTURED_OUTPUT_RETRIES": "1"}
 
 _NO_MEMORY = {"CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1", "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1"}
 
 
 class Home:
-    """The folder of one run, with the program that starts the CLI; `remove` ends the CLI and deletes the folder."""
+    """The folder of one run, with the script that starts the CLI; `remove` stops the CLI and deletes the folder."""
 
     def __init__(self, *, cli: Path, env: Mapping[str, str], own_home: bool = False) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="wink-claude-"))
@@ -81,7 +81,7 @@ class Home:
         return path
 
     def cut(self) -> None:
-        """Let go of the lifeline: whatever still runs below the guard is killed."""
+        """Close the lifeline: everything that still runs below the guard is killed."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -104,7 +104,7 @@ class Home:
 
 
 def credentials(api_key: str | None, base_url: str | None) -> dict[str, str]:
-    """What the CLI needs to reach the service: our arguments first, else the SDK's own environment variables."""
+    """The credentials for the service: our arguments, or else the SDK's environment variables."""
     found = {name: os.environ[name] for name in (*CREDENTIALS, *NETWORK) if name in os.environ}
     if api_key is not None:
         for name in CREDENTIALS[:2] + CREDENTIALS[3:]:

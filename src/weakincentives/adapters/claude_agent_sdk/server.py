@@ -1,7 +1,7 @@
 """Our tools as an MCP server on loopback whose list may change while it runs.
 
-The CLI reaches it over HTTP, which is the one route by which a list that changes is announced through public API alone:
-the SDK's own in-process servers drop such notices. The path holds a secret, so no other user of the machine can call.
+The CLI reaches it over HTTP, the only transport that announces a changed list through public API: the SDK's in-process
+servers drop such notices. The path contains a secret, so that no other user of the machine can call it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declaration
-from weakincentives.prompt.tool import Tool
+from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declare_tool
+from weakincentives.prompt import Tool
 
 _CALL_ID = "claudecode/toolUseId"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a tool call came to."""
+    """The result of a tool call."""
 
     text: str
     success: bool = True
 
 
 class _AnnouncingServer(Server[Any]):
-    """A server that tells clients of the older protocol too that its list may change."""
+    """A server that tells clients of the older protocol as well that its list may change."""
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
@@ -49,7 +49,7 @@ class ToolServer:
     """Serves a list of tools; calls wait until `answer` is given for their id."""
 
     def __init__(self, tools: Iterable[Tool[Any, Any]]) -> None:
-        self._tools = {tool.name: declaration(tool) for tool in tools}
+        self._tools = {tool.name: declare_tool(tool) for tool in tools}
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._listed = asyncio.Event()
         self._bus = InMemorySubscriptionBus()
@@ -83,7 +83,7 @@ class ToolServer:
         await self._http.startup(sockets=[self._socket])
 
     async def close(self) -> None:
-        """Stop at once: whoever would still ask is gone, and uvicorn's own way takes two tenths of a second."""
+        """Stop at once: no client is left, and uvicorn's own shutdown takes 0.2 s."""
         for waiting in self._answers.values():
             waiting.cancel()
         if self._http.started:
@@ -97,7 +97,7 @@ class ToolServer:
         self._socket.close()
 
     async def listed(self, timeout: float) -> bool:
-        """Wait until the CLI has asked for the list (again)."""
+        """Wait until the CLI has listed the tools (again)."""
         try:
             await asyncio.wait_for(self._listed.wait(), timeout)
         except TimeoutError:
@@ -105,8 +105,8 @@ class ToolServer:
         return True
 
     async def add(self, tools: Iterable[Tool[Any, Any]], timeout: float) -> bool:
-        """Offer more tools and announce it; False when the CLI does not ask for the list again."""
-        self._tools |= {tool.name: declaration(tool) for tool in tools}
+        """Offer more tools and announce them; False if the CLI does not list the tools again."""
+        self._tools |= {tool.name: declare_tool(tool) for tool in tools}
         self._listed.clear()
         await self._bus.publish(ToolsListChanged())
         if self._older_session is not None:
@@ -114,7 +114,7 @@ class ToolServer:
         return await self.listed(timeout)
 
     def answer(self, call_id: str, answer: Answer) -> None:
-        """Give a call its result; the call may come later."""
+        """Set the result of a call, which may not have arrived yet."""
         slot = self._slot(call_id)
         if not slot.done():
             slot.set_result(answer)

@@ -1,24 +1,25 @@
-"""Translation between our messages and what the CLI says: pure, so it is tested against recorded events."""
+"""Translation between our messages and the CLI's events; pure, so it is tested against recorded events."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from weakincentives.adapters.claude_agent_sdk.events import CliToolUse
+from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.messages import Message, ModelReply, StopReason, ToolCall
+from weakincentives.prompt import Tool
+from weakincentives.runtime import Message, ModelReply, StopReason, ToolCall
+from weakincentives.session import LogEntry
 
 PROVIDER = "claude_agent_sdk"
 SERVER_NAME = "wink"
 PREFIX = f"mcp__{SERVER_NAME}__"
 STRUCTURED_OUTPUT = "StructuredOutput"
 WRONG_OUTPUT = "error_max_structured_output_retries"
-FIRST_USER_TURN = "Begin."
-CONTINUED = "This conversation was interrupted. What was said and done so far, in order; go on from here:"
+CONTINUED = "This conversation was interrupted. This is what was said and done so far, in order. Continue from here:"
 
 _STOP_REASONS: Mapping[str, StopReason] = {
     "end_turn": "end",
@@ -31,8 +32,30 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 }
 
 
-def declaration(tool: Tool[Any, Any]) -> dict[str, Any]:
-    """A tool as MCP lists it; the notes ask the CLI to show it at once and to pass large results on whole."""
+@dataclass(frozen=True, slots=True)
+class CliRunEnded(LogEntry):
+    """The CLI was stopped. `cost_usd` is the cost it reported, None if it reported none."""
+
+    run_id: str
+    cli_version: str
+    cost_usd: float | None
+    timestamp: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True)
+class CliToolUse:
+    """A call of one of the CLI's own tools."""
+
+    call_id: str
+    name: str
+    arguments: str
+    output: str
+    success: bool
+    duration: float
+
+
+def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
+    """A tool as MCP lists it; `_meta` asks the CLI to show it at once and to pass on large results whole."""
     return {
         "name": tool.name,
         "description": tool.description,
@@ -41,8 +64,11 @@ def declaration(tool: Tool[Any, Any]) -> dict[str, Any]:
     }
 
 
-def opening(messages: Sequence[Message]) -> tuple[str, str]:
-    """The system prompt and the first user turn, which the CLI needs; a conversation that has begun is told as text."""
+TOOLS = ToolCache(declare_tool)
+
+
+def first_turn(messages: Sequence[Message]) -> tuple[str, str]:
+    """The system prompt and the first user turn, which the CLI requires; earlier turns are retold as text."""
     system = "\n\n".join(message.text for message in messages if message.role == "system")
     if any(message.role == "assistant" for message in messages):
         return system, f"{CONTINUED}\n\n{_transcript(messages)}"
@@ -51,7 +77,7 @@ def opening(messages: Sequence[Message]) -> tuple[str, str]:
 
 
 class Turn:
-    """One assistant message, put together from the stream events of the Messages API that the CLI passes on."""
+    """One assistant message, assembled from the Messages API events that the CLI passes on."""
 
     def __init__(self) -> None:
         self.complete = False
@@ -63,7 +89,7 @@ class Turn:
         self._arguments: list[str] = []
 
     def feed(self, event: Mapping[str, Any]) -> str:
-        """Take one event; returns the piece of answer text in it, if there is one."""
+        """Process one event; returns the answer text in it, if any."""
         match event["type"]:
             case "message_start":
                 message = event["message"]
@@ -99,7 +125,7 @@ class Turn:
 
     @property
     def uses_cli_tools(self) -> bool:
-        """Whether the CLI has work of its own to do before it asks the model again."""
+        """Whether the CLI will run tools of its own before it calls the model again."""
         return any(
             block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT))
             for block in self._blocks
@@ -107,7 +133,7 @@ class Turn:
 
     @property
     def structured_answer(self) -> str | None:
-        """What the model gave to the tool by which the CLI takes a structured answer."""
+        """The arguments of the tool through which the CLI takes a structured answer."""
         answers = (
             arguments
             for block, arguments in zip(self._blocks, self._arguments, strict=True)
@@ -149,20 +175,20 @@ class Turn:
 
 
 class CliWork:
-    """The calls of the CLI's own tools whose results are still to come."""
+    """Calls of the CLI's own tools that have no result yet."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[dict[str, Any], float]] = {}
         self._items: list[str] = []
 
     def begin(self, items: Sequence[str]) -> None:
-        """Note which of a reply's blocks are calls that the CLI carries out."""
+        """Remember which blocks of a reply are calls that the CLI runs itself."""
         for block in map(json.loads, items):
             if block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT)):
                 self._open[block["id"]] = block, time.perf_counter()
 
     def results(self, blocks: Iterable[Mapping[str, Any]]) -> list[CliToolUse]:
-        """What the CLI's tools gave, out of the blocks of a user message."""
+        """The finished calls of the CLI's tools, from the blocks of a user message."""
         uses = []
         for block in blocks:
             call, started = self._open.pop(block.get("tool_use_id", ""), (None, 0.0))
@@ -175,13 +201,13 @@ class CliWork:
         return uses
 
     def items(self) -> list[str]:
-        """Results that belong in front of the next reply."""
+        """Results that come before the next reply."""
         items, self._items = self._items, []
         return items
 
 
 def usage(raw: Mapping[str, Any]) -> TokenUsage:
-    """The usage of one message; the service counts cached input apart, we count it as input."""
+    """The usage of one message; the service reports cached input separately, we include it in the input."""
     cached = raw.get("cache_read_input_tokens") or 0
     fresh = (raw.get("input_tokens") or 0) + (raw.get("cache_creation_input_tokens") or 0)
     details = raw.get("output_tokens_details") or {}
@@ -195,8 +221,8 @@ def usage(raw: Mapping[str, Any]) -> TokenUsage:
     )
 
 
-def unseen(model_usage: Mapping[str, Mapping[str, Any]] | None, seen: TokenUsage) -> TokenUsage:
-    """What the CLI spent beyond the messages it passed on, such as on subagents or on compacting a conversation."""
+def unreported_usage(model_usage: Mapping[str, Mapping[str, Any]] | None, seen: TokenUsage) -> TokenUsage:
+    """Tokens the CLI spent beyond the messages it passed on, such as on subagents or on compacting."""
     total = TokenUsage()
     for spent in (model_usage or {}).values():
         cached = spent.get("cacheReadInputTokens", 0)
@@ -216,7 +242,7 @@ def _transcript(messages: Sequence[Message]) -> str:
     for message in messages:
         match message.role:
             case "assistant":
-                lines += _own_work(message)
+                lines += _cli_tool_lines(message)
                 if message.text:
                     lines.append(f"You said: {message.text}")
                 lines += [f"You called {call.name} with {call.arguments}" for call in message.tool_calls]
@@ -227,7 +253,7 @@ def _transcript(messages: Sequence[Message]) -> str:
     return "\n\n".join(lines)
 
 
-def _own_work(message: Message) -> list[str]:
+def _cli_tool_lines(message: Message) -> list[str]:
     lines = []
     for block in map(json.loads, message.items if message.provider == PROVIDER else ()):
         if block["type"] == "tool_result":

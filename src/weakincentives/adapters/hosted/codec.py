@@ -1,25 +1,48 @@
-"""The base of the codecs that come with the library: refuses what its provider cannot honour, by name."""
+"""Codecs that declare as data which settings a provider honours, and the tables made from them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
-from weakincentives.adapters.hosted.capability import adapters_with
-from weakincentives.adapters.hosted.setting import Rule, used
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
+from weakincentives.runtime import adapter_specs
+from weakincentives.tools import DomainFilter
+from weakincentives.tools.web_search import GeoHint
 
 ConfigT = TypeVar("ConfigT")
 OutputT = TypeVar("OutputT")
 
 
-class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
-    """A codec that says as data which settings of its config the provider honours.
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a provider honours a setting: with any value or only some, and never together with certain others."""
 
-    `honours` maps each such setting (`geo_hint.city`) to its rule; one that differs from its default and is not
-    there is refused before any request. `single` says that the provider cannot tell two tools of this kind apart.
+    values: Collection[object] | None = None
+    without: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = []
+        if isinstance(self.values, range):
+            parts.append(f"{self.values[0]} to {self.values[-1]}")
+        elif self.values is not None:
+            parts.append(", ".join(str(value) for value in self.values))
+        parts += [f"not with `{other}`" for other in self.without]
+        return "; ".join(parts) or "yes"
+
+
+HONOURED = Rule()
+
+
+class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
+    """A codec that declares which settings of its config the provider honours.
+
+    `honours` maps each of them (`geo_hint.city`) to its rule. A setting that is not in it and differs from its default
+    is refused before any request. `single` means that the provider cannot tell two tools of this kind apart.
     """
 
     kind: ClassVar[str]
@@ -34,11 +57,17 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
             raise self._refusal(
                 tool, f"kind '{self.kind}' takes a {self.config_type.__name__}, got {type(tool.config).__name__}"
             )
-        settings = used(tool.config)
+        settings = used_settings(tool.config)
         for setting in settings:
             objection = self.objection(setting, settings)
             if objection is not None:
-                others = [name for name in adapters_with(self.kind, settings, setting) if name != self.adapter]
+                others = [
+                    adapter
+                    for adapter, codec in _all_codecs()
+                    if codec.kind == self.kind
+                    and adapter != self.adapter
+                    and codec.objection(setting, settings) is None
+                ]
                 can = f"{' and '.join(others)} can" if others else "no adapter can"
                 raise self._refusal(tool, f"{objection}; {can}")
         return self.declare(tool)
@@ -61,8 +90,100 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
 
     @abstractmethod
     def declare(self, tool: HostedTool[ConfigT]) -> dict[str, Any]:
-        """The declaration of a tool whose settings are all honoured."""
+        """The declaration of a tool, all of whose settings the provider honours."""
 
     @abstractmethod
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[ConfigT]) -> OutputT | None:
-        """The typed output out of all items of a run, or None when the tool was not used."""
+        """The typed output from all items of a run, or None if the tool was not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One kind of hosted tool: its settings, and the rules of each adapter that offers it."""
+
+    kind: str
+    settings: tuple[str, ...]
+    adapters: Mapping[str, Mapping[str, Rule]] = field(default_factory=dict)
+
+    def table(self) -> str:
+        """A Markdown table of settings and adapters."""
+        names = [spec.name for spec in adapter_specs() if spec.hosted_tools]
+        rows = [("setting", *names), ("---",) * (len(names) + 1)]
+        rows.append(("(the tool itself)", *("yes" if name in self.adapters else "no" for name in names)))
+        for setting in self.settings:
+            rules = [self.adapters[name].get(setting) if name in self.adapters else None for name in names]
+            rows.append((f"`{setting}`", *("no" if rule is None else str(rule) for rule in rules)))
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def capabilities() -> tuple[Capability, ...]:
+    """Every kind that some adapter offers, with the settings each adapter honours."""
+    kinds: dict[str, Capability] = {}
+    for adapter, codec in _all_codecs():
+        known = kinds.get(codec.kind) or Capability(codec.kind, all_settings(codec.config_type))
+        kinds[codec.kind] = Capability(codec.kind, known.settings, {**known.adapters, adapter: codec.honours})
+    return tuple(kinds.values())
+
+
+def _all_codecs() -> Iterator[tuple[str, Any]]:
+    for spec in adapter_specs():
+        for codec in spec.codecs().values():
+            yield spec.name, codec
+
+
+@cache
+def all_settings(config_type: type[Any]) -> tuple[str, ...]:
+    """Every setting of a config type; those of nested dataclasses have dotted names."""
+    return tuple(_settings(config_type, ""))
+
+
+def used_settings(config: Any) -> Mapping[str, object]:
+    """The settings that differ from their defaults, with their values."""
+    return dict(_used(config, ""))
+
+
+def _settings(config_type: type, prefix: str) -> Iterator[str]:
+    for name, nested in _fields(config_type).items():
+        if nested is None:
+            yield prefix + name
+        else:
+            yield from _settings(nested, f"{prefix}{name}.")
+
+
+def _used(config: Any, prefix: str) -> Iterator[tuple[str, object]]:
+    config_type: type = type(config)
+    nested = _fields(config_type)
+    for one in fields(config):
+        value = getattr(config, one.name)
+        if nested[one.name] is not None:
+            if value is not None:
+                yield from _used(value, f"{prefix}{one.name}.")
+            continue
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        if default is MISSING or value != default:
+            yield prefix + one.name, value
+
+
+@cache
+def _fields(config_type: type[Any]) -> Mapping[str, type | None]:
+    """Each field with the dataclass of `X` or `X | None`; a choice between several is a setting by itself."""
+    found: dict[str, type | None] = {}
+    for name, hint in get_type_hints(config_type).items():
+        kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
+        one = kinds[0] if len(kinds) == 1 else None
+        found[name] = one if isinstance(one, type) and is_dataclass(one) else None
+    return found
+
+
+def domain_fields(domains: DomainFilter | None) -> dict[str, list[str]]:
+    """The filter as the fields that every provider takes, without empty lists."""
+    if domains is None:
+        return {}
+    fields = {"allowed_domains": list(domains.allowed), "blocked_domains": list(domains.blocked)}
+    return {name: value for name, value in fields.items() if value}
+
+
+def location_fields(hint: GeoHint) -> dict[str, str]:
+    """The user's place as the fields that every provider takes, without empty ones."""
+    fields = {"country": hint.country_code, "city": hint.city, "region": hint.region, "timezone": hint.timezone}
+    return {name: value for name, value in fields.items() if value}

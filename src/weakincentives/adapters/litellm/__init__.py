@@ -1,5 +1,22 @@
 """Any model that LiteLLM reaches, through its chat format."""
 
-from weakincentives.adapters.litellm.adapter import LiteLLMAdapter
+from typing import TYPE_CHECKING
 
-__all__ = ["LiteLLMAdapter"]
+from weakincentives._imports import lazy_front
+from weakincentives.runtime import AdapterSpec
+
+if TYPE_CHECKING:
+    from weakincentives.adapters.litellm.adapter import LiteLLMAdapter
+
+__all__ = ["SPEC", "LiteLLMAdapter"]
+
+SPEC = AdapterSpec(
+    name="litellm",
+    adapter="LiteLLMAdapter",
+    provider="litellm",
+    hosted_tools=("web_search",),
+    prefix_keys=("model", "tools", "response_format"),
+    conversation_key="messages",
+)
+
+__getattr__ = lazy_front(__name__, {"LiteLLMAdapter": "adapter"})

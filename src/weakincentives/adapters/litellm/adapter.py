@@ -1,31 +1,25 @@
-"""The adapter for everything that LiteLLM reaches."""
+"""The adapter for every model LiteLLM reaches."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from weakincentives.adapters.litellm.codecs import CODECS
-from weakincentives.adapters.litellm.codecs.web_search import LiteLLMWebSearchCodec
-from weakincentives.adapters.litellm.line import LiteLLMLine, litellm
+from weakincentives._imports import require_extra
+from weakincentives.adapters.litellm.transport import LiteLLMTransport, litellm
 from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire
-from weakincentives.adapters.network.channel import NetworkChannel
-from weakincentives.adapters.network.extra import require
-from weakincentives.adapters.network.redact import Redactor
-from weakincentives.adapters.network.retry import Retries
+from weakincentives.adapters.network import KeyRedactor, NetworkChannel, Retries, define_tool
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.prompt import Tokenizer
-from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.hosted import HostedToolCodec
+from weakincentives.prompt import AnyTool, Tokenizer
+from weakincentives.runtime import HostedToolCodec, ProviderAdapter
 
 _NEEDS_NO_USER_TURN = frozenset({"openai", "azure"})
 
 
 class LiteLLMAdapter(ProviderAdapter):
-    """Evaluates prompts on any model that LiteLLM can name.
+    """Evaluates prompts on any model that LiteLLM supports.
 
         LiteLLMAdapter("gemini/gemini-3-pro").evaluate(prompt, session=session)
 
@@ -34,7 +28,6 @@ class LiteLLMAdapter(ProviderAdapter):
     """
 
     name = PROVIDER
-    default_codecs = CODECS
 
     def __init__(
         self,
@@ -47,23 +40,21 @@ class LiteLLMAdapter(ProviderAdapter):
         max_retries: int = 2,
         parameters: Mapping[str, Any] | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        sleep_async: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         super().__init__(
             model,
-            hosted_tool_codecs={"web_search": LiteLLMWebSearchCodec(model), **(hosted_tool_codecs or {})},
+            hosted_tool_codecs=hosted_tool_codecs,
             output_retries=output_retries,
             tokenizer=tokenizer,
         )
         if client is None:
-            require("litellm", "litellm")
+            require_extra("litellm", "litellm", "LiteLLMAdapter")
         self._client = client
         self._parameters = dict(parameters or {})
         self._retries = Retries(limit=max_retries)
         self._clock = clock
-        self._sleep_async = sleep_async
-        self._redact = Redactor(self._secrets)
-        self._opening: bool | None = None
+        self._redactor = KeyRedactor(self._keys)
+        self._first_user_turn: bool | None = None
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -71,17 +62,24 @@ class LiteLLMAdapter(ProviderAdapter):
 
     def channel(self) -> NetworkChannel:
         module = litellm()
-        if self._opening is None:
-            self._opening = self._needs_user_turn(module)
-        wire = ChatWire(self.model, codecs=self.hosted_tool_codecs, opening=self._opening)
+        if self._first_user_turn is None:
+            self._first_user_turn = self._needs_user_turn(module)
+        wire = ChatWire(self.model, codecs=self.hosted_tool_codecs, first_user_turn=self._first_user_turn)
         return NetworkChannel(
             wire,
-            LiteLLMLine(self._client or module, self._parameters),
+            LiteLLMTransport(self._client or module, self._parameters),
             retries=self._retries,
-            redact=self._redact,
+            redactor=self._redactor,
             clock=self._clock,
-            sleep_async=self._sleep_async,
         )
+
+    def define_tool(self, tool: AnyTool) -> str:
+        return define_tool(tool, ChatWire.tools, self.hosted_tool_codecs)
+
+    def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        from weakincentives.adapters.litellm.codecs import LiteLLMWebSearchCodec
+
+        return {"web_search": LiteLLMWebSearchCodec(self.model)}
 
     def close(self) -> None:
         """Nothing to close: LiteLLM keeps its own connections."""
@@ -103,7 +101,7 @@ class LiteLLMAdapter(ProviderAdapter):
             return True
         return provider not in _NEEDS_NO_USER_TURN
 
-    def _secrets(self) -> Iterable[str | None]:
+    def _keys(self) -> Iterable[str | None]:
         yield self._parameters.get("api_key")
         for name, value in os.environ.items():
             if name.endswith(("_API_KEY", "_TOKEN", "_SECRET", "_SECRET_ACCESS_KEY")):

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.adapters.network.response import Failure
-from weakincentives.adapters.network.wire import encode
+from weakincentives.adapters.network import TransportError, encode
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime.messages import ModelReply, StopReason, ToolCall
+from weakincentives.runtime import ModelReply, StopReason, ToolCall
 
 SERVER_CALL = "srvtoolu_"
 """How the ids begin of calls that Anthropic has answered itself, which LiteLLM lists among the model's own."""
@@ -25,7 +24,7 @@ _STOPS: dict[str, StopReason] = {
 }
 
 
-def read(body: bytes | bytearray) -> ModelReply:
+def parse_reply(body: bytes | bytearray) -> ModelReply:
     """The reply in a whole completion."""
     return _reply(_decode_completion(body))
 
@@ -85,7 +84,7 @@ _decode_message = msgspec.json.Decoder(_Message).decode
 
 def _reply(completion: _Completion) -> ModelReply:
     if not completion.choices:
-        raise Failure(
+        raise TransportError(
             "litellm answered without any choices",
             phase="response",
             payload={"id": completion.id, "choices": []},
@@ -103,7 +102,7 @@ def _reply(completion: _Completion) -> ModelReply:
     elif calls and stop == "end":
         stop = "tool_calls"
     if not text and not calls and stop == "end":
-        raise Failure(
+        raise TransportError(
             "litellm answered without any content",
             phase="response",
             payload={"id": completion.id, "message": msgspec.json.decode(choice.message)},
@@ -179,7 +178,7 @@ class _Chunk(msgspec.Struct):
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
-class ChunkEvents:
+class ChunkParser:
     """Puts a streamed completion together; an empty event marks its end."""
 
     def __init__(self) -> None:
@@ -230,7 +229,7 @@ class ChunkEvents:
 
     def _reply(self) -> ModelReply:
         if self._finish is None:
-            raise Failure("litellm's stream ended before the answer was complete", phase="response")
+            raise TransportError("litellm's stream ended before the answer was complete", phase="response")
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None}
         if self._refusal:
             message["refusal"] = "".join(self._refusal)

@@ -1,21 +1,19 @@
-"""The chat format that LiteLLM takes for every provider behind it."""
+"""The chat format that LiteLLM accepts for every provider."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from weakincentives.adapters.litellm.reply import ChunkEvents, read
-from weakincentives.adapters.network.wire import OPENING, Outgoing, Wire, encode, encoded_tools
-from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
+from weakincentives.adapters.litellm.reply import ChunkParser, parse_reply
+from weakincentives.adapters.network import FIRST_USER_TURN, EncodedRequest, ToolCache, Wire, encode
+from weakincentives.prompt import Tool
+from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 
 PROVIDER = "litellm"
-SLOT = "_encoded_for_chat"
 
 
-def describe(tool: Tool[Any, Any]) -> dict[str, Any]:
+def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
@@ -28,48 +26,49 @@ def describe(tool: Tool[Any, Any]) -> dict[str, Any]:
 
 
 class ChatWire(Wire):
-    """One run as a chat completion; tools that appear later are appended, the only way this format knows."""
+    """One run as chat completions; tools that appear later are appended, since the format has no other way."""
 
     provider = PROVIDER
+    tools = ToolCache(declare_tool)
 
     def __init__(
         self,
         model: str,
         *,
         codecs: Mapping[str, HostedToolCodec[Any, Any]],
-        opening: bool,
+        first_user_turn: bool,
     ) -> None:
         super().__init__(codecs)
         self._model = model
-        self._opening = opening
-        self._opened = not opening
+        self._first_user_turn = first_user_turn
+        self._opened = not first_user_turn
         self._start = b""
         self._start_of: tuple[int, int, object] | None = None
 
-    def outgoing(self, request: ModelRequest, *, stream: bool = False) -> Outgoing:
+    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
         self._open()
         end = b'],"stream":true,"stream_options":{"include_usage":true}}' if stream else b"]}"
-        return Outgoing((self._begin(request), self._buffer, end), {})
+        return EncodedRequest((self._begin(request), self._buffer, end), {})
 
     def _open(self) -> None:
-        """A user turn after the system text, unless the conversation has its own."""
+        """Add a user turn after the system text, unless the conversation has one."""
         if not self._opened:
-            self._append(encode({"role": "user", "content": OPENING}))
+            self._append(encode({"role": "user", "content": FIRST_USER_TURN}))
             self._opened = True
 
     def _restart(self) -> None:
         super()._restart()
-        self._opened = not self._opening
+        self._opened = not self._first_user_turn
 
     def _begin(self, request: ModelRequest) -> bytes:
         known = (len(request.tools), len(request.hosted_tools), request.output)
         if self._start_of != known:
             head: dict[str, Any] = {"model": self._model}
-            tools = encoded_tools(request.tools, SLOT, describe)
+            tools = [self.tools.encoded(tool) for tool in request.tools]
             for hosted in request.hosted_tools:
                 declared = self._codec(hosted, request).serialize(hosted)
-                # A codec for this format says either a tool or, without a type, fields of the request itself.
+                # A codec for this format returns a tool or, without a type, fields of the request itself.
                 if "type" in declared:
                     tools.append(encode(declared))
                 else:
@@ -93,11 +92,11 @@ class ChatWire(Wire):
             self._opened = self._opened or role == "user"
             self._append(encode({"role": role, "content": message.text}))
 
-    def reply(self, body: bytes | bytearray) -> ModelReply:
-        return read(body)
+    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
+        return parse_reply(body)
 
-    def events(self) -> ChunkEvents:
-        return ChunkEvents()
+    def event_parser(self) -> ChunkParser:
+        return ChunkParser()
 
 
 def _assistant(message: Message) -> bytes:

@@ -1,5 +1,15 @@
 """A small model inside this process: no key, no network."""
 
-from weakincentives.adapters.local.adapter import LocalAdapter
+from typing import TYPE_CHECKING
 
-__all__ = ["LocalAdapter"]
+from weakincentives._imports import lazy_front
+from weakincentives.runtime import AdapterSpec
+
+if TYPE_CHECKING:
+    from weakincentives.adapters.local.adapter import LocalAdapter
+
+__all__ = ["SPEC", "LocalAdapter"]
+
+SPEC = AdapterSpec(name="local", adapter="LocalAdapter", provider="local", model="FILE.gguf", requires_model=False)
+
+__getattr__ = lazy_front(__name__, {"LocalAdapter": "adapter"})

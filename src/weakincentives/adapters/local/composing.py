@@ -13,11 +13,9 @@ from weakincentives.adapters.local.constraint import reply_schema
 from weakincentives.adapters.local.decoding import Hear, Watch, write, write_json
 from weakincentives.adapters.local.engine import Engine
 from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
-from weakincentives.adapters.local.ranking import SHOWN, ranked
-from weakincentives.adapters.local.relevance import Relevance
+from weakincentives.adapters.local.relevance import MAX_SHOWN, Relevance, ranked
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
-from weakincentives.runtime.messages import StopReason
+from weakincentives.runtime import ModelReply, ModelRequest, StopReason, ToolCall
 
 _LEAD = '{"answer": "'
 
@@ -44,7 +42,7 @@ class Composer:
         if tools:
             ranking = ranked(outlook, self._relevance)
             items = (ranking.item(),) if ranking.places and not outlook.opened else ()
-            messages = with_hint(messages, outlook, ranking.choices[:SHOWN])
+            messages = with_hint(messages, outlook, ranking.choices[:MAX_SHOWN])
         answer = AnswerText(heard)
         written = write_json(
             self._engine,

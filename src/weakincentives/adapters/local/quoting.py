@@ -18,9 +18,8 @@ from weakincentives.adapters.local.chat import chat
 from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
 from weakincentives.adapters.local.engine import Engine
 from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
-from weakincentives.adapters.local.ranking import ranked
-from weakincentives.adapters.local.relevance import Relevance
-from weakincentives.adapters.local.sentences import sentences
+from weakincentives.adapters.local.relevance import Relevance, ranked
+from weakincentives.adapters.local.text import sentences
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall

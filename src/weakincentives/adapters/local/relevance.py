@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import mul
 from typing import Protocol
 
-from weakincentives.adapters.local.lexical import bm25
-from weakincentives.adapters.local.sentences import clauses
+from weakincentives.adapters.local.outlook import Choice, Outlook
+from weakincentives.adapters.local.text import bm25, clauses
 from weakincentives.adapters.local.vectors import Vectors
 
 # How much a shared rare word adds to the similarity of a sentence; measured in bench/local.
 WORD_WEIGHT = 0.05
 # Of very long texts only the sentences with the most shared words are compared by meaning.
 MAX_COMPARED = 400
+MAX_SHOWN = 5
 
 
 class Relevance(Protocol):
@@ -65,3 +68,27 @@ class VectorRelevance:
         for index, vector in zip(closest, self._vectors.of([texts[index] for index in closest]), strict=True):
             near[index] = sum(map(mul, asked, vector))
         return [score + WORD_WEIGHT * words for score, words in zip(near, shared, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Choices with their scores, the best first."""
+
+    by: str
+    places: Sequence[tuple[float, Choice]]
+
+    @property
+    def choices(self) -> list[Choice]:
+        return [choice for _, choice in self.places]
+
+    def item(self) -> str:
+        """The ranking as it stands in the conversation, for whoever wants to know why."""
+        best = [{"key": choice.key, "score": round(score, 3)} for score, choice in self.places[:MAX_SHOWN]]
+        return json.dumps({"type": "ranking", "by": self.by, "of": len(self.places), "best": best})
+
+
+def ranked(outlook: Outlook, relevance: Relevance) -> Ranking:
+    """Rank what can be opened now."""
+    pairs = [(choice.title, choice.summary) for choice in outlook.choices]
+    scores = relevance.sections(outlook.question, pairs)
+    return Ranking(relevance.name, sorted(zip(scores, outlook.choices, strict=True), key=lambda place: -place[0]))

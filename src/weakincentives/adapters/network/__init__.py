@@ -1,1 +1,41 @@
-"""How requests reach a vendor: encoded conversations, lean connections, retries, streams."""
+"""Building blocks for adapters that reach a model over HTTP, ours and yours.
+
+A `Wire` translates between a run and a vendor's JSON. A `ClientAdapter` sends it with the settings of the vendor's
+client; `NetworkChannel` adds retries and deadlines to any `Transport`.
+"""
+
+from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
+from weakincentives.adapters.network.channel import NetworkChannel
+from weakincentives.adapters.network.retry import KeyRedactor, Retries
+from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
+from weakincentives.adapters.network.wire import (
+    FIRST_USER_TURN,
+    EncodedRequest,
+    EventParser,
+    ToolCache,
+    Wire,
+    define_tool,
+    encode,
+    select_tools,
+)
+
+__all__ = [
+    "FIRST_USER_TURN",
+    "AsyncStream",
+    "ClientAdapter",
+    "ClientOptions",
+    "EncodedRequest",
+    "EventParser",
+    "KeyRedactor",
+    "NetworkChannel",
+    "Response",
+    "Retries",
+    "Stream",
+    "ToolCache",
+    "Transport",
+    "TransportError",
+    "Wire",
+    "define_tool",
+    "encode",
+    "select_tools",
+]

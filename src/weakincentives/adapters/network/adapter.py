@@ -1,30 +1,27 @@
-"""What the adapters that stand on a vendor's client have in common."""
+"""What adapters built on a vendor's client share."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType, TracebackType
-from typing import Any, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
+from weakincentives._imports import import_extra, require_extra
 from weakincentives.adapters.network.channel import NetworkChannel
-from weakincentives.adapters.network.client import ClientLine
-from weakincentives.adapters.network.extra import load, require
-from weakincentives.adapters.network.redact import Redactor
-from weakincentives.adapters.network.retry import Retries
+from weakincentives.adapters.network.client import ClientTransport
+from weakincentives.adapters.network.retry import KeyRedactor, Retries
 from weakincentives.adapters.network.vendor import secrets
-from weakincentives.adapters.network.wire import Wire
+from weakincentives.adapters.network.wire import Wire, define_tool
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import Tokenizer
-from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.hosted import HostedToolCodec
+from weakincentives.prompt import AnyTool, Tokenizer
+from weakincentives.runtime import HostedToolCodec, ProviderAdapter
 
 
 class ClientOptions(TypedDict, total=False):
-    """What every adapter over a client takes by keyword."""
+    """The keyword arguments of every adapter over a client."""
 
     client: Any
     hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None
@@ -33,19 +30,21 @@ class ClientOptions(TypedDict, total=False):
     max_retries: int
     parameters: Mapping[str, Any] | None
     clock: Clock
-    sleep_async: Callable[[float], Awaitable[object]]
 
 
 class ClientAdapter(ProviderAdapter):
     """An adapter over a vendor's client object: the user's, or the one the SDK makes from the environment.
 
-    One adapter serves any number of runs, threads and event loops, and keeps its connections alive between them.
+    One adapter serves any number of runs, threads and event loops, and keeps its connections alive between them. A
+    subclass names the SDK's `package`, its `client_types` (blocking and async), the `path` to post to, the `reserved`
+    request fields that users may not set through `parameters=`, and the `wire_type` whose `_wire()` it makes.
     """
 
-    package: str
-    path: str
-    client_types: tuple[str, str]
-    reserved: frozenset[str]
+    package: ClassVar[str]
+    path: ClassVar[str]
+    client_types: ClassVar[tuple[str, str]]
+    reserved: ClassVar[frozenset[str]]
+    wire_type: ClassVar[type[Wire]]
 
     def __init__(
         self,
@@ -58,27 +57,25 @@ class ClientAdapter(ProviderAdapter):
         max_retries: int = 2,
         parameters: Mapping[str, Any] | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        sleep_async: Callable[[float], Awaitable[object]] = asyncio.sleep,
         **unknown: Any,
     ) -> None:
         if unknown:
             name, made = min(unknown), self.client_types[0]
             raise TypeError(
-                f"{type(self).__name__} has no option '{name}'; what the request should carry goes into "
-                f"parameters={{'{name}': ...}}, what the client needs (a key, an address) into client={made}(...)"
+                f"{type(self).__name__} has no option '{name}'; pass fields of the request as "
+                f"parameters={{'{name}': ...}}, and settings of the client (a key, an address) as client={made}(...)"
             )
         super().__init__(
             model, hosted_tool_codecs=hosted_tool_codecs, output_retries=output_retries, tokenizer=tokenizer
         )
         if client is None:
-            require(self.package, self.package)
+            require_extra(self.package, self.package, type(self).__name__)
         self._client = client
         self._parameters = self._checked(parameters or {})
         self._retries = Retries(limit=max_retries)
         self._clock = clock
-        self._sleep_async = sleep_async
-        self._redact = Redactor(lambda: secrets(self._client) if self._client is not None else ())
-        self._line: ClientLine | None = None
+        self._redactor = KeyRedactor(lambda: secrets(self._client) if self._client is not None else ())
+        self._transport: ClientTransport | None = None
         self._lock = threading.Lock()
 
     @property
@@ -93,23 +90,25 @@ class ClientAdapter(ProviderAdapter):
 
     @property
     def uses_own_connections(self) -> bool:
-        """Whether requests go over our own connections; False where the client carries more than settings."""
-        return self._connected().lean
+        """Whether requests go over our own connections; False if the client carries more than settings."""
+        return self._connected().direct
+
+    def define_tool(self, tool: AnyTool) -> str:
+        return define_tool(tool, self.wire_type.tools, self.hosted_tool_codecs)
 
     def channel(self) -> NetworkChannel:
         return NetworkChannel(
             self._wire(),
             self._connected(),
             retries=self._retries,
-            redact=self._redact,
+            redactor=self._redactor,
             clock=self._clock,
-            sleep_async=self._sleep_async,
         )
 
     def close(self) -> None:
-        """Close the connections that wait; the adapter opens new ones when it is used again."""
-        if self._line is not None:
-            self._line.close()
+        """Close the idle connections; the adapter opens new ones when it is used again."""
+        if self._transport is not None:
+            self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -121,34 +120,34 @@ class ClientAdapter(ProviderAdapter):
 
     @abstractmethod
     def _wire(self) -> Wire:
-        """A new run's conversation in the vendor's format."""
+        """The wire for a new run."""
 
     def _checked(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         taken = sorted(self.reserved & parameters.keys())
         if taken:
-            raise ValueError(f"parameters cannot set {', '.join(taken)}: the prompt and the adapter decide on that")
+            raise ValueError(f"parameters cannot set {', '.join(taken)}; the prompt and the adapter set them")
         return dict(parameters)
 
-    def _connected(self) -> ClientLine:
+    def _connected(self) -> ClientTransport:
         with self._lock:
-            if self._line is None:
-                self._line = self._connect()
+            if self._transport is None:
+                self._transport = self._connect()
             else:
-                self._line.refresh()
-            return self._line
+                self._transport.refresh()
+            return self._transport
 
-    def _connect(self) -> ClientLine:
-        sdk = load(self.package, self.package)
+    def _connect(self) -> ClientTransport:
+        sdk = import_extra(self.package, self.package, type(self).__name__)
         if self._client is None:
             self._client = self._from_environment(sdk)
         if not hasattr(self._client, "default_query"):
             raise TypeError(
                 f"client must be a client of the {self.package} package, such as {self.client_types[0]}(...), "
-                f"got {type(self._client).__module__}.{type(self._client).__name__}; an HTTP client goes into its "
+                f"got {type(self._client).__module__}.{type(self._client).__name__}; pass an HTTP client as its "
                 "http_client="
             )
         plain = tuple(getattr(sdk, name) for name in self.client_types)
-        return ClientLine(self._client, sdk, self.path, plain=plain)
+        return ClientTransport(self._client, sdk, self.path, plain=plain)
 
     def _from_environment(self, sdk: ModuleType) -> Any:
         name = self.client_types[0]
@@ -156,7 +155,7 @@ class ClientAdapter(ProviderAdapter):
             return getattr(sdk, name)()
         except Exception as error:
             raise PromptEvaluationError(
-                f"{name}() cannot be made from the environment: {error} "
+                f"{name}() could not be created from the environment: {error} "
                 f"Set the SDK's variables or pass client={name}(...).",
                 phase="request",
             ) from None

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from weakincentives.adapters.network.endpoint import Endpoint
-from weakincentives.adapters.network.http1 import Incoming
+from weakincentives.adapters.network.http1 import ResponseParser
 from weakincentives.adapters.network.pool import IDLE_SECONDS, MAX_IDLE, RECEIVE, readable, translated, within
-from weakincentives.adapters.network.response import Failure, Response
-from weakincentives.adapters.network.sse import EventReader
-from weakincentives.adapters.network.wire import Outgoing
+from weakincentives.adapters.network.transport import EventReader, Response, TransportError
+from weakincentives.adapters.network.wire import EncodedRequest
 
 
 class AsyncPool:
@@ -32,14 +31,14 @@ class AsyncPool:
         self._idle: deque[tuple[_Connection, float]] = deque()
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
-    async def send(self, outgoing: Outgoing, timeout: float | None) -> Response:
+    async def send(self, request: EncodedRequest, timeout: float | None) -> Response:
         """Send a request and read the whole answer."""
-        connection, incoming = await self._begin(outgoing, timeout)
+        connection, incoming = await self._begin(request, timeout)
         return await self._finish(connection, incoming)
 
-    async def open(self, outgoing: Outgoing, timeout: float | None) -> Response | AsyncPooledStream:
+    async def open(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncPooledStream:
         """Send a request and hand out the answer as it arrives; anything but 200 is read to its end."""
-        connection, incoming = await self._begin(outgoing, timeout)
+        connection, incoming = await self._begin(request, timeout)
         if incoming.status == 200:
             return AsyncPooledStream(self, connection, incoming)
         return await self._finish(connection, incoming)
@@ -48,26 +47,26 @@ class AsyncPool:
         """Close every connection that waits."""
         _close_all(self._idle)
 
-    async def _begin(self, outgoing: Outgoing, timeout: float | None) -> tuple[_Connection, Incoming]:
-        data = self.endpoint.request(outgoing)
+    async def _begin(self, request: EncodedRequest, timeout: float | None) -> tuple[_Connection, ResponseParser]:
+        data = self.endpoint.request(request)
         ends = None if timeout is None else time.monotonic() + timeout
         reuse = True
         while True:
             waiting = self._waiting() if reuse else None
             connection = waiting or await self._connect(ends)
             connection.ends = ends
-            incoming = Incoming()
+            incoming = ResponseParser()
             try:
                 await connection.exchange(data, incoming)
                 return connection, incoming
             except BaseException as error:
                 connection.discard()
-                if waiting and not incoming.started and isinstance(error, (Failure, ConnectionError)):
+                if waiting and not incoming.started and isinstance(error, (TransportError, ConnectionError)):
                     reuse = False
                     continue
                 raise translated(error) from None
 
-    async def _finish(self, connection: _Connection, incoming: Incoming) -> Response:
+    async def _finish(self, connection: _Connection, incoming: ResponseParser) -> Response:
         try:
             while not incoming.done:
                 await connection.receive(incoming)
@@ -100,9 +99,9 @@ class AsyncPool:
                 return connection
         except OSError as error:
             reason = str(error) or "timed out"
-            raise Failure(f"Cannot connect to {endpoint.host}:{endpoint.port}: {reason}.") from None
+            raise TransportError(f"Cannot connect to {endpoint.host}:{endpoint.port}: {reason}.") from None
 
-    def _release(self, connection: _Connection, incoming: Incoming) -> None:
+    def _release(self, connection: _Connection, incoming: ResponseParser) -> None:
         if not incoming.keep_alive or len(self._idle) >= MAX_IDLE:
             connection.discard()
             return
@@ -115,7 +114,7 @@ class AsyncPool:
 class AsyncPooledStream:
     """An answer that is still arriving on a pooled connection."""
 
-    def __init__(self, pool: AsyncPool, connection: _Connection, incoming: Incoming) -> None:
+    def __init__(self, pool: AsyncPool, connection: _Connection, incoming: ResponseParser) -> None:
         self._pool = pool
         self._connection: _Connection | None = connection
         self._incoming = incoming
@@ -171,7 +170,7 @@ class _Connection:
                 await self._flush()
                 return
 
-    async def exchange(self, data: bytes, incoming: Incoming) -> None:
+    async def exchange(self, data: bytes, incoming: ResponseParser) -> None:
         """Send, and read until the head of the answer is there."""
         async with asyncio.timeout(within(self.ends, self._endpoint.read_timeout)):
             if self._tls is None:
@@ -182,7 +181,7 @@ class _Connection:
             while not incoming.status:
                 incoming.feed(await self._received())
 
-    async def receive(self, incoming: Incoming) -> None:
+    async def receive(self, incoming: ResponseParser) -> None:
         """Read once more."""
         async with asyncio.timeout(within(self.ends, self._endpoint.read_timeout)):
             incoming.feed(await self._received())

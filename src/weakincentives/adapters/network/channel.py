@@ -1,16 +1,14 @@
-"""A run's line to a vendor's model: does what an exchange asks for, blocking or awaiting."""
+"""A run's connection to a vendor's model: performs the steps of an exchange, blocking or awaited."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
-from weakincentives.adapters.network.line import Line
-from weakincentives.adapters.network.redact import Redactor
-from weakincentives.adapters.network.response import AsyncStream, Failure, Response, Stream
-from weakincentives.adapters.network.retry import Answer, Exchange, Read, Retries, Sleep
+from weakincentives.adapters.network.retry import Exchange, KeyRedactor, Outcome, Read, Retries, Sleep
+from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
 from weakincentives.adapters.network.wire import Wire
 from weakincentives.clock import Clock
-from weakincentives.runtime.messages import ModelReply, ModelRequest
+from weakincentives.runtime import ModelReply, ModelRequest
 
 
 class NetworkChannel:
@@ -19,69 +17,67 @@ class NetworkChannel:
     def __init__(
         self,
         wire: Wire,
-        line: Line,
+        transport: Transport,
         *,
         retries: Retries,
-        redact: Redactor,
+        redactor: KeyRedactor,
         clock: Clock,
-        sleep_async: Callable[[float], Awaitable[object]],
     ) -> None:
         self._wire = wire
-        self._line = line
+        self._transport = transport
         self._retries = retries
-        self._redact = redact
+        self._redactor = redactor
         self._clock = clock
-        self._sleep_async = sleep_async
 
     def call(self, request: ModelRequest) -> ModelReply:
-        steps = self._exchange(request).ask()
-        answer: Answer = None
+        steps = self._exchange(request).steps()
+        outcome: Outcome = None
         try:
             while True:
-                step = steps.send(answer)
+                step = steps.send(outcome)
                 if isinstance(step, Sleep):
                     self._clock.sleep(step.seconds)
-                    answer = None
+                    outcome = None
                     continue
                 try:
-                    answer = self._line.send(step.outgoing, step.timeout)
-                except Failure as failure:
-                    answer = failure
+                    outcome = self._transport.send(step.request, step.timeout)
+                except TransportError as error:
+                    outcome = error
         except StopIteration as done:
             reply: ModelReply = done.value
             return reply
 
     async def call_async(self, request: ModelRequest) -> ModelReply:
-        steps = self._exchange(request).ask()
-        answer: Answer = None
+        steps = self._exchange(request).steps()
+        outcome: Outcome = None
         while True:
             # A coroutine may not let StopIteration out, so the end is caught around the one call that can raise it.
             try:
-                step = steps.send(answer)
+                step = steps.send(outcome)
             except StopIteration as done:
                 reply: ModelReply = done.value
                 return reply
             if isinstance(step, Sleep):
-                await self._sleep_async(step.seconds)
-                answer = None
+                await self._clock.sleep_async(step.seconds)
+                outcome = None
                 continue
             try:
-                answer = await self._line.send_async(step.outgoing, step.timeout)
-            except Failure as failure:
-                answer = failure
+                outcome = await self._transport.send_async(step.request, step.timeout)
+            except TransportError as failure:
+                outcome = failure
 
     def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
-        steps = self._exchange(request).listen()
-        answer: Answer = None
+        steps = self._exchange(request).stream_steps()
+        outcome: Outcome = None
         stream: Stream | None = None
         try:
             while True:
                 try:
-                    step = steps.send(answer)
+                    step = steps.send(outcome)
                 except StopIteration as done:
                     yield done.value
                     return
-                answer = None
+                outcome = None
                 if isinstance(step, str):
                     yield step
                 elif isinstance(step, Sleep):
@@ -89,48 +85,48 @@ class NetworkChannel:
                 else:
                     try:
                         if isinstance(step, Read):
-                            answer = stream.read(step.timeout) if stream else None
+                            outcome = stream.read(step.timeout) if stream else None
                         else:
                             if stream:
                                 stream.close()
-                            opened = self._line.open(step.outgoing, step.timeout)
-                            stream, answer = (None, opened) if isinstance(opened, Response) else (opened, None)
-                    except Failure as failure:
-                        answer = failure
+                            opened = self._transport.open(step.request, step.timeout)
+                            stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
+                    except TransportError as error:
+                        outcome = error
         finally:
             if stream:
                 stream.close()
 
     async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
-        steps = self._exchange(request).listen()
-        answer: Answer = None
+        steps = self._exchange(request).stream_steps()
+        outcome: Outcome = None
         stream: AsyncStream | None = None
         try:
             while True:
                 try:
-                    step = steps.send(answer)
+                    step = steps.send(outcome)
                 except StopIteration as done:
                     yield done.value
                     return
-                answer = None
+                outcome = None
                 if isinstance(step, str):
                     yield step
                 elif isinstance(step, Sleep):
-                    await self._sleep_async(step.seconds)
+                    await self._clock.sleep_async(step.seconds)
                 else:
                     try:
                         if isinstance(step, Read):
-                            answer = await stream.read(step.timeout) if stream else None
+                            outcome = await stream.read(step.timeout) if stream else None
                         else:
                             if stream:
                                 await stream.close()
-                            opened = await self._line.open_async(step.outgoing, step.timeout)
-                            stream, answer = (None, opened) if isinstance(opened, Response) else (opened, None)
-                    except Failure as failure:
-                        answer = failure
+                            opened = await self._transport.open_async(step.request, step.timeout)
+                            stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
+                    except TransportError as error:
+                        outcome = error
         finally:
             if stream:
                 await stream.close()
 
     def _exchange(self, request: ModelRequest) -> Exchange:
-        return Exchange(self._wire, request, self._retries, self._redact, self._clock)
+        return Exchange(self._wire, request, self._retries, self._redactor, self._clock)

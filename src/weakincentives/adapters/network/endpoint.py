@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from weakincentives.adapters.network.wire import Outgoing
+from weakincentives.adapters.network.wire import EncodedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Endpoint:
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", self._head())
 
-    def request(self, outgoing: Outgoing) -> bytes:
+    def request(self, request: EncodedRequest) -> bytes:
         """The whole request as it goes over the wire."""
-        length = sum(map(len, outgoing.pieces))
-        extra = "".join(f"{name}: {value}\r\n" for name, value in outgoing.headers.items()).encode("latin-1")
-        return b"".join((self.start, extra, b"content-length: %d\r\n\r\n" % length, *outgoing.pieces))
+        length = sum(map(len, request.pieces))
+        extra = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items()).encode("latin-1")
+        return b"".join((self.start, extra, b"content-length: %d\r\n\r\n" % length, *request.pieces))
 
     def _head(self) -> bytes:
         default_port = 443 if self.tls else 80

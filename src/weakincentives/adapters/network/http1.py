@@ -5,12 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.network.transport import TransportError
 
 MAX_HEAD = 256 * 1024
 
 
-class Incoming:
+class ResponseParser:
     """One response as it arrives: feed it what was received, take the body so far, ask whether it is done."""
 
     __slots__ = ("_chunk_left", "_head", "_inflate", "_left", "body", "done", "headers", "keep_alive", "status")
@@ -44,7 +44,7 @@ class Incoming:
             end = self._head.find(b"\r\n\r\n")
             if end < 0:
                 if len(self._head) > MAX_HEAD:
-                    raise Failure("The server sent a response head without an end.")
+                    raise TransportError("The server sent a response head without an end.")
                 return
             rest = bytes(self._head[end + 4 :])
             self._read_head(bytes(self._head[:end]))
@@ -61,7 +61,7 @@ class Incoming:
         lines = head.decode("latin-1").split("\r\n")
         version, _, rest = lines[0].partition(" ")
         if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-            raise Failure(f"The server did not answer in HTTP: {lines[0][:80]!r}.")
+            raise TransportError(f"The server did not answer in HTTP: {lines[0][:80]!r}.")
         status = int(rest[:3])
         if status < 200:
             return
@@ -80,7 +80,7 @@ class Incoming:
         elif "content-length" in headers:
             length = headers["content-length"]
             if not length.isdigit():
-                raise Failure(f"The server sent an unreadable content-length: {length[:40]!r}.")
+                raise TransportError(f"The server sent an unreadable content-length: {length[:40]!r}.")
             self._left = int(length)
         elif status in (204, 304):
             self._left = 0
@@ -122,7 +122,7 @@ class Incoming:
             try:
                 size = int(pending[position:end].split(b";")[0], 16)
             except ValueError:
-                raise Failure("The server sent a broken chunk.") from None
+                raise TransportError("The server sent a broken chunk.") from None
             if not size:
                 last = pending.find(b"\r\n\r\n", end)
                 if last >= 0:
@@ -137,14 +137,14 @@ class Incoming:
             try:
                 data = self._inflate(data)
             except zlib.error:
-                raise Failure("The server sent a compressed body that cannot be read.") from None
+                raise TransportError("The server sent a compressed body that cannot be read.") from None
         self.body += data
 
     def _closed(self) -> None:
         if self.status and self._left is None and self._chunk_left < 0:
             self.done = True
             return
-        raise Failure(
+        raise TransportError(
             "The connection was closed in the middle of the answer."
             if self.started
             else "The connection was closed before an answer arrived."

@@ -10,10 +10,9 @@ import weakref
 from collections import deque
 
 from weakincentives.adapters.network.endpoint import Endpoint
-from weakincentives.adapters.network.http1 import Incoming
-from weakincentives.adapters.network.response import Failure, Response
-from weakincentives.adapters.network.sse import EventReader
-from weakincentives.adapters.network.wire import Outgoing
+from weakincentives.adapters.network.http1 import ResponseParser
+from weakincentives.adapters.network.transport import EventReader, Response, TransportError
+from weakincentives.adapters.network.wire import EncodedRequest
 
 RECEIVE = 64 * 1024
 MAX_IDLE = 1000
@@ -32,13 +31,13 @@ class Pool:
         self._idle: deque[tuple[socket.socket, float]] = deque()
         self._finalizer = weakref.finalize(self, close_all, self._idle)
 
-    def send(self, outgoing: Outgoing, timeout: float | None) -> Response:
+    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
         """Send a request and read the whole answer."""
-        return self._finish(*self._begin(outgoing, _Limit(self.endpoint, timeout)))
+        return self._finish(*self._begin(request, _Limit(self.endpoint, timeout)))
 
-    def open(self, outgoing: Outgoing, timeout: float | None) -> Response | PooledStream:
+    def open(self, request: EncodedRequest, timeout: float | None) -> Response | PooledStream:
         """Send a request and hand out the answer as it arrives; anything but 200 is read to its end."""
-        connection, incoming = self._begin(outgoing, _Limit(self.endpoint, timeout))
+        connection, incoming = self._begin(request, _Limit(self.endpoint, timeout))
         return (
             PooledStream(self, connection, incoming) if incoming.status == 200 else self._finish(connection, incoming)
         )
@@ -47,13 +46,13 @@ class Pool:
         """Close every connection that waits."""
         close_all(self._idle)
 
-    def _begin(self, outgoing: Outgoing, limit: _Limit) -> tuple[_Connection, Incoming]:
+    def _begin(self, request: EncodedRequest, limit: _Limit) -> tuple[_Connection, ResponseParser]:
         """Send the request and read until the head of the answer is there."""
-        data = self.endpoint.request(outgoing)
+        data = self.endpoint.request(request)
         reuse = True
         while True:
             waiting = self._waiting() if reuse else None
-            incoming = Incoming()
+            incoming = ResponseParser()
             connection = _Connection(waiting or self._connect(limit), limit)
             try:
                 connection.sock.settimeout(limit.left())
@@ -63,12 +62,12 @@ class Pool:
                 return connection, incoming
             except BaseException as error:
                 connection.discard()
-                if waiting and not incoming.started and isinstance(error, (Failure, ConnectionError)):
+                if waiting and not incoming.started and isinstance(error, (TransportError, ConnectionError)):
                     reuse = False
                     continue
                 raise translated(error) from None
 
-    def _finish(self, connection: _Connection, incoming: Incoming) -> Response:
+    def _finish(self, connection: _Connection, incoming: ResponseParser) -> Response:
         try:
             while not incoming.done:
                 incoming.feed(connection.receive())
@@ -94,17 +93,17 @@ class Pool:
         try:
             sock = socket.create_connection((endpoint.host, endpoint.port), limit.to_connect())
         except OSError as error:
-            raise Failure(f"Cannot connect to {endpoint.host}:{endpoint.port}: {error}.") from None
+            raise TransportError(f"Cannot connect to {endpoint.host}:{endpoint.port}: {error}.") from None
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if endpoint.tls is not None:
                 return endpoint.tls.wrap_socket(sock, server_hostname=endpoint.host)
         except OSError as error:
             sock.close()
-            raise Failure(f"No TLS connection to {endpoint.host}:{endpoint.port}: {error}.") from None
+            raise TransportError(f"No TLS connection to {endpoint.host}:{endpoint.port}: {error}.") from None
         return sock
 
-    def _release(self, connection: _Connection, incoming: Incoming) -> None:
+    def _release(self, connection: _Connection, incoming: ResponseParser) -> None:
         if not incoming.keep_alive or len(self._idle) >= MAX_IDLE:
             connection.discard()
             return
@@ -117,7 +116,7 @@ class Pool:
 class PooledStream:
     """An answer that is still arriving on a pooled connection."""
 
-    def __init__(self, pool: Pool, connection: _Connection, incoming: Incoming) -> None:
+    def __init__(self, pool: Pool, connection: _Connection, incoming: ResponseParser) -> None:
         self._pool = pool
         self._connection: _Connection | None = connection
         self._incoming = incoming
@@ -203,9 +202,9 @@ def readable(sock: socket.socket) -> bool:
 def translated(error: BaseException) -> BaseException:
     """What a broken or silent connection is called here; anything else stays what it is."""
     if isinstance(error, TimeoutError):
-        return Failure("The server did not answer in time.")
+        return TransportError("The server did not answer in time.")
     if isinstance(error, OSError):
-        return Failure(f"The connection broke: {error}.")
+        return TransportError(f"The connection broke: {error}.")
     return error
 
 

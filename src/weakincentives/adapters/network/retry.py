@@ -1,12 +1,12 @@
-"""Asking until there is an answer: what is tried again, when, and what is given up as which error.
+"""Retries: which failures are tried again, when, and which error the others become.
 
-Written once, as generators that say what to do next; the channel does it, blocking or awaiting.
+Written once, as generators that yield the next step; the channel performs it, blocking or awaited.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -14,40 +14,63 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from weakincentives.adapters.network.redact import Redactor
-from weakincentives.adapters.network.response import Failure, Response
-from weakincentives.adapters.network.wire import Outgoing, Wire
+from weakincentives.adapters.network.transport import Response, TransportError
+from weakincentives.adapters.network.wire import EncodedRequest, Wire
 from weakincentives.clock import Clock
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
-from weakincentives.runtime.messages import ModelReply, ModelRequest
+from weakincentives.runtime import ModelReply, ModelRequest
 
-LONGEST_WAIT = 60.0
-"""A provider that asks for a longer pause than this gets none: the run fails and says so."""
+MAX_WAIT = 60.0
+"""If a provider asks for a longer pause than this, the run fails at once."""
 
 DRAIN_SECONDS = 0.25
+MIN_KEY_LENGTH = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often to ask again, and how long to wait in between."""
+    """How often to retry, and how long to wait in between."""
 
     limit: int = 2
-    first: float = 0.5
-    longest: float = 8.0
+    first_pause: float = 0.5
+    max_pause: float = 8.0
     jitter: Callable[[], float] = random.random
 
-    def pause(self, attempt: int, asked: float | None) -> float:
-        """Seconds to wait after this many failures; what the provider asked for comes first."""
-        if asked is not None:
-            return asked + 0.1 * self.jitter() * min(asked, 1.0)
-        return float(min(self.first * 2**attempt, self.longest) * (1.0 - 0.25 * self.jitter()))
+    def pause(self, failures: int, requested: float | None) -> float:
+        """Seconds to wait after this many failures, at least what the provider requested."""
+        if requested is not None:
+            return requested + 0.1 * self.jitter() * min(requested, 1.0)
+        return float(min(self.first_pause * 2**failures, self.max_pause) * (1.0 - 0.25 * self.jitter()))
+
+
+class KeyRedactor:
+    """Removes API keys from what an error shows; `keys` is called only when there is an error."""
+
+    def __init__(self, keys: Callable[[], Iterable[str | None]]) -> None:
+        self._keys = keys
+
+    def text(self, text: str) -> str:
+        for key in self._keys():
+            if key and len(key) >= MIN_KEY_LENGTH:
+                text = text.replace(key, "[redacted]")
+        return text
+
+    def value(self, value: object) -> object:
+        """A payload with the keys replaced wherever they occur in it."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, (dict, list)):
+            plain = msgspec.json.encode(value).decode()
+            redacted = self.text(plain)
+            return value if redacted == plain else msgspec.json.decode(redacted)
+        return value
 
 
 @dataclass(slots=True)
 class Send:
-    """Send this; an exchange that asks wants the whole answer, one that listens wants it open."""
+    """Send the request; a streaming exchange expects an open stream, any other the whole response."""
 
-    outgoing: Outgoing
+    request: EncodedRequest
     timeout: float | None
 
 
@@ -65,61 +88,63 @@ class Sleep:
     seconds: float
 
 
-Answer: TypeAlias = "Response | Failure | list[bytes] | None"
-Asking: TypeAlias = Generator["Send | Sleep", "Answer", ModelReply]
-Listening: TypeAlias = Generator["Send | Sleep | Read | str", "Answer", ModelReply]
+Outcome: TypeAlias = "Response | TransportError | list[bytes] | None"
+Steps: TypeAlias = Generator["Send | Sleep", "Outcome", ModelReply]
+StreamSteps: TypeAlias = Generator["Send | Sleep | Read | str", "Outcome", ModelReply]
 
 
 class Exchange:
-    """One request of a run and everything that may go wrong with it."""
+    """One request of a run, with its retries."""
 
-    __slots__ = ("_clock", "_failures", "_name", "_redact", "_request", "_retries", "_wire")
+    __slots__ = ("_clock", "_failures", "_name", "_redactor", "_request", "_retries", "_wire")
 
-    def __init__(self, wire: Wire, request: ModelRequest, retries: Retries, redact: Redactor, clock: Clock) -> None:
+    def __init__(
+        self, wire: Wire, request: ModelRequest, retries: Retries, redactor: KeyRedactor, clock: Clock
+    ) -> None:
         self._wire = wire
         self._clock = clock
         self._request = request
         self._retries = retries
-        self._redact = redact
+        self._redactor = redactor
         self._name = wire.provider
         self._failures = 0
 
-    def ask(self) -> Asking:
-        """Steps until the whole reply is there."""
-        outgoing = self._wire.outgoing(self._request)
+    def steps(self) -> Steps:
+        """The steps to a whole reply."""
+        encoded = self._wire.encode_request(self._request)
         while True:
-            answer = yield Send(outgoing, self._left())
-            failure = self._failed(answer)
+            outcome = yield Send(encoded, self._left())
+            failure = self._failed(outcome)
             if failure is None:
-                assert isinstance(answer, Response)
+                assert isinstance(outcome, Response)
                 try:
-                    return self._finished(self._wire.reply(answer.body))
-                except Failure as error:
+                    return self._finished(self._wire.parse_reply(outcome.body))
+                except TransportError as error:
                     failure = error
                 except msgspec.DecodeError as error:
-                    failure = self._unreadable(error, answer.body)
+                    failure = self._unreadable(error, outcome.body)
             yield Sleep(self._pause(failure))
 
-    def listen(self) -> Listening:
-        """Steps until the reply is there, with its text as it arrives."""
-        outgoing = self._wire.outgoing(self._request, stream=True)
-        heard = False
+    def stream_steps(self) -> StreamSteps:
+        """The steps to a whole reply, with its text as it arrives."""
+        encoded = self._wire.encode_request(self._request, stream=True)
+        streamed = False
         while True:
-            answer = yield Send(outgoing, self._left())
-            failure = self._failed(answer)
-            events = self._wire.events()
+            outcome = yield Send(encoded, self._left())
+            failure = self._failed(outcome)
+            parser = self._wire.event_parser()
             while failure is None:
                 batch = yield Read(self._left())
-                if isinstance(batch, Failure):
+                if isinstance(batch, TransportError):
                     failure = batch
                     break
                 if not isinstance(batch, list):
-                    failure = Failure("the stream ended before the answer was complete", phase="response")
+                    failure = TransportError("the stream ended before the answer was complete", phase="response")
                     break
                 for event in batch:
                     try:
-                        pieces = events.feed(event)
-                    except Failure as error:
+                        pieces = parser.feed(event)
+                    except TransportError as error:
                         failure = error
                         break
                     except msgspec.DecodeError as error:
@@ -129,12 +154,12 @@ class Exchange:
                         if isinstance(piece, ModelReply):
                             yield from self._drain()
                             return self._finished(piece)
-                        heard = True
+                        streamed = True
                         yield piece
-            yield Sleep(self._pause(failure, heard=heard))
+            yield Sleep(self._pause(failure, streamed=streamed))
 
-    def _drain(self) -> Generator[Read, Answer, None]:
-        # Read to the end, so that the connection can be used again; one that stays open is dropped instead.
+    def _drain(self) -> Generator[Read, Outcome, None]:
+        # Read to the end, so that the connection can be reused; if it stays open, it is dropped.
         while isinstance((yield Read(DRAIN_SECONDS)), list):
             pass
 
@@ -150,27 +175,27 @@ class Exchange:
             raise self._late(f"the deadline passed {-left:.3f} s ago")
         return left
 
-    def _failed(self, answer: Answer) -> Failure | None:
-        if isinstance(answer, Failure):
-            return answer
-        if not isinstance(answer, Response) or 200 <= answer.status < 300:
+    def _failed(self, outcome: Outcome) -> TransportError | None:
+        if isinstance(outcome, TransportError):
+            return outcome
+        if not isinstance(outcome, Response) or 200 <= outcome.status < 300:
             return None
-        payload = decoded(answer.body)
-        status = answer.status
+        payload = decoded(outcome.body)
+        status = outcome.status
         retryable = status in (408, 409, 429) or status >= 500
-        hint = answer.headers.get("x-should-retry")
+        hint = outcome.headers.get("x-should-retry")
         if hint in ("true", "false"):
             retryable = hint == "true"
-        return Failure(
+        return TransportError(
             f"{self._name} answered {status}: {_explanation(payload)}",
             payload=payload,
             retryable=retryable,
-            wait=retry_after(answer.headers, self._clock.now()) if retryable else None,
+            wait=retry_after(outcome.headers, self._clock.now()) if retryable else None,
         )
 
-    def _unreadable(self, error: msgspec.DecodeError, body: bytes | bytearray) -> Failure:
+    def _unreadable(self, error: msgspec.DecodeError, body: bytes | bytearray) -> TransportError:
         shape = isinstance(error, msgspec.ValidationError)
-        return Failure(
+        return TransportError(
             f"{self._name} sent an answer of an unexpected shape: {error}"
             if shape
             else f"{self._name} sent a body that is not whole JSON: {error}",
@@ -179,18 +204,18 @@ class Exchange:
             retryable=not shape,
         )
 
-    def _pause(self, failure: Failure, *, heard: bool = False) -> float:
-        """How long to wait before the next attempt, or the error that ends the run."""
+    def _pause(self, failure: TransportError, *, streamed: bool = False) -> float:
+        """Seconds to wait before the next attempt; raises if there is none."""
         deadline = self._request.deadline
         left = None if deadline is None else deadline.remaining().total_seconds()
         if left is not None and left <= 0:
             raise self._late(f"the deadline passed while asking ({failure})", failure)
-        if heard:
+        if streamed:
             raise self._error(failure, phase="response", note=" after part of the answer had been streamed")
         if not failure.retryable or self._failures >= self._retries.limit:
             raise self._error(failure)
-        if failure.wait is not None and failure.wait > LONGEST_WAIT:
-            raise self._error(failure, note=f"; it asks to wait {failure.wait:.0f} s, longer than we do")
+        if failure.wait is not None and failure.wait > MAX_WAIT:
+            raise self._error(failure, note=f"; it asks to wait {failure.wait:.0f} s, more than {MAX_WAIT:.0f} s")
         seconds = self._retries.pause(self._failures, failure.wait)
         if left is not None and seconds >= left:
             raise self._late(
@@ -199,26 +224,26 @@ class Exchange:
         self._failures += 1
         return seconds
 
-    def _error(self, failure: Failure, *, phase: Any = None, note: str = "") -> PromptEvaluationError:
+    def _error(self, failure: TransportError, *, phase: Any = None, note: str = "") -> PromptEvaluationError:
         tries = f" (after {self._failures + 1} attempts)" if self._failures else ""
         return PromptEvaluationError(
-            self._redact.text(f"Prompt '{self._request.prompt_name}': {failure}{note}{tries}"),
+            self._redactor.text(f"Prompt '{self._request.prompt_name}': {failure}{note}{tries}"),
             prompt_name=self._request.prompt_name,
             phase=phase or failure.phase,
-            payload=self._redact.value(failure.payload),
+            payload=self._redactor.value(failure.payload),
         )
 
-    def _late(self, reason: str, failure: Failure | None = None) -> DeadlineExceededError:
+    def _late(self, reason: str, failure: TransportError | None = None) -> DeadlineExceededError:
         return DeadlineExceededError(
-            self._redact.text(f"Prompt '{self._request.prompt_name}': {reason}."),
+            self._redactor.text(f"Prompt '{self._request.prompt_name}': {reason}."),
             prompt_name=self._request.prompt_name,
             phase="request",
-            payload=self._redact.value(failure.payload) if failure else None,
+            payload=self._redactor.value(failure.payload) if failure else None,
         )
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The pause that a provider asks for, in seconds: milliseconds, seconds or an HTTP date."""
+    """The pause a provider requests, in seconds; it may give milliseconds, seconds or an HTTP date."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:
@@ -237,7 +262,7 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def decoded(body: bytes | bytearray) -> object:
-    """A body as an error's payload: JSON where it is JSON, else its beginning as text."""
+    """A body as an error's payload: decoded JSON, or else the beginning as text."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.adapters.network.response import AsyncStream, Failure, Response, Stream
-from weakincentives.adapters.network.sse import EventReader
-from weakincentives.adapters.network.wire import Outgoing
+from weakincentives.adapters.network.transport import AsyncStream, EventReader, Response, Stream, TransportError
+from weakincentives.adapters.network.wire import EncodedRequest
 
 
-class SdkLine:
+class SdkTransport:
     """Posts bodies through an SDK client without its typed request and response models, whose cost grows with the
     square of the conversation; retries are ours, so the client's are off."""
 
@@ -23,57 +22,57 @@ class SdkLine:
         self._path = path
         self._awaits = awaits
 
-    def send(self, outgoing: Outgoing, timeout: float | None) -> Response:
+    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
         try:
-            return _response(self._post(outgoing, timeout, stream=False))
+            return _response(self._post(request, timeout, stream=False))
         except Exception as error:
             return self._answer(error)
 
-    def open(self, outgoing: Outgoing, timeout: float | None) -> Response | Stream:
+    def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
         try:
-            return _BlockingStream(self._post(outgoing, timeout, stream=True), self._failure)
+            return _BlockingStream(self._post(request, timeout, stream=True), self._failure)
         except Exception as error:
             return self._answer(error)
 
-    async def send_async(self, outgoing: Outgoing, timeout: float | None) -> Response:
+    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
         if not self._awaits:
-            return await asyncio.to_thread(self.send, outgoing, timeout)
+            return await asyncio.to_thread(self.send, request, timeout)
         try:
-            return _response(await self._request(outgoing, timeout, stream=False))
+            return _response(await self._request(request, timeout, stream=False))
         except Exception as error:
             return self._answer(error)
 
-    async def open_async(self, outgoing: Outgoing, timeout: float | None) -> Response | AsyncStream:
+    async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
         if not self._awaits:
-            opened = await asyncio.to_thread(self.open, outgoing, timeout)
+            opened = await asyncio.to_thread(self.open, request, timeout)
             return opened if isinstance(opened, Response) else _ThreadedStream(opened)
         try:
-            response = await self._request(outgoing, timeout, stream=True)
+            response = await self._request(request, timeout, stream=True)
             return _AwaitedStream(response, self._failure)
         except Exception as error:
             return self._answer(error)
 
-    def _post(self, outgoing: Outgoing, timeout: float | None, *, stream: bool) -> Any:
+    def _post(self, request: EncodedRequest, timeout: float | None, *, stream: bool) -> Any:
         if self._awaits:
             name = type(self._client).__name__
-            raise Failure(
+            raise TransportError(
                 f"the client is an {name} with a transport of its own, which only evaluate_async can use; "
                 f"pass {name.removeprefix('Async')}(...) or call evaluate_async",
                 retryable=False,
             )
-        return self._request(outgoing, timeout, stream=stream)
+        return self._request(request, timeout, stream=stream)
 
-    def _request(self, outgoing: Outgoing, timeout: float | None, *, stream: bool) -> Any:
+    def _request(self, request: EncodedRequest, timeout: float | None, *, stream: bool) -> Any:
         options: dict[str, Any] = {"max_retries": 0}
-        if outgoing.headers:
-            options["headers"] = dict(outgoing.headers)
+        if request.headers:
+            options["headers"] = dict(request.headers)
         if timeout is not None:
             own = getattr(self._client.timeout, "read", self._client.timeout)
             options["timeout"] = timeout if own is None else min(timeout, own)
         return self._client.post(
             self._path,
             cast_to=_response_type(),
-            body=msgspec.json.decode(outgoing.joined()),
+            body=msgspec.json.decode(request.body()),
             options=options,
             stream=stream,
             **({"stream_cls": self._sdk.AsyncStream if self._awaits else self._sdk.Stream} if stream else {}),
@@ -87,18 +86,18 @@ class SdkLine:
 
     def _failure(self, error: Exception) -> Exception:
         if isinstance(error, self._sdk.APITimeoutError) or type(error).__name__.endswith("Timeout"):
-            return Failure("the server did not answer in time")
+            return TransportError("the server did not answer in time")
         if isinstance(error, self._sdk.APIConnectionError):
             cause = error.__cause__
-            return Failure(f"the connection failed: {cause or error}")
+            return TransportError(f"the connection failed: {cause or error}")
         if isinstance(error, OSError) or any(kind.__name__ == "TransportError" for kind in type(error).__mro__):
-            return Failure(f"the connection broke: {error}")
+            return TransportError(f"the connection broke: {error}")
         if type(error).__module__.startswith(self._sdk.__name__):
-            return Failure(f"the {self._sdk.__name__} client refused the request: {error}", retryable=False)
+            return TransportError(f"the {self._sdk.__name__} client refused the request: {error}", retryable=False)
         if isinstance(error, TypeError) and "authentication method" in str(error):
             # Anthropic's client is made without a key, and says so only when it is to send.
             name = self._sdk.__name__
-            return Failure(
+            return TransportError(
                 f"the {name} client has no key; set {name.upper()}_API_KEY or pass client= with one", retryable=False
             )
         return error

@@ -1,53 +1,82 @@
-"""What every vendor's wire format has in common: a run's conversation, encoded once and only ever extended."""
+"""What every vendor's wire format shares: a run's conversation, encoded once and only ever extended."""
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
+from weakincentives.prompt import AnyTool, HostedTool, Tool
+from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 
 encode = msgspec.json.Encoder().encode
 
-OPENING = "Begin."
-"""The user turn that is sent where a provider insists on one after the system text."""
+FIRST_USER_TURN = "Begin."
+"""Sent where a provider requires a user turn after the system text and the conversation has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class EncodedRequest:
     """One request body in pieces, and the headers that belong to it."""
 
     pieces: tuple[bytes | bytearray, ...]
     headers: Mapping[str, str]
 
-    def joined(self) -> bytes:
+    def body(self) -> bytes:
         return b"".join(self.pieces)
 
 
-class Events(Protocol):
-    """Reads one streamed answer event by event."""
+class EventParser(Protocol):
+    """Parses one streamed response, event by event."""
 
     def feed(self, event: bytes) -> Iterable[str | ModelReply]:
-        """Text deltas, and at the end the whole reply."""
+        """The text deltas in this event and, at the end of the response, the whole reply."""
         ...
+
+
+class ToolCache:
+    """Tools as a wire format declares them; each is encoded once and forgotten together with the tool."""
+
+    def __init__(self, declare: Callable[[Tool[Any, Any]], dict[str, Any]]) -> None:
+        self._declare = declare
+        self._entries: dict[int, tuple[weakref.ref[Tool[Any, Any]], bytes, str]] = {}
+
+    def encoded(self, tool: Tool[Any, Any]) -> bytes:
+        return self._entry(tool)[1]
+
+    def text(self, tool: Tool[Any, Any]) -> str:
+        return self._entry(tool)[2]
+
+    def _entry(self, tool: Tool[Any, Any]) -> tuple[weakref.ref[Tool[Any, Any]], bytes, str]:
+        # Keyed by id, since looking up a WeakKeyDictionary takes three times as long and a run has many tools.
+        key = id(tool)
+        entry = self._entries.get(key)
+        if entry is None or entry[0]() is not tool:
+            encoded = encode(self._declare(tool))
+            entry = self._entries[key] = weakref.ref(tool, partial(self._forget, key)), encoded, encoded.decode()
+        return entry
+
+    def _forget(self, key: int, tool: weakref.ref[Tool[Any, Any]]) -> None:
+        # The id may belong to a new tool by now.
+        if (entry := self._entries.get(key)) is not None and entry[0] is tool:
+            del self._entries[key]
 
 
 class Wire(ABC):
     """One run's requests in a vendor's format.
 
-    Messages are encoded when they first appear and kept as bytes: turn 200 costs what turn 10 costs. The parts of a
-    body that may change from turn to turn come after the conversation, so that one body extends the last.
+    Each message is encoded when it first appears and kept as bytes, so turn 200 costs what turn 10 costs. The parts of
+    a body that may change between turns come after the conversation, so that each body extends the one before.
     """
 
-    provider: str
+    provider: ClassVar[str]
+    tools: ClassVar[ToolCache]
 
     def __init__(self, codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> None:
         self._codecs = codecs
@@ -56,16 +85,19 @@ class Wire(ABC):
         self._last: Message | None = None
 
     @abstractmethod
-    def outgoing(self, request: ModelRequest, *, stream: bool = False) -> Outgoing:
+    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         """The request as bytes."""
 
     @abstractmethod
-    def reply(self, body: bytes | bytearray) -> ModelReply:
-        """The vendor's answer; `msgspec.DecodeError` when it cannot be read, `Failure` when it says that it failed."""
+    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
+        """The reply in a whole response.
+
+        Raises `msgspec.DecodeError` if the body cannot be read, and `TransportError` if it reports a failure.
+        """
 
     @abstractmethod
-    def events(self) -> Events:
-        """A reader for one streamed answer."""
+    def event_parser(self) -> EventParser:
+        """A parser for one streamed response."""
 
     @abstractmethod
     def _add(self, message: Message, request: ModelRequest) -> None:
@@ -87,13 +119,16 @@ class Wire(ABC):
             self._last = messages[total - 1]
         self._count = total
 
-    def _append(self, chunk: bytes) -> None:
+    def _append(self, item: bytes) -> None:
         if self._buffer:
             self._buffer += b","
-        self._buffer += chunk
+        self._buffer += item
 
-    def _hosted(self, tool: HostedTool[Any], request: ModelRequest) -> bytes:
-        return encode(self._codec(tool, request).serialize(tool))
+    def _encode_tools(
+        self, tools: Iterable[Tool[Any, Any]], hosted: Iterable[HostedTool[Any]], request: ModelRequest
+    ) -> list[bytes]:
+        encoded = [self.tools.encoded(tool) for tool in tools]
+        return encoded + [encode(self._codec(tool, request).serialize(tool)) for tool in hosted]
 
     def _codec(self, tool: HostedTool[Any], request: ModelRequest) -> HostedToolCodec[Any, Any]:
         codec = self._codecs.get(tool.kind)
@@ -108,27 +143,27 @@ class Wire(ABC):
         return codec
 
     def _codec_values(self, attribute: str, request: ModelRequest) -> list[str]:
-        """What the codecs of this request's hosted tools ask for in an optional attribute, without repeats."""
+        """The values that the codecs of this request's hosted tools have in an optional attribute, each once."""
         values: dict[str, None] = {}
         for tool in request.hosted_tools:
             values.update(dict.fromkeys(getattr(self._codec(tool, request), attribute, ())))
         return list(values)
 
 
-def encoded_tools(
-    tools: Sequence[Tool[Any, Any]], slot: str, describe: Callable[[Tool[Any, Any]], dict[str, Any]]
-) -> list[bytes]:
-    """Each tool in a vendor's form; kept on the tool itself, so that a tool is encoded once in its life."""
-    chunks = []
-    for tool in tools:
-        kept = tool.__dict__.get(slot)
-        if kept is None:
-            kept = tool.__dict__[slot] = encode(describe(tool))
-        chunks.append(kept)
-    return chunks
+def define_tool(tool: AnyTool, cache: ToolCache, codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> str:
+    """A tool as an adapter sends it; a hosted tool that the adapter cannot offer is given in neutral form."""
+    if isinstance(tool, Tool):
+        return cache.text(tool)
+    codec = codecs.get(tool.kind)
+    if codec is None:
+        return tool.definition
+    try:
+        return encode(codec.serialize(tool)).decode()
+    except PromptEvaluationError:
+        return tool.definition
 
 
-def by_name(
+def select_tools(
     names: Sequence[str], tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
 ) -> tuple[list[Tool[Any, Any]], list[HostedTool[Any]]]:
     """The tools and hosted tools with these names, each in its own order."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
-from weakincentives.adapters.openai.codecs import CODECS
+from weakincentives.adapters.network import ClientAdapter, ClientOptions
 from weakincentives.adapters.openai.wire import PROVIDER, ResponsesWire, Route, best_route
 
 
@@ -15,16 +14,16 @@ class OpenAIAdapter(ClientAdapter):
         OpenAIAdapter("gpt-5.6").evaluate(prompt, session=session)
 
     `client` is an `openai.OpenAI` or `AsyncOpenAI` (or a subclass); without one, the SDK reads `OPENAI_API_KEY` and its
-    other variables. `parameters` are further fields of the request, such as `{"reasoning": {"effort": "low"}}`.
-    `tool_route` is how tools that appear in mid-conversation are announced.
+    other variables. `parameters` are more fields of the request, such as `{"reasoning": {"effort": "low"}}`.
+    `tool_route` is how tools that appear mid-conversation are announced.
     """
 
     name = PROVIDER
-    default_codecs = CODECS
     package = "openai"
     path = "/responses"
     reserved = frozenset({"model", "input", "tools", "tool_choice", "stream"})
     client_types = ("OpenAI", "AsyncOpenAI")
+    wire_type = ResponsesWire
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class OpenAIAdapter(ClientAdapter):
 
     @property
     def tool_route(self) -> Route:
-        """By which route tools appear in mid-conversation."""
+        """How tools that appear mid-conversation are announced."""
         return self._tool_route
 
     def _wire(self) -> ResponsesWire:

@@ -7,19 +7,19 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.adapters.network.response import Failure
+from weakincentives.adapters.network import TransportError
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime.messages import ModelReply, StopReason, ToolCall
+from weakincentives.runtime import ModelReply, StopReason, ToolCall
 
 _RETRYABLE = frozenset({"server_error", "rate_limit_exceeded"})
 
 
-def read(body: bytes | bytearray) -> ModelReply:
+def parse_reply(body: bytes | bytearray) -> ModelReply:
     """The reply in a whole response."""
     return _reply(_decode_response(body))
 
 
-class ResponseEvents:
+class ResponseEventParser:
     """Text deltas, and the reply out of the event that closes the response."""
 
     def feed(self, event: bytes) -> Iterable[str | ModelReply]:
@@ -33,7 +33,7 @@ class ResponseEvents:
             return (_reply(_decode_response(seen.response)),)
         if kind == "error":
             payload = msgspec.json.decode(event)
-            raise Failure(
+            raise TransportError(
                 f"openai reported an error in the stream: {seen.message or seen.code or 'no explanation'}",
                 phase="response",
                 payload=payload,
@@ -109,7 +109,7 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 def _reply(response: _Response) -> ModelReply:
     if response.error or response.status in ("failed", "cancelled"):
         error = response.error or {}
-        raise Failure(
+        raise TransportError(
             f"openai could not answer: {error.get('message') or response.status}",
             phase="response",
             payload=error or {"status": response.status},
@@ -141,7 +141,7 @@ def _reply(response: _Response) -> ModelReply:
     elif refusals:
         stop, texts = "refusal", refusals
     if not items and stop == "end":
-        raise Failure(
+        raise TransportError(
             "openai answered without any output",
             phase="response",
             payload={"id": response.id, "status": response.status, "output": []},

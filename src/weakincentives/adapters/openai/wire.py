@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: stateless requests, each an extension of the last."""
+"""OpenAI's Responses API: stateless requests, each of which extends the one before."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from weakincentives.adapters.network.wire import Outgoing, Wire, by_name, encode, encoded_tools
-from weakincentives.adapters.openai.reply import ResponseEvents, read
-from weakincentives.prompt.tool import Tool
-from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.messages import Message, ModelReply, ModelRequest
+from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, encode, select_tools
+from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
+from weakincentives.prompt import Tool
+from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 
 PROVIDER = "openai"
-SLOT = "_encoded_for_openai"
 Route = Literal["additional_tools", "append"]
 
-_TAKES_ADDITIONAL_TOOLS = re.compile(r"(ft:)?(gpt-(4o|4\.1|4\.5|[5-9]|[1-9]\d)|o[3-9])")
+_ACCEPTS_ADDITIONAL_TOOLS = re.compile(r"(ft:)?(gpt-(4o|4\.1|4\.5|[5-9]|[1-9]\d)|o[3-9])")
 _REASONS = re.compile(r"(ft:)?(gpt-([5-9]|[1-9]\d)(?!.*chat)|o\d)")
 _VERSION = re.compile(r"(?:ft:)?gpt-(\d+)(?:\.(\d+))?")
 
 
 def best_route(model: str) -> Route:
-    """`additional_tools` where the model is documented to take that item, else `append`."""
-    return "additional_tools" if _TAKES_ADDITIONAL_TOOLS.match(model) else "append"
+    """`additional_tools` if the model is documented to accept that item, else `append`."""
+    return "additional_tools" if _ACCEPTS_ADDITIONAL_TOOLS.match(model) else "append"
 
 
-def describe(tool: Tool[Any, Any]) -> dict[str, Any]:
+def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     """A function tool with a strict schema."""
     return {
         "type": "function",
@@ -38,9 +36,10 @@ def describe(tool: Tool[Any, Any]) -> dict[str, Any]:
 
 
 class ResponsesWire(Wire):
-    """One run in the form of the Responses API."""
+    """One run in the format of the Responses API."""
 
     provider = PROVIDER
+    tools = ToolCache(declare_tool)
 
     def __init__(
         self,
@@ -58,12 +57,12 @@ class ResponsesWire(Wire):
         self._start: bytes = b""
         self._start_of: tuple[int, int, object] | None = None
 
-    def outgoing(self, request: ModelRequest, *, stream: bool = False) -> Outgoing:
+    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
         end = self._end(request)
         if stream:
             end += b',"stream":true'
-        return Outgoing((self._begin(request), self._buffer, b"]", end, b"}"), {})
+        return EncodedRequest((self._begin(request), self._buffer, b"]", end, b"}"), {})
 
     def _begin(self, request: ModelRequest) -> bytes:
         append = self._route == "append"
@@ -71,8 +70,7 @@ class ResponsesWire(Wire):
         hosted = len(request.hosted_tools) if append else request.initial_hosted_tools
         known = (offered, hosted, request.output)
         if self._start_of != known:
-            tools = encoded_tools(request.tools[:offered], SLOT, describe)
-            tools += [self._hosted(tool, request) for tool in request.hosted_tools[:hosted]]
+            tools = self._encode_tools(request.tools[:offered], request.hosted_tools[:hosted], request)
             further = {name: value for name, value in self._parameters.items() if name != "include"}
             head = encode({"model": self._model, "store": False, **further, **self._text(request)})
             listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
@@ -100,7 +98,7 @@ class ResponsesWire(Wire):
         return end
 
     def _allowed(self, request: ModelRequest) -> dict[str, Any] | str | None:
-        """What may still be called, as a `tool_choice`; None where the model cannot be told."""
+        """The tools that may still be called, as a `tool_choice`; None if the model does not accept it."""
         tools = [tool for tool in request.tools if tool.name not in request.revoked]
         hosted = [tool for tool in request.hosted_tools if tool.name not in request.revoked]
         if self._route == "additional_tools" and not _names_added_tools(self._model):
@@ -144,22 +142,22 @@ class ResponsesWire(Wire):
             )
 
     def _add_tools(self, message: Message, request: ModelRequest) -> None:
-        # A tool that was declared before and revoked since comes back by `tool_choice` alone.
+        # A tool that was declared and later revoked comes back through `tool_choice` alone.
         names = [name for name in message.tools if name not in self._declared]
-        tools, hosted = by_name(
+        tools, hosted = select_tools(
             names, request.tools[request.initial_tools :], request.hosted_tools[request.initial_hosted_tools :]
         )
-        chunks = encoded_tools(tools, SLOT, describe) + [self._hosted(tool, request) for tool in hosted]
-        if chunks:
+        encoded = self._encode_tools(tools, hosted, request)
+        if encoded:
             self._declared.update(names)
-            listed = b",".join(chunks)
+            listed = b",".join(encoded)
             self._append(b'{"type":"additional_tools","role":"developer","tools":[' + listed + b"]}")
 
-    def reply(self, body: bytes | bytearray) -> ModelReply:
-        return read(body)
+    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
+        return parse_reply(body)
 
-    def events(self) -> ResponseEvents:
-        return ResponseEvents()
+    def event_parser(self) -> ResponseEventParser:
+        return ResponseEventParser()
 
 
 def _names_added_tools(model: str) -> bool:

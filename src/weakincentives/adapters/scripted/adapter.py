@@ -1,4 +1,4 @@
-"""The public test double: replies come from a list or from a function of the request."""
+"""A test double for models: replies come from a list, or from a function of the request."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 from weakincentives import serde
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime import Channel, ModelReply, ModelRequest, ProviderAdapter, ToolCall
-from weakincentives.runtime.messages import StopReason
+from weakincentives.runtime import Channel, ModelReply, ModelRequest, ProviderAdapter, StopReason, ToolCall
 
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
 Script = Iterable[Line] | Callable[[ModelRequest], Line]
@@ -23,8 +22,8 @@ class ScriptedAdapter(ProviderAdapter):
 
         adapter = ScriptedAdapter([call("read_section", section_key="docs"), "All done."])
 
-    A line is text, a tool call or several, a dataclass (sent as JSON), a `ModelReply`, or an exception to raise.
-    `requests` holds what was asked. Used as a context manager, it checks at the end that the script was used up.
+    A line is text, one or more tool calls, a dataclass (sent as JSON), a `ModelReply`, or an exception to raise.
+    `requests` holds the requests. As a context manager, the adapter checks at the end that the script was used up.
     """
 
     name = "scripted"
@@ -40,7 +39,9 @@ class ScriptedAdapter(ProviderAdapter):
     ) -> None:
         super().__init__(model, **options)
         if isinstance(script, str):
-            raise TypeError(f"A script is a list of replies, got the text {script!r}; write ScriptedAdapter([...]).")
+            raise TypeError(
+                f"script must be a list of replies, got the string {script!r}; write ScriptedAdapter([...])"
+            )
         self.requests: list[ModelRequest] = []
         self._supports_dynamic_tools = supports_dynamic_tools
         self._tool_route = tool_route
@@ -62,10 +63,10 @@ class ScriptedAdapter(ProviderAdapter):
         return _ScriptedChannel(self)
 
     def assert_used_up(self) -> None:
-        """Every line of the script was asked for."""
+        """Raise AssertionError unless every reply of the script was requested."""
         left = len(self._lines) - self._position
         if left:
-            raise AssertionError(f"{left} of {len(self._lines)} scripted replies were never asked for.")
+            raise AssertionError(f"{left} of {len(self._lines)} scripted replies were never requested.")
 
     def __enter__(self) -> ScriptedAdapter:
         return self
@@ -77,7 +78,7 @@ class ScriptedAdapter(ProviderAdapter):
             self.assert_used_up()
 
     def reply(self, request: ModelRequest) -> ModelReply:
-        """The next line as a reply, with usage estimated from the texts."""
+        """The next line as a reply; its usage is estimated from the texts."""
         self.requests.append(request)
         if self._function is not None:
             line = self._function(request)
@@ -86,7 +87,7 @@ class ScriptedAdapter(ProviderAdapter):
             self._position += 1
         else:
             raise AssertionError(
-                f"The script of {len(self._lines)} replies is used up; '{request.prompt_name}' asked for one more."
+                f"The script of {len(self._lines)} replies is used up; '{request.prompt_name}' requested one more."
             )
         return self._as_reply(line, request)
 
@@ -111,7 +112,7 @@ class ScriptedAdapter(ProviderAdapter):
         return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop)
 
     def _characters(self, request: ModelRequest) -> int:
-        """The length of tools and conversation; messages counted for the request before are not counted again."""
+        """The length of tools and conversation; messages already counted are not counted again."""
         counted, characters = self._counted
         if counted > len(request.messages):
             counted = characters = 0
@@ -142,5 +143,5 @@ class _ScriptedChannel:
 
 
 def call(name: str, /, *, call_id: str = "", **arguments: Any) -> ToolCall:
-    """A tool call as a model would make it; the id is filled in when the script is played."""
+    """A tool call as a model would make it; the id is filled in when the script runs."""
     return ToolCall(id=call_id, name=name, arguments=json.dumps(arguments))

@@ -1,4 +1,4 @@
-"""Web search as LiteLLM's `web_search_options`."""
+"""Web search as LiteLLM's `web_search_options`, the one hosted tool that it has for every provider behind it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from weakincentives.adapters.anthropic.codecs.web_search import cited_pages, pages
-from weakincentives.adapters.hosted.codec import SettingsCodec
-from weakincentives.adapters.hosted.location import approximate
-from weakincentives.adapters.hosted.reading import Reading, kind_of
-from weakincentives.adapters.hosted.setting import HONOURED, Rule
+from weakincentives.adapters.anthropic.codecs import cited_pages, pages
+from weakincentives.adapters.hosted import HONOURED, ItemReader, Rule, SettingsCodec, location_fields, type_of
 from weakincentives.prompt import HostedTool
+from weakincentives.runtime import HostedToolCodec
 from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
 
-# Providers for which LiteLLM itself drops the options, in whole or but for the search itself.
+# Providers for which LiteLLM drops the search, or the location in it.
 _NO_SEARCH = frozenset({"xai"})
 _NO_LOCATION = frozenset({"bedrock", "gemini", "groq", "vertex_ai"})
-# Where LiteLLM would drop the search beside tools of ours, unless told to keep both.
+# Providers for which LiteLLM drops the search if there are function tools, unless told to keep both.
 _KEEPS_BOTH = frozenset({"gemini", "vertex_ai"})
 
 
@@ -73,39 +71,42 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
             raise self._refusal(tool, f"LiteLLM drops a web search for {self._provider}; openai and anthropic have one")
         options: dict[str, Any] = {}
         if tool.config.geo_hint is not None:
-            place = approximate(tool.config.geo_hint)
+            place = location_fields(tool.config.geo_hint)
             options["user_location"] = {"type": "approximate", "approximate": place}
         beside = {"include_server_side_tool_invocations": True} if self._provider in _KEEPS_BOTH else {}
         return {"web_search_options": options, **beside}
 
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> WebSearchResult | None:
-        reading = Reading(tool, self.adapter)
+        reader = ItemReader(tool, self.adapter)
         citations: list[Citation] = []
         sources: dict[str, None] = {}
         length = 0
         for item in response_items:
-            if kind_of(item) == "grounding":
-                found = reading.call(item, _Grounding) or _Grounding()
-                citations += _citations(reading, found.annotations or (), length)
-                citations += [place for group in found.citations or () for place in cited_pages(reading, group)]
-                sources.update(dict.fromkeys(url for result in found.results or () for url in pages(reading, result)))
+            if type_of(item) == "grounding":
+                found = reader.call(item, _Grounding) or _Grounding()
+                citations += _citations(reader, found.annotations or (), length)
+                citations += [place for group in found.citations or () for place in cited_pages(reader, group)]
+                sources.update(dict.fromkeys(url for result in found.results or () for url in pages(reader, result)))
             else:
-                message = reading.part(item, _Message)
+                message = reader.part(item, _Message)
                 text = (message.content if message else None) or ""
-                reading.say(text)
+                reader.add_text(text)
                 length = len(text)
-        if not reading.used():
+        if not reader.used():
             return None
         sources.update(dict.fromkeys(citation.url for citation in citations))
-        return WebSearchResult(reading.text, tuple(citations), tuple(sources), tuple(reading.errors))
+        return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))
 
 
-def _citations(reading: Reading, notes: Sequence[Any], length: int) -> list[Citation]:
+def _citations(reader: ItemReader, notes: Sequence[Any], length: int) -> list[Citation]:
     found = []
     for note in notes:
-        cited = reading.part(note, _UrlCitation) if kind_of(note) == "url_citation" else None
+        cited = reader.part(note, _UrlCitation) if type_of(note) == "url_citation" else None
         if cited is not None:
             place = cited.url_citation
-            span = reading.span(place.start_index, place.end_index, of=length)
+            span = reader.span(place.start_index, place.end_index, of=length)
             found.append(Citation(place.url, place.title or "", span))
     return found
+
+
+CODECS: dict[str, HostedToolCodec[Any, Any]] = {"web_search": LiteLLMWebSearchCodec()}

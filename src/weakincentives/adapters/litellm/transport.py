@@ -9,13 +9,12 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.adapters.network.extra import load
-from weakincentives.adapters.network.response import AsyncStream, Failure, Response, Stream
-from weakincentives.adapters.network.wire import Outgoing, encode
+from weakincentives._imports import import_extra
+from weakincentives.adapters.network import AsyncStream, EncodedRequest, Response, Stream, TransportError, encode
 
 END = b""
 
-# Read by LiteLLM while it is imported: no fetching of price lists, no loading of a stray .env file.
+# LiteLLM reads these while it is imported: do not fetch price lists, do not load a stray .env file.
 _SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
@@ -27,45 +26,45 @@ def litellm() -> Any:
     """The package, imported without the network."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    module: Any = load("litellm", "litellm")
+    module: Any = import_extra("litellm", "litellm", "LiteLLMAdapter")
     module.suppress_debug_info = True
     return module
 
 
-class LiteLLMLine:
-    """`completion` and `acompletion` of the package or of a Router, with their retries off: ours apply."""
+class LiteLLMTransport:
+    """Calls `completion` and `acompletion` of the package or of a Router, with their own retries turned off."""
 
     def __init__(self, client: Any, options: Mapping[str, Any]) -> None:
         self._client = client
         self._options = {**options, "num_retries": 0, "max_retries": 0}
 
-    def send(self, outgoing: Outgoing, timeout: float | None) -> Response:
+    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
         try:
-            return _whole(self._client.completion(**self._arguments(outgoing, timeout)))
+            return _whole(self._client.completion(**self._arguments(request, timeout)))
         except Exception as error:
             return _answer(error)
 
-    def open(self, outgoing: Outgoing, timeout: float | None) -> Response | Stream:
+    def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
         try:
-            return _Chunks(iter(self._client.completion(**self._arguments(outgoing, timeout))))
+            return _Chunks(iter(self._client.completion(**self._arguments(request, timeout))))
         except Exception as error:
             return _answer(error)
 
-    async def send_async(self, outgoing: Outgoing, timeout: float | None) -> Response:
+    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
         try:
-            return _whole(await self._client.acompletion(**self._arguments(outgoing, timeout)))
+            return _whole(await self._client.acompletion(**self._arguments(request, timeout)))
         except Exception as error:
             return _answer(error)
 
-    async def open_async(self, outgoing: Outgoing, timeout: float | None) -> Response | AsyncStream:
+    async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
         try:
-            return _AwaitedChunks(aiter(await self._client.acompletion(**self._arguments(outgoing, timeout))))
+            return _AwaitedChunks(aiter(await self._client.acompletion(**self._arguments(request, timeout))))
         except Exception as error:
             return _answer(error)
 
-    def _arguments(self, outgoing: Outgoing, timeout: float | None) -> dict[str, Any]:
-        # Decoded anew for each request: some of LiteLLM's providers change the messages they are given.
-        arguments = {**self._options, **msgspec.json.decode(outgoing.joined())}
+    def _arguments(self, request: EncodedRequest, timeout: float | None) -> dict[str, Any]:
+        # Decoded for each request, since some of LiteLLM's providers change the messages they are given.
+        arguments = {**self._options, **msgspec.json.decode(request.body())}
         if timeout is not None:
             arguments["timeout"] = timeout
         return arguments
@@ -121,7 +120,7 @@ def _whole(completion: Any) -> Response:
 
 
 def _answer(error: Exception) -> Response:
-    """LiteLLM's error for a status as that response; the rest as a failure."""
+    """LiteLLM's error for a status as that response; raises for any other error."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         raise _failure(error) from None
@@ -136,9 +135,9 @@ def _answer(error: Exception) -> Response:
 
 def _failure(error: Exception) -> Exception:
     if isinstance(error, TimeoutError):
-        return Failure("the server did not answer in time")
+        return TransportError("the server did not answer in time")
     if type(error).__module__.partition(".")[0] in ("litellm", "openai", "httpx", "httpx2", "aiohttp") or isinstance(
         error, OSError
     ):
-        return Failure(f"litellm failed: {error}")
+        return TransportError(f"litellm failed: {error}")
     return error

@@ -1,4 +1,4 @@
-"""Reading the items of a provider: what fits is taken, what does not is noted."""
+"""Reading a provider's items: what has the expected shape is used, the rest becomes an error of the output."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from weakincentives.tools import FailureCode, HostedToolFailure
 ShapeT = TypeVar("ShapeT", bound=msgspec.Struct)
 
 
-class Reading:
+class ItemReader:
     """One pass over the items of a run for one hosted tool.
 
-    It gathers the text of the answers; a citation's range moves by the length of what was said before. An item of the
-    tool that cannot be read becomes an error of the output, unless none can be: then there is no output to give.
+    It collects the text of the answers, so that a citation's range can be shifted by the length of earlier text. An
+    item of the tool that cannot be read is recorded in `errors`; if none can be read, there is no output and `used`
+    raises.
     """
 
     def __init__(self, tool: HostedTool[Any], adapter: str) -> None:
@@ -35,12 +36,12 @@ class Reading:
     def text(self) -> str:
         return "".join(self._texts)
 
-    def say(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         self._texts.append(text)
         self._length += len(text)
 
     def call(self, item: Any, shape: type[ShapeT]) -> ShapeT | None:
-        """An item that shows the tool in use."""
+        """Read an item that shows the tool was used."""
         found = self.part(item, shape)
         if found is None:
             self._malformed, self._why = item, self.errors[-1].message
@@ -49,18 +50,18 @@ class Reading:
         return found
 
     def part(self, item: Any, shape: type[ShapeT]) -> ShapeT | None:
-        """Something else that belongs to the tool, such as a citation."""
+        """Read something else that belongs to the tool, such as a citation."""
         try:
             return msgspec.convert(item, shape, from_attributes=True)
         except msgspec.ValidationError as error:
-            self.fail("malformed", message=f"{kind_of(item) or 'item'}: {error}")
+            self.fail("malformed", message=f"{type_of(item) or 'item'}: {error}")
             return None
 
     def fail(self, code: FailureCode, provider_code: str = "", *, message: str = "", call_id: str = "") -> None:
         self.errors.append(HostedToolFailure(code, provider_code, message, call_id))
 
     def used(self) -> bool:
-        """Whether the tool was used; raises when that is all that can be said."""
+        """Whether the tool was used; raises if none of its items could be read."""
         if self._calls == 0 and self._malformed is not None:
             raise PromptEvaluationError(
                 f"Hosted tool '{self._tool.name}': {self._adapter} answered with items that cannot be read "
@@ -71,14 +72,14 @@ class Reading:
         return self._calls > 0
 
     def span(self, start: int | None, end: int | None, *, of: int) -> tuple[int, int] | None:
-        """A range in the text said last, of this length, as a range of all text; None where it makes no sense."""
+        """A range of the text added last (of length `of`) as a range of all text; None if it is out of bounds."""
         if start is None or end is None or not 0 <= start <= end <= of:
             return None
         before = self._length - of
         return before + start, before + end
 
 
-def kind_of(item: Any) -> str:
-    """The `type` of an item, be it decoded JSON or an object of the vendor's SDK."""
-    kind = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
-    return kind if isinstance(kind, str) else ""
+def type_of(item: Any) -> str:
+    """The `type` of an item, which is decoded JSON or an object of the vendor's SDK."""
+    name = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
+    return name if isinstance(name, str) else ""

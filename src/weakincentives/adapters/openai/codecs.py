@@ -1,0 +1,340 @@
+"""OpenAI's hosted tools on the Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from weakincentives.adapters.hosted import (
+    HONOURED,
+    ItemReader,
+    Rule,
+    SettingsCodec,
+    domain_fields,
+    location_fields,
+    type_of,
+)
+from weakincentives.prompt import HostedTool
+from weakincentives.runtime import HostedToolCodec
+from weakincentives.tools import FailureCode
+from weakincentives.tools.code_interpreter import (
+    CodeExecution,
+    CodeFile,
+    CodeInterpreterConfig,
+    CodeInterpreterResult,
+)
+from weakincentives.tools.file_search import (
+    AllOf,
+    Comparison,
+    FileCitation,
+    FileFilter,
+    FilePassage,
+    FileSearchConfig,
+    FileSearchResult,
+)
+from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
+
+
+class _Source(msgspec.Struct):
+    url: str | None = None
+
+
+class _SearchAction(msgspec.Struct):
+    sources: list[_Source] | None = None
+    url: str | None = None
+
+
+class _SearchCall(msgspec.Struct):
+    id: str = ""
+    status: str | None = None
+    action: _SearchAction | None = None
+
+
+class _UrlCitation(msgspec.Struct):
+    url: str
+    title: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
+
+
+class OpenAIWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
+    """`web_search`; it asks for sources, so that every consulted page is known."""
+
+    kind = "web_search"
+    adapter = "openai"
+    config_type = WebSearchConfig
+    include: ClassVar[tuple[str, ...]] = ("web_search_call.action.sources",)
+    honours: ClassVar[Mapping[str, Rule]] = dict.fromkeys(
+        (
+            "domain_filter.allowed",
+            "domain_filter.blocked",
+            "geo_hint.country_code",
+            "geo_hint.city",
+            "geo_hint.region",
+            "geo_hint.timezone",
+            "allow_live_access",
+        ),
+        HONOURED,
+    )
+
+    def declare(self, tool: HostedTool[WebSearchConfig]) -> dict[str, Any]:
+        config = tool.config
+        declared: dict[str, Any] = {"type": "web_search"}
+        if filters := domain_fields(config.domain_filter):
+            declared["filters"] = filters
+        if config.geo_hint is not None:
+            declared["user_location"] = {"type": "approximate", **location_fields(config.geo_hint)}
+        if not config.allow_live_access:
+            declared["external_web_access"] = False
+        return declared
+
+    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> WebSearchResult | None:
+        reader = ItemReader(tool, self.adapter)
+        citations: list[Citation] = []
+        sources: dict[str, None] = {}
+
+        def cite(note: Any, length: int) -> None:
+            found = reader.part(note, _UrlCitation)
+            if found is not None:
+                span = reader.span(found.start_index, found.end_index, of=length)
+                citations.append(Citation(found.url, found.title or "", span))
+
+        for item in response_items:
+            match type_of(item):
+                case "web_search_call":
+                    call = reader.call(item, _SearchCall)
+                    if call is not None:
+                        sources.update(dict.fromkeys(_consulted(call.action)))
+                        _check_status(reader, call.status, call.id)
+                case "message":
+                    _read_message(reader, item, "url_citation", cite)
+        if not reader.used():
+            return None
+        return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))
+
+
+def _consulted(action: _SearchAction | None) -> list[str]:
+    """The pages a search returned, or the page that was opened or searched."""
+    if action is None:
+        return []
+    urls = [source.url for source in action.sources or ()]
+    return [url for url in (*urls, action.url) if url]
+
+
+class _CodeOutput(msgspec.Struct):
+    type: str = ""
+    logs: str | None = None
+    url: str | None = None
+
+
+class _CodeCall(msgspec.Struct):
+    id: str = ""
+    code: str | None = None
+    container_id: str = ""
+    outputs: list[_CodeOutput] | None = None
+    status: str | None = None
+
+
+class _ContainerFile(msgspec.Struct):
+    file_id: str
+    filename: str | None = None
+    container_id: str | None = None
+
+
+class OpenAICodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterpreterResult]):
+    """`code_interpreter`: Python only. Its logs are standard output; there is neither stderr nor an exit code."""
+
+    kind = "code_interpreter"
+    adapter = "openai"
+    config_type = CodeInterpreterConfig
+    include: ClassVar[tuple[str, ...]] = ("code_interpreter_call.outputs",)
+    honours: ClassVar[Mapping[str, Rule]] = {
+        "container_id": HONOURED,
+        "file_ids": HONOURED,
+        "memory_gb": Rule(values=(1, 4, 16, 64)),
+        "allowed_domains": HONOURED,
+    }
+
+    def declare(self, tool: HostedTool[CodeInterpreterConfig]) -> dict[str, Any]:
+        return {"type": self.kind, "container": tool.config.container_id or _container(tool.config)}
+
+    def parse_output(
+        self, response_items: Sequence[Any], tool: HostedTool[CodeInterpreterConfig]
+    ) -> CodeInterpreterResult | None:
+        reader = ItemReader(tool, self.adapter)
+        executions: list[CodeExecution] = []
+        files: list[CodeFile] = []
+
+        def cite(note: Any, length: int) -> None:
+            found = reader.part(note, _ContainerFile)
+            if found is not None:
+                name, container = found.filename or "", found.container_id or ""
+                files.append(CodeFile(found.file_id, name, container_id=container))
+
+        for item in response_items:
+            match type_of(item):
+                case "code_interpreter_call":
+                    call = reader.call(item, _CodeCall)
+                    if call is not None:
+                        executions.append(_code_execution(call))
+                        _check_status(reader, call.status, call.id)
+                case "message":
+                    _read_message(reader, item, "container_file_citation", cite)
+        if not reader.used():
+            return None
+        return CodeInterpreterResult(reader.text, tuple(executions), tuple(files), tuple(reader.errors))
+
+
+def _container(config: CodeInterpreterConfig) -> dict[str, Any]:
+    container: dict[str, Any] = {"type": "auto"}
+    if config.file_ids:
+        container["file_ids"] = list(config.file_ids)
+    if config.memory_gb is not None:
+        container["memory_limit"] = f"{config.memory_gb}g"
+    if config.allowed_domains:
+        container["network_policy"] = {"type": "allowlist", "allowed_domains": list(config.allowed_domains)}
+    elif config.allowed_domains is not None:
+        container["network_policy"] = {"type": "disabled"}
+    return container
+
+
+def _code_execution(call: _CodeCall) -> CodeExecution:
+    logs = None if call.outputs is None else "".join(output.logs or "" for output in call.outputs)
+    images = [output.url for output in call.outputs or () if output.type == "image" and output.url]
+    return CodeExecution(
+        code=call.code or "",
+        stdout=logs,
+        files=tuple(CodeFile(url=url, container_id=call.container_id) for url in images),
+        call_id=call.id,
+    )
+
+
+class _FileResult(msgspec.Struct):
+    file_id: str | None = None
+    filename: str | None = None
+    text: str | None = None
+    score: float | None = None
+    attributes: dict[str, str | float | bool] | None = None
+
+
+class _FileCall(msgspec.Struct):
+    id: str = ""
+    queries: list[str] | None = None
+    results: list[_FileResult] | None = None
+    status: str | None = None
+
+
+class _FileCitation(msgspec.Struct):
+    file_id: str
+    filename: str | None = None
+    index: int | None = None
+
+
+class OpenAIFileSearchCodec(SettingsCodec[FileSearchConfig, FileSearchResult]):
+    """`file_search`; it asks for passages as well as citations."""
+
+    kind = "file_search"
+    adapter = "openai"
+    config_type = FileSearchConfig
+    include: ClassVar[tuple[str, ...]] = ("file_search_call.results",)
+    honours: ClassVar[Mapping[str, Rule]] = {
+        "vector_store_ids": HONOURED,
+        "max_results": Rule(values=range(1, 51)),
+        "score_threshold": HONOURED,
+        "filters": HONOURED,
+    }
+
+    def declare(self, tool: HostedTool[FileSearchConfig]) -> dict[str, Any]:
+        config = tool.config
+        declared: dict[str, Any] = {"type": self.kind, "vector_store_ids": list(config.vector_store_ids)}
+        if config.max_results is not None:
+            declared["max_num_results"] = config.max_results
+        if config.score_threshold is not None:
+            declared["ranking_options"] = {"score_threshold": config.score_threshold}
+        if config.filters is not None:
+            declared["filters"] = _filter(config.filters)
+        return declared
+
+    def parse_output(
+        self, response_items: Sequence[Any], tool: HostedTool[FileSearchConfig]
+    ) -> FileSearchResult | None:
+        reader = ItemReader(tool, self.adapter)
+        queries: list[str] = []
+        passages: list[FilePassage] = []
+        citations: list[FileCitation] = []
+
+        def cite(note: Any, length: int) -> None:
+            found = reader.part(note, _FileCitation)
+            if found is not None:
+                span = reader.span(found.index, found.index, of=length)
+                citations.append(FileCitation(found.file_id, found.filename or "", None if span is None else span[0]))
+
+        for item in response_items:
+            match type_of(item):
+                case "file_search_call":
+                    call = reader.call(item, _FileCall)
+                    if call is not None:
+                        queries += call.queries or ()
+                        passages += [_passage(result) for result in call.results or ()]
+                        _check_status(reader, call.status, call.id)
+                case "message":
+                    _read_message(reader, item, "file_citation", cite)
+        if not reader.used():
+            return None
+        return FileSearchResult(reader.text, tuple(queries), tuple(passages), tuple(citations), tuple(reader.errors))
+
+
+def _filter(chosen: FileFilter) -> dict[str, Any]:
+    if isinstance(chosen, Comparison):
+        value = list(chosen.value) if isinstance(chosen.value, tuple) else chosen.value
+        return {"type": chosen.op, "key": chosen.key, "value": value}
+    word = "and" if isinstance(chosen, AllOf) else "or"
+    return {"type": word, "filters": [_filter(one) for one in chosen.filters]}
+
+
+def _passage(result: _FileResult) -> FilePassage:
+    return FilePassage(
+        file_id=result.file_id or "",
+        filename=result.filename or "",
+        text=result.text or "",
+        score=result.score,
+        attributes=result.attributes or {},
+    )
+
+
+class _Message(msgspec.Struct):
+    content: list[Any] | None = None
+
+
+class _Text(msgspec.Struct):
+    text: str = ""
+    annotations: list[Any] | None = None
+
+
+def _read_message(reader: ItemReader, item: Any, annotation: str, take: Callable[[Any, int], None]) -> None:
+    """Add the message's text, and pass each annotation of this type to `take` with the length of its text."""
+    message = reader.part(item, _Message)
+    for piece in (message.content or ()) if message else ():
+        if type_of(piece) != "output_text":
+            continue
+        part = reader.part(piece, _Text)
+        if part is None:
+            continue
+        reader.add_text(part.text)
+        for note in part.annotations or ():
+            if type_of(note) == annotation:
+                take(note, len(part.text))
+
+
+def _check_status(reader: ItemReader, status: str | None, call_id: str) -> None:
+    """Record a call that did not complete."""
+    codes: dict[str, FailureCode] = {"failed": "failed", "incomplete": "incomplete"}
+    if status in codes:
+        reader.fail(codes[status], status, call_id=call_id)
+
+
+CODECS: dict[str, HostedToolCodec[Any, Any]] = {
+    codec.kind: codec for codec in (OpenAIWebSearchCodec(), OpenAICodeInterpreterCodec(), OpenAIFileSearchCodec())
+}
