@@ -207,17 +207,16 @@ class Model:
         )
 
     def set(self, path: Path, visibility: str) -> None:
-        if self.overrides.get(path) == visibility and (visibility == SUMMARY or not self._closed_overrides(path)):
-            return
-        if visibility == FULL:
-            for up in self._closed_overrides(path):
-                del self.overrides[up]
-        self.overrides.pop(path, None)
-        self.overrides[path] = visibility
-
-    def _closed_overrides(self, path: Path) -> list[Path]:
-        above = [path[:length] for length in range(1, len(path))]
-        return [up for up in above if self.overrides.get(up) == SUMMARY]
+        """Override a section; what is open already, be it for the sake of a section below it, keeps its place."""
+        closed = [path[:length] for length in range(1, len(path)) if self.overrides.get(path[:length]) == SUMMARY]
+        if visibility == FULL and closed:
+            for other in (*closed, path):
+                self.overrides.pop(other, None)
+        order = _with_ancestors(self.overrides)
+        if order.get(path) != visibility:
+            order.pop(path, None)
+            order[path] = visibility
+        self.overrides = {other: order[other] for other in order if other in self.overrides or other == path}
 
 
 def _with_ancestors(overrides: dict[Path, str]) -> dict[Path, str]:

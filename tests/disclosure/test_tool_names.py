@@ -137,6 +137,15 @@ def test_a_section_that_is_opened_again_comes_after_those_that_stayed_open() -> 
     assert owners(both.render(session=session).tools) == {"same": "same of a"}
 
 
+def test_opening_what_is_open_already_changes_no_order() -> None:
+    parent = section("p", closed=True, children=[holder("b", "same"), holder("a", "same", closed=False)])
+    tree, session = template(parent), Session()
+    session.dispatch(SetVisibilityOverride(("p", "b"), FULL))
+    before = owners(tree.render(session=session).tools)
+    session.dispatch(SetVisibilityOverride(("p",), FULL))
+    assert owners(tree.render(session=session).tools) == before == {"same": "same of a"}
+
+
 def test_a_name_stays_with_its_section_for_the_run_even_while_it_is_closed() -> None:
     session = Session()
     both = template(holder("b", "same"), holder("a", "same", "own"), allow_collapse=True)

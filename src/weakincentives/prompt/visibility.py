@@ -83,7 +83,12 @@ class VisibilityOverrides:
     def with_override(self, path: SectionPath, visibility: SectionVisibility) -> VisibilityOverrides:
         if self.overrides.get(path) is visibility:
             return self
-        return VisibilityOverrides(MappingProxyType({**self.without_override(path).overrides, path: visibility}))
+        changed = with_ancestors(self.overrides)
+        if changed.get(path) is not visibility:
+            changed.pop(path, None)
+            changed[path] = visibility
+        kept = {other: chosen for other, chosen in changed.items() if other in self.overrides or other == path}
+        return VisibilityOverrides(MappingProxyType(kept))
 
     def without_override(self, path: SectionPath) -> VisibilityOverrides:
         return VisibilityOverrides(MappingProxyType({p: v for p, v in self.overrides.items() if p != path}))

@@ -20,7 +20,6 @@ from weakincentives.prompt import (
     OpenSectionsResult,
     Overrides,
     Prompt,
-    SectionVisibility,
     View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
@@ -329,10 +328,9 @@ class InnerLoop:
         self._announce(appeared, _by_section(changes.gone))
 
     def _restart_for(self, key: str) -> VisibilityExpansionRequired:
-        """The signal for a section that a handler opened and whose tools this adapter cannot add."""
-        path = self.prompt.view(self.session).find(key)
+        """The signal for a section that a handler opened, in the session already, with tools that cannot be added."""
         return VisibilityExpansionRequired(
-            requested_overrides={path: SectionVisibility.FULL} if path else {},
+            requested_overrides={},
             reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
             section_keys=(key,) if key else (),
         )
