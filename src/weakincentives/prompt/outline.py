@@ -125,16 +125,13 @@ class Outline:
         """Where the params of all enabled sections come from, shown or not."""
         if ABSENT not in states:
             return tuple(range(len(self.sources)))
-        found: dict[int, None] = {}
-        index = 0
-        while index < len(self.nodes):
-            node = self.nodes[index]
-            if states[index] == ABSENT:
-                index = node.end
-                continue
-            if node.source >= 0:
-                found[node.source] = None
-            index += 1
+        found: set[int] = set()
+        absent_until = 0
+        for node in self.nodes:
+            if node.index >= absent_until and states[node.index] == ABSENT:
+                absent_until = node.end
+            elif node.index >= absent_until and node.source >= 0:
+                found.add(node.source)
         return tuple(found)
 
     @cached_property

@@ -314,10 +314,7 @@ class View:
     def _collect_tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
         shown = self.layout.tools()
         owners: dict[str, Node] = {}
-        by_opening = (
-            sorted(shown, key=lambda found: self.opened_at(found[0])) if self.outline.shares_tool_names else shown
-        )
-        for node, tool in by_opening:
+        for node, tool in sorted(shown, key=lambda found: self.opened_at(found[0])):
             owners.setdefault(tool.name, node)
         summarized = [self.has_tools(node.path) for node in self.layout.summarized]
         builtin = self._disclosure.tools(with_tools=any(summarized), content_only=not all(summarized))
