@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "durable": LOOP,
     "contrib": OUTER | FRONT,
     "viewer": OUTER | FRONT | {"contrib"},
-    "cli": OUTER | FRONT | {"contrib", "viewer", "demo"},
+    "cli": OUTER | FRONT | {"contrib", "viewer"},
     "demo": OUTER | FRONT | {"contrib", "cli"},
 }
 

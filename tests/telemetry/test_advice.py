@@ -179,7 +179,7 @@ def test_runs_cannot_tell_who_would_have_opened_what_was_open(path: Path) -> Non
 def test_too_few_runs_give_no_advice(path: Path) -> None:
     played(path, reply(50, READ_DOCS), reply(160), runs=2)
     docs = advised(path)[1]["docs"]
-    assert (docs.advised, docs.reason) == ("", "only 2 runs; 3 say more")
+    assert (docs.advised, docs.reason) == ("", "only 2 runs; at least 3 are needed")
 
 
 def test_without_a_price_costs_are_in_input_tokens(path: Path) -> None:

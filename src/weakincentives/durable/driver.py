@@ -22,6 +22,7 @@ from weakincentives.durable.errors import DurableError
 from weakincentives.durable.journal import Change, apply_change, record_change
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
+from weakincentives.resources import ResourceCloseError
 from weakincentives.runtime import (
     CallModel,
     Channel,
@@ -177,30 +178,38 @@ class _Execution:
         main = MainLoop(max_expansions=workflow.max_expansions, deadline=deadline, budget=workflow.budget)
         attempts = main.attempts(prompt, session, run_id=work_id)
         scope = next(attempts)
-        with prompt.resources:
-            while True:
-                try:
-                    response = self._evaluate(prompt, session, scope)
-                    scope = attempts.send(response)
-                except VisibilityExpansionRequired as signal:
-                    scope = attempts.throw(signal)
-                except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
+        response: PromptResponse[Any] | None = None
+        try:
+            with prompt.resources:
+                while response is None:
+                    try:
+                        scope = attempts.send(self._evaluate(prompt, session, scope))
+                    except VisibilityExpansionRequired as signal:
+                        scope = attempts.throw(signal)
+                    except StopIteration as done:
+                        response = done.value
+        except ResourceCloseError as error:
+            # The answer is there and paid for.
+            if response is None:
+                raise
+            _log.warning("%s is done, but not all of its resources could be closed: %s", work_id, error)
+        assert response is not None
+        return response
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
         inner = self._workflow.adapter.loop(prompt, session, scope=scope)
         answers_of(session)
         try:
             with session.claim(session.session_id), self._workflow.adapter.open_channel(inner) as channel:
-                steps = LoopCursor(inner)
-                while (effect := steps.effect) is not None:
+                cursor = LoopCursor(inner)
+                while (effect := cursor.effect) is not None:
                     try:
                         outcome = self._perform(effect, inner, channel)
                     except Exception as error:
-                        steps.fail(error)
+                        cursor.fail(error)
                     else:
-                        steps.answer(outcome)
-                return steps.result()
+                        cursor.answer(outcome)
+                return cursor.result()
         finally:
             inner.executor.bridge.close()
 

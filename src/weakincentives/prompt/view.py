@@ -107,6 +107,10 @@ class View:
             return SectionVisibility.HIDDEN
         return PACKED[packed[node.index]]
 
+    def own_visibility(self, node: Node) -> SectionVisibility:
+        """What the section would show, were its ancestors open."""
+        return PACKED[self.state.packed[node.index]]
+
     def decided_by(self, node: Node) -> Decider:
         return self.state.decided.get(node.index, "declared")
 

@@ -2,6 +2,15 @@
 
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest
+from weakincentives.runtime.accounts import (
+    Ledger,
+    LedgerSection,
+    LedgerTurn,
+    RequestTokens,
+    ledger,
+    ledger_of,
+    request_tokens,
+)
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.drivers import Channel, Completed, StreamEvent, TextDelta, ToolEnded, ToolStarted
 from weakincentives.runtime.events import (
@@ -18,9 +27,18 @@ from weakincentives.runtime.events import (
 )
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
+from weakincentives.runtime.history import (
+    HistoryBuilder,
+    HistoryTurn,
+    RunHistory,
+    RunState,
+    Step,
+    ToolUse,
+    TurnSection,
+    run_history,
+)
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
-from weakincentives.runtime.ledger import Ledger, LedgerSection, LedgerTurn, ledger, ledger_of
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.messages import (
     CallModel,
@@ -48,6 +66,8 @@ __all__ = [
     "Effect",
     "EvaluationFailed",
     "Explanation",
+    "HistoryBuilder",
+    "HistoryTurn",
     "HostedToolCodec",
     "HostedToolInvoked",
     "InnerLoop",
@@ -66,11 +86,15 @@ __all__ = [
     "PromptRendered",
     "PromptResponse",
     "ProviderAdapter",
+    "RequestTokens",
     "Run",
+    "RunHistory",
     "RunRestarted",
     "RunScope",
+    "RunState",
     "RunTools",
     "SectionState",
+    "Step",
     "StopReason",
     "StreamEvent",
     "TextDelta",
@@ -80,8 +104,10 @@ __all__ = [
     "ToolExecutor",
     "ToolInvoked",
     "ToolStarted",
+    "ToolUse",
     "ToolsInjected",
     "ToolsWithdrawn",
+    "TurnSection",
     "adapter_spec",
     "adapter_specs",
     "assert_prefix_kept",
@@ -89,4 +115,6 @@ __all__ = [
     "ledger",
     "ledger_of",
     "prefix_breaks",
+    "request_tokens",
+    "run_history",
 ]

@@ -16,7 +16,8 @@ from weakincentives.session import LogEntry
 class SectionState:
     """One section of the tree at render: what it shows, what decided it, and its tokens shown and in full.
 
-    The counts are of the section by itself (no children); `tool_tokens` is what its tools add when it is open.
+    The counts are of the section by itself (no children); `tool_tokens` is what its tools add when it is open. `base`
+    is what it would show, were its ancestors open, without the session's overrides.
     """
 
     path: SectionPath
@@ -28,11 +29,16 @@ class SectionState:
     tools: tuple[str, ...] = ()
     tool_tokens: int = 0
     collapsible: bool = False
+    base: SectionVisibility = SectionVisibility.FULL
+    base_decided_by: str = "declared"
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRendered(LogEntry):
-    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last."""
+    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last.
+
+    `overrides` are the session's when the text was rendered.
+    """
 
     run_id: str
     prompt_ns: str
@@ -49,12 +55,16 @@ class PromptRendered(LogEntry):
     tokenizer: str = ""
     builtin_tool_tokens: int = 0
     definitions: tuple[str, ...] = ()
+    overrides: Overrides = field(default_factory=dict)
     timestamp: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCalled(LogEntry):
-    """The model was called once, with the first `messages` messages; `tools` are those it could call."""
+    """The model was called once, with the first `messages` messages; `tools` are those it could call.
+
+    `overrides` are the session's at that moment, so that what was open is known even where a change was undone.
+    """
 
     run_id: str
     prompt_name: str
@@ -68,6 +78,7 @@ class ModelCalled(LogEntry):
     response_id: str = ""
     messages: int = 0
     tools: tuple[str, ...] = ()
+    overrides: Overrides = field(default_factory=dict)
     timestamp: float = field(default_factory=time.time)
 
 

@@ -102,7 +102,7 @@ class InnerLoop:
         )
         self._resume = resume
         self._visibility_overrides = visibility_overrides
-        self._seen_overrides: Any = None
+        self._seen_overrides: VisibilityOverrides | None = None
         self._context_tokens = 0
         self._run = Run("", "", "", {})
 
@@ -202,10 +202,11 @@ class InnerLoop:
                 tools=tuple(tool.name for tool in rendered.tools),
                 hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
                 spans=rendered.spans,
-                sections=inventory(view, rendered.text, count, define),
+                sections=inventory(view, rendered.text, count, define, base=self.prompt.view()),
                 tokenizer=self.config.tokenizer,
                 builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
                 definitions=tuple(define(tool) for tool in offered),
+                overrides=self._overrides(),
                 timestamp=self._now(),
             )
         )
@@ -273,6 +274,7 @@ class InnerLoop:
                 response_id=reply.response_id,
                 messages=len(request.messages),
                 tools=self.toolbox.callable_names,
+                overrides=self._overrides(),
                 timestamp=self._now(),
             )
         )
@@ -444,6 +446,10 @@ class InnerLoop:
     def _save(self, **changes: Any) -> None:
         self._run = replace(self._run, **changes)
         self.session[Run].seed(self._run)
+
+    def _overrides(self) -> Overrides:
+        """The session's overrides by which this request was made."""
+        return {} if self._seen_overrides is None else self._seen_overrides.overrides
 
     def _now(self) -> float:
         """The session's time, so that a replay of recorded steps records the same times."""
