@@ -178,6 +178,13 @@ def test_the_callers_pattern_of_the_specs_works() -> None:
     assert response.text == "done"
 
 
+def test_a_view_of_another_session_shows_nothing_of_an_earlier_run() -> None:
+    prompt, session = Prompt(desk()), Session()
+    ScriptedAdapter(["done"]).evaluate(prompt, session=session, visibility_overrides={("orders",): FULL})
+    assert prompt.view(session).is_open(("orders",))
+    assert not prompt.view(Session()).is_open(("orders",))
+
+
 def test_every_disclosure_is_an_event_with_what_was_shown() -> None:
     session = Session()
     play(desk(), read("orders"), "done", session=session)

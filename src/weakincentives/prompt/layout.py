@@ -32,6 +32,7 @@ class Layout:
         self.prices: list[tuple[int, Node]] = []
         self._lay_out(root, suffix)
         self.values = tuple(self._value_index)
+        self.sources = outline.sources_of(states)
 
     @property
     def full(self) -> Iterable[Node]:

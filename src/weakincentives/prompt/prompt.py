@@ -263,8 +263,9 @@ class Prompt(Generic[OutputT]):
         outline = self.outline()
         view = self._view(outline, self._declared(outline, session, visibility_overrides), session)
         rendered = self._rendered(view, deadline)
-        for node, tool, owner in view.skipped():
-            logger.warning(SKIPPED, tool.name, node.key, owner.key)
+        if outline.shares_tool_names:
+            for node, tool, owner in view.skipped():
+                logger.warning(SKIPPED, tool.name, node.key, owner.key)
         return rendered
 
     def begin(self, session: Session | None, visibility_overrides: Overrides | None = None) -> RenderedPrompt[OutputT]:
@@ -343,8 +344,9 @@ class Prompt(Generic[OutputT]):
     def _rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
         view.check_params()
         pieces = view.pieces()
-        tools, hosted_tools = split_tools(view.offered())
-        for node, tool, owner in view.skipped():
+        offered, skipped = view.tools()
+        tools, hosted_tools = split_tools(offered)
+        for node, tool, owner in skipped:
             if not view.opened_at(node):
                 raise PromptRenderError(
                     f"Sections '{owner.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "

@@ -224,14 +224,19 @@ class View:
 
     def offered(self) -> list[tuple[Node | None, AnyTool]]:
         """Every tool that may be called now, with its section; the built-in ones come last and have none."""
-        return self._tools[0]
+        return self.tools()[0]
 
     def skipped(self) -> list[SkippedTool]:
         """Tools of shown sections whose names are taken.
 
         What is open by declaration comes first, then what was opened, in order: the tool that was there stays.
         """
-        return self._tools[1]
+        return self.tools()[1]
+
+    def tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
+        """What is offered, and what is skipped."""
+        order = self.state.opened if self.outline.shares_tool_names else ()
+        return self._cached(("tools", self.state.packed, order), self._collect_tools)
 
     def opened_at(self, node: Node) -> int:
         """When the section came to be shown; 0 if it was open by declaration."""
@@ -239,8 +244,7 @@ class View:
 
     def check_params(self) -> None:
         """Raise for params that an enabled section needs, shown or not, and that were not bound."""
-        states = self.state.packed
-        for source in self._cached(("sources", states), lambda: self.outline.sources_of(states)):
+        for source in self.layout.sources:
             self._params[source]
 
     def pieces(self) -> list[str]:
@@ -309,11 +313,6 @@ class View:
             return f"\n[Opening it costs about {opening.tokens(tokenizer.count):,} tokens{counted}.]"
 
         return price
-
-    @cached_property
-    def _tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
-        order = self.state.opened if self.outline.shares_tool_names else ()
-        return self._cached(("tools", self.state.packed, order), self._collect_tools)
 
     def _collect_tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
         shown = self.layout.tools()
