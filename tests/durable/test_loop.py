@@ -202,7 +202,7 @@ def test_a_restart_opens_sections_as_in_the_main_loop(tmp_path: Path, disclosure
     def model(request: ModelRequest) -> Any:
         if not any(tool.name == "shout" for tool in request.tools):
             return call("open_sections", section_keys=["tools"], reason="to shout")
-        return "open" if request.messages[-1].role == "tool" else call("shout", text="a")
+        return "open" if request.messages[-1].name == "shout" else call("shout", text="a")
 
     with running(tmp_path, model, shout, disclosure=disclosure) as loop:
         assert loop.execute(Question("?"), key="a").text == "open"

@@ -216,7 +216,7 @@ def test_a_restart_is_told_with_the_request_that_needed_it() -> None:
         (2, 2, True),
         (3, 2, False),
     ]
-    assert (history.discarded, history.opened_for(history.turns[0])) == ({1: ("orders",)}, ("orders",))
+    assert (history.restarts, history.opened_for(history.turns[0])) == (1, ("orders",))
     orders = history.turns[-1].state.sections[2]
     assert (orders.rendered, orders.decided_by, orders.reason) == (
         FULL,

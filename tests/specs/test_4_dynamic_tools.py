@@ -118,7 +118,7 @@ def test_an_adapter_may_define_evaluate_alone() -> None:
     assert not adapter.supports_dynamic_tools
     response = MainLoop().execute(Prompt(template), session=Session(), adapter=adapter)
     assert response.require_output() == Answer("canned")
-    with pytest.raises(NotImplementedError, match=r"Canned implements evaluate\(\) and not channel\(\)"):
+    with pytest.raises(TypeError, match=r"Canned has no channel\(\); define it, or override the method"):
         adapter.resume(Prompt(template), session=Session())
     with pytest.raises(TypeError, match=r"cannot reach a model; implement channel\(\), or evaluate\(\) by itself"):
         ProviderAdapter[int]("none")

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from weakincentives.durable.errors import DurableError
 from weakincentives.prompt import ToolContext
+from weakincentives.runtime import CallSuspended
 from weakincentives.session import Session
 
 
@@ -36,11 +37,8 @@ class Approval:
     expired: bool = False
 
 
-class ApprovalRequired(BaseException):
-    """Unwinds a tool call that needs an answer.
-
-    A BaseException, so that `except Exception` in a handler does not mistake it for a failure.
-    """
+class ApprovalRequired(CallSuspended):
+    """Unwinds a tool call that needs an answer."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question.text)

@@ -20,14 +20,14 @@ from weakincentives.durable.approval import ApprovalRequired, Question, answers_
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.errors import DurableError
 from weakincentives.durable.journal import Change, apply_change, record_change
-from weakincentives.limits import Budget, Deadline
+from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
-from weakincentives.resources import ResourceCloseError
 from weakincentives.runtime import (
     CallModel,
     Channel,
+    Expansions,
     InnerLoop,
-    MainLoop,
+    LoopCursor,
     ModelReply,
     ModelRequest,
     PromptResponse,
@@ -35,8 +35,8 @@ from weakincentives.runtime import (
     RunScope,
     RunTools,
     ToolExecutionOutcome,
+    closing_resources,
 )
-from weakincentives.runtime.drivers import LoopCursor
 from weakincentives.serde import register_type
 from weakincentives.session import Session
 
@@ -175,26 +175,16 @@ class _Execution:
         _register_types(prompt)
         session = self._session = workflow.new_session(request)
         session.session_id, session.clock, session.silent = work_id, self._clock, not self._live
-        main = MainLoop(max_expansions=workflow.max_expansions, deadline=deadline, budget=workflow.budget)
-        attempts = main.attempts(prompt, session, run_id=work_id)
-        scope = next(attempts)
-        response: PromptResponse[Any] | None = None
-        try:
-            with prompt.resources:
-                while response is None:
-                    try:
-                        scope = attempts.send(self._evaluate(prompt, session, scope))
-                    except VisibilityExpansionRequired as signal:
-                        scope = attempts.throw(signal)
-                    except StopIteration as done:
-                        response = done.value
-        except ResourceCloseError as error:
-            # The answer is there and paid for.
-            if response is None:
-                raise
-            _log.warning("%s is done, but not all of its resources could be closed: %s", work_id, error)
-        assert response is not None
-        return response
+        scope = RunScope(Meter(workflow.budget, deadline), work_id)
+        expansions = Expansions(prompt, session, scope, workflow.max_expansions)
+        with closing_resources(prompt, session, work_id):
+            while True:
+                try:
+                    response = self._evaluate(prompt, session, scope)
+                    if expansions.settled(response):
+                        return response
+                except VisibilityExpansionRequired as signal:
+                    expansions.open(signal)
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
         inner = self._workflow.adapter.loop(prompt, session, scope=scope)

@@ -178,7 +178,7 @@ class Prompt(Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; make one for each run.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
-    `with prompt.resources:` does.
+    `with prompt.resources:` does. `run_id` is its last run.
     """
 
     _output_type: ClassVar[Any] = None
@@ -203,6 +203,7 @@ class Prompt(Generic[OutputT]):
             template = template.with_output(declared)
         self.template = template
         self.resources = PromptResources(self)
+        self.run_id = ""
         self._overrides_store = overrides_store
         self._overrides_tag = overrides_tag
         self._bound: dict[type, Any] = {}
@@ -290,6 +291,10 @@ class Prompt(Generic[OutputT]):
             return self._view(run.outline, run.state, session)
         outline = self.outline()
         return self._view(outline, self._declared(outline, session), session)
+
+    def base_view(self) -> View:
+        """What the run began with, without the session's overrides."""
+        return self.view() if self._run is None else self._view(self._run.outline, self._run.state, None)
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""

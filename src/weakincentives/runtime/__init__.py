@@ -11,21 +11,41 @@ from weakincentives.runtime.accounts import (
     ledger_of,
     request_tokens,
 )
-from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.drivers import Channel, Completed, StreamEvent, TextDelta, ToolEnded, ToolStarted
+from weakincentives.runtime.adapter import ProviderAdapter, closing_resources
+from weakincentives.runtime.conversation import Conversation
+from weakincentives.runtime.drivers import (
+    ArgumentsDelta,
+    AsyncEventStream,
+    Channel,
+    Completed,
+    EventStream,
+    LoopCursor,
+    ModelDelta,
+    PartialOutput,
+    ReasoningDelta,
+    Restarted,
+    SectionOpened,
+    StreamEvent,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+)
 from weakincentives.runtime.events import (
     EvaluationFailed,
+    EvaluationStopped,
     HostedToolInvoked,
     ModelCalled,
+    PromptChanged,
     PromptExecuted,
     PromptRendered,
+    ResourcesNotClosed,
     RunRestarted,
     SectionState,
     ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.executor import CallSuspended, ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
 from weakincentives.runtime.history import (
     HistoryBuilder,
@@ -39,7 +59,7 @@ from weakincentives.runtime.history import (
 )
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
-from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.main_loop import Expansions, MainLoop
 from weakincentives.runtime.messages import (
     CallModel,
     Effect,
@@ -48,6 +68,7 @@ from weakincentives.runtime.messages import (
     ModelRequest,
     PromptResponse,
     RunTools,
+    Settings,
     StopReason,
     ToolCall,
 )
@@ -57,14 +78,21 @@ from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
     "AdapterSpec",
+    "ArgumentsDelta",
+    "AsyncEventStream",
     "BudgetExceededError",
     "CallModel",
+    "CallSuspended",
     "Channel",
     "Completed",
+    "Conversation",
     "DeadlineExceededError",
     "DisclosureRequest",
     "Effect",
     "EvaluationFailed",
+    "EvaluationStopped",
+    "EventStream",
+    "Expansions",
     "Explanation",
     "HistoryBuilder",
     "HistoryTurn",
@@ -75,25 +103,34 @@ __all__ = [
     "Ledger",
     "LedgerSection",
     "LedgerTurn",
+    "LoopCursor",
     "MainLoop",
     "Message",
     "ModelCalled",
+    "ModelDelta",
     "ModelReply",
     "ModelRequest",
+    "PartialOutput",
     "PrefixBreak",
+    "PromptChanged",
     "PromptEvaluationError",
     "PromptExecuted",
     "PromptRendered",
     "PromptResponse",
     "ProviderAdapter",
+    "ReasoningDelta",
     "RequestTokens",
+    "ResourcesNotClosed",
+    "Restarted",
     "Run",
     "RunHistory",
     "RunRestarted",
     "RunScope",
     "RunState",
     "RunTools",
+    "SectionOpened",
     "SectionState",
+    "Settings",
     "Step",
     "StopReason",
     "StreamEvent",
@@ -112,6 +149,7 @@ __all__ = [
     "adapter_specs",
     "assert_prefix_kept",
     "cache_safe_routes",
+    "closing_resources",
     "ledger",
     "ledger_of",
     "prefix_breaks",

@@ -1,9 +1,8 @@
 """What disclosure saved and what it cost, from the history of a run.
 
-The counterfactual is the same run with everything open from the start: its turns are those of the last evaluation
-(what a restart threw away does not happen) without the ones that only opened sections, and each sends the full prompt
-and all tools in place of what was shown, without the calls and results by which sections were opened. Tokens sent are
-the provider's count; what is put in their place is counted by the tokenizer.
+The counterfactual is the same run with everything open from the start: it has no turns that only opened sections, and
+each of the others sends the full prompt and all tools in place of what was shown, without the calls and results by
+which sections were opened. Tokens sent are the provider's count; what replaces them is counted by the tokenizer.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ def ledger_of(history: RunHistory, *, tokenizer: Tokenizer | None = None) -> Led
     requests = list(request_tokens(history, tokenizer))
     for turn, request in zip(history.turns, requests, strict=True):
         usage = turn.called.usage
-        happens = turn.attempt == history.attempt and not turn.only_opened
+        happens = not turn.only_opened
         real += happens
         rows.append(
             LedgerTurn(
@@ -127,7 +126,7 @@ def ledger_of(history: RunHistory, *, tokenizer: Tokenizer | None = None) -> Led
     return Ledger(
         run_id=history.run_id,
         rows=tuple(rows),
-        restarts=len(history.discarded),
+        restarts=history.restarts,
         sections=_sections(history, _sent(requests), real),
     )
 
@@ -156,20 +155,23 @@ def request_tokens(history: RunHistory, tokenizer: Tokenizer | None = None) -> I
 
 
 class _Conversation:
-    """What the sections have brought into the conversation of one evaluation."""
+    """What the sections have brought into a conversation, which a restart keeps."""
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self.tokens = RequestTokens({}, 0)
         self._count = count
         self._states: dict[str, SectionState] = {}
         self._with_tools: set[str] = set()
+        self._read: Counter[str] = Counter()
+        self._asked = 0
 
     def begin(self, render: PromptRendered) -> None:
         self._states = {".".join(state.path): state for state in render.sections}
         self._with_tools = {key for key, state in self._states.items() if _is_open(state)}
         hidden = sum(_full(state) - _shown(state) for state in self._states.values() if not _is_open(state))
         self.tokens = RequestTokens(
-            {key: _shown(state) for key, state in self._states.items()}, hidden - render.builtin_tool_tokens
+            {key: _shown(state) + self._read[key] for key, state in self._states.items()},
+            hidden - render.builtin_tool_tokens - self._asked,
         )
 
     def inject(self, turn: HistoryTurn) -> None:
@@ -185,7 +187,10 @@ class _Conversation:
         cost = self._count(use.arguments) + self._count(use.text)
         known = [key for key in asked.requested_sections if key in self._states]
         opened = known if use.success and asked.action == "open" else []
-        self._bring({key: cost // len(opened) for key in opened}, cost)
+        brought = {key: cost // len(opened) for key in opened}
+        self._read.update(brought)
+        self._asked += cost
+        self._bring(brought, cost)
 
     def _bring(self, sections: Mapping[str, int], disclosed: int) -> None:
         brought = {key: tokens + sections.get(key, 0) for key, tokens in self.tokens.sections.items()}

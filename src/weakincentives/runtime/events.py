@@ -37,7 +37,8 @@ class SectionState:
 class PromptRendered(LogEntry):
     """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last.
 
-    `overrides` are the session's when the text was rendered.
+    `overrides` are the session's at this moment. `continues` is the run whose conversation goes on here under the same
+    text, and `read` are the sections whose content is already in it.
     """
 
     run_id: str
@@ -57,6 +58,9 @@ class PromptRendered(LogEntry):
     definitions: tuple[str, ...] = ()
     overrides: Overrides = field(default_factory=dict)
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+    continues: str = ""
+    read: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class ModelCalled(LogEntry):
     tools: tuple[str, ...] = ()
     overrides: Overrides = field(default_factory=dict)
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ class ToolInvoked(LogEntry):
     section_key: str = ""
     compensation: str = ""
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
     @property
     def success(self) -> bool:
@@ -118,6 +124,7 @@ class ToolsInjected(LogEntry):
     run_id: str = ""
     route: str = ""
     definitions: tuple[str, ...] = ()
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,7 @@ class ToolsWithdrawn(LogEntry):
     timestamp: float = field(default_factory=time.time)
     run_id: str = ""
     route: str = ""
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,7 @@ class HostedToolInvoked(LogEntry):
     output: Any
     run_id: str = ""
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +160,29 @@ class RunRestarted(LogEntry):
     reason: str
     requested_overrides: Overrides
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChanged(LogEntry):
+    """A conversation goes on with a prompt that reads otherwise than when it began; the model was told."""
+
+    run_id: str
+    changed_sections: tuple[str, ...] = ()
+    removed_sections: tuple[str, ...] = ()
+    removed_tools: tuple[str, ...] = ()
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesNotClosed(LogEntry):
+    """Resources failed to close after a run; its answer was returned all the same."""
+
+    run_id: str
+    message: str
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +195,17 @@ class EvaluationFailed(LogEntry):
     message: str
     phase: str = ""
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationStopped(LogEntry):
+    """The evaluation was stopped from outside: its stream was closed, its task cancelled, or Ctrl-C pressed."""
+
+    run_id: str
+    prompt_name: str
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +223,4 @@ class PromptExecuted(LogEntry):
     halted: bool = False
     duration: float = 0.0
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""

@@ -6,7 +6,6 @@ session (`run_history`) or of a recording, which feeds a `HistoryBuilder` only w
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -176,27 +175,22 @@ class Step:
 class RunHistory:
     """A run: its renders, turns and steps of disclosure, and what it has now.
 
-    `discarded` maps an evaluation that was thrown away to the sections that a restart opened for it. `outcome` is how
-    the run ended, if it did.
+    `outcome` is how the run ended, if it did.
     """
 
     run_id: str = ""
     renders: tuple[PromptRendered, ...] = ()
     turns: tuple[HistoryTurn, ...] = ()
     steps: tuple[Step, ...] = ()
-    discarded: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     now: RunState = field(default_factory=RunState)
     outcome: PromptExecuted | EvaluationFailed | None = None
 
     @property
-    def attempt(self) -> int:
-        """The number of the last evaluation."""
-        return max(1, len(self.renders))
+    def restarts(self) -> int:
+        return sum(step.kind == "restart" for step in self.steps)
 
     def opened_for(self, turn: HistoryTurn) -> tuple[str, ...]:
-        """The sections for whose opening alone a turn happened: it did nothing else, or a restart discarded it."""
-        if turn.attempt in self.discarded:
-            return self.discarded[turn.attempt]
+        """The sections for whose opening alone a turn happened: it did nothing else."""
         if not turn.only_opened:
             return ()
         asked = (key for use in turn.uses if use.disclosure for key in use.disclosure.requested_sections)
@@ -227,11 +221,8 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
         run_id = last.run_id if last else ""
     events = [event for kind in _LOGGED for event in session[kind].view() if event.run_id == run_id]
     events.sort(key=lambda event: event.timestamp)
-    messages = session[Message].view()
-    if last is not None and last.run_id == run_id:
-        events = _in_conversation_order(events, messages)
     builder = HistoryBuilder(run_id)
-    for event in (*messages, *events):
+    for event in (*session[Message].view(), *events):
         builder.add(event)
     return builder.build()
 
@@ -249,7 +240,6 @@ class HistoryBuilder:
         self._renders: list[PromptRendered] = []
         self._turns: list[HistoryTurn] = []
         self._steps: list[Step] = []
-        self._discarded: dict[int, tuple[str, ...]] = {}
         self._outcome: PromptExecuted | EvaluationFailed | None = None
         self._texts: dict[str, str] = {}
         self._open_turn: Callable[..., HistoryTurn] | None = None
@@ -306,7 +296,6 @@ class HistoryBuilder:
             renders=tuple(self._renders),
             turns=(*self._turns, *([self._closed_turn()] if self._open_turn else ())),
             steps=tuple(self._steps),
-            discarded=dict(self._discarded),
             now=self._state_with(tuple(self._callable)),
             outcome=self._outcome,
         )
@@ -325,7 +314,7 @@ class HistoryBuilder:
         self._sections = {section.path: section for section in event.sections}
         self._paths = {".".join(path): path for path in self._sections}
         self._overrides = VisibilityOverrides(event.overrides)
-        self._read.clear()
+        self._read.update(self._known(event.read))
         self._callable = dict.fromkeys((*event.tools, *event.hosted_tools))
         self._definitions = dict(zip(self._callable, event.definitions, strict=False))
         self._first, self._state, self._outcome, self._injected = True, None, None, ()
@@ -399,7 +388,6 @@ class HistoryBuilder:
         self._step("withdrawn", (event.section_key,), route=event.route, tools=event.tool_names)
 
     def _restart(self, event: RunRestarted) -> None:
-        self._discarded[self._attempt] = event.section_keys
         self._reasons.update(dict.fromkeys(event.section_keys, event.reason))
         self._route, self._lost_for = RESTART, event.section_keys
         self._step("restart", event.section_keys, reason=event.reason, route=RESTART)
@@ -521,45 +509,6 @@ _LOGGED: tuple[type[Any], ...] = (
     EvaluationFailed,
     PromptExecuted,
 )
-
-
-def _in_conversation_order(events: list[Any], messages: Sequence[Message]) -> list[Any]:
-    """The events with those of the last evaluation in the order of its conversation.
-
-    Times alone do not order them: a clock that stands still gives all of them the same.
-    """
-    waiting: dict[Any, list[Any]] = {}
-    for event in events:
-        waiting.setdefault(_message_key(event), []).append(event)
-    conversation = [_message_key(message) for message in messages]
-    missing = Counter(conversation)
-    for key, found in waiting.items():
-        del found[: max(0, len(found) - missing[key])]
-    ordered = [waiting[key].pop(0) for key in conversation if waiting.get(key)]
-    known = {id(event) for event in ordered}
-    before = [event for event in events if id(event) not in known]
-    ending = []
-    if before and before[-1] is events[-1] and isinstance(events[-1], PromptExecuted | EvaluationFailed):
-        ending.append(before.pop())
-    return [*before, *ordered, *ending]
-
-
-def _message_key(entry: Any) -> tuple[str, str]:
-    """What an event and the message that it led to have in common."""
-    match entry:
-        case Message():
-            return entry.role, entry.call_id if entry.role == "tool" else ""
-        case PromptRendered():
-            return "system", ""
-        case ModelCalled():
-            return "assistant", ""
-        case ToolInvoked():
-            return "tool", entry.call_id
-        case ToolsInjected():
-            return "tools_added", ""
-        case ToolsWithdrawn():
-            return "tools_removed", ""
-    return type(entry).__name__, ""
 
 
 def _rendered(event: ToolInvoked) -> str:

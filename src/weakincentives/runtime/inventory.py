@@ -61,6 +61,6 @@ def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, cou
 def _full_tokens(view: View, path: SectionPath, count: Count) -> int:
     """0 for a section that cannot be rendered: that is an error only for whoever opens it."""
     try:
-        return count(view.own_text(view.outline.by_path[path]))
+        return count(view.own_text(path))
     except PromptRenderError:
         return 0

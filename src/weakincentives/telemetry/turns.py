@@ -119,6 +119,7 @@ class _Called(msgspec.Struct):
     response_id: str
     messages: int
     timestamp: float
+    conversation_id: str = ""
 
 
 class _Result(msgspec.Struct):
