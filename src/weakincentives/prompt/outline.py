@@ -83,7 +83,11 @@ class Outline:
         self.sources: list[ParamsSource] = []
         self._first_default = _first_defaults(sections)
         nodes: list[Node | None] = []
-        self._add(sections, (), 0, -1, nodes)
+        system = [section for section in sections if getattr(section, "role", "") != "user"]
+        user = [section for section in sections if getattr(section, "role", "") == "user"]
+        self._add(system, (), 0, -1, nodes)
+        self.user_start = len(nodes)
+        self._add(user, (), 0, -1, nodes)
         self.nodes: tuple[Node, ...] = tuple(node for node in nodes if node is not None)
         self.by_path: dict[SectionPath, Node] = {node.path: node for node in self.nodes}
         self.by_key: dict[str, Node] = {}
@@ -151,6 +155,10 @@ class Outline:
             if not isinstance(section, Section):
                 raise PromptValidationError(f"sections= must hold Section objects, got {section!r}.")
             index, path = len(nodes), (*prefix, section.key)
+            if prefix and section.role == "user":
+                raise PromptValidationError(
+                    f"Section '{'.'.join(path)}': role='user' is for root sections; give it to '{prefix[0]}'."
+                )
             nodes.append(None)
             self._add(section.children, path, depth + 1, index, nodes)
             where = f"Section '{'.'.join(path)}'"

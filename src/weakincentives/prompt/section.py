@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from types import MethodType
-from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, get_args
 
 from weakincentives._generics import ParamsT, Specialized, inherited_type_args, is_open, type_args
 from weakincentives.errors import PromptRenderError, PromptValidationError
@@ -44,6 +44,9 @@ Selector = Callable[[S], T] | Callable[[], T] | OfSession[T] | OfParamsAndSessio
 """What `enabled=` and `visibility=` take: a function of the params, of nothing, of `session=`, or of both."""
 
 
+SectionRole = Literal["system", "user"]
+
+
 class SectionOptions(TypedDict, Generic[ParamsT], total=False):
     """The keyword arguments that every section takes besides its title and key."""
 
@@ -56,10 +59,13 @@ class SectionOptions(TypedDict, Generic[ParamsT], total=False):
     visibility: SectionVisibility | Selector[ParamsT, SectionVisibility]
     summary: str | None
     summary_suffix: str | None
+    role: SectionRole
 
 
 class Section(Generic[ParamsT]):
     """A part of a prompt: `Section[Params]` with a title, a key, text, tools and children.
+
+    A root section with `role="user"` is part of the first user turn, after all system sections.
 
     A subclass implements `render_body(params)`, or `render(params, ...)` to write its heading too. It may override
     `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `resources` and `clone`.
@@ -81,6 +87,7 @@ class Section(Generic[ParamsT]):
         visibility: SectionVisibility | Selector[ParamsT, SectionVisibility] = SectionVisibility.FULL,
         summary: str | None = None,
         summary_suffix: str | None = None,
+        role: SectionRole = "system",
     ) -> None:
         if not isinstance(key, str) or not SECTION_KEY.fullmatch(key):
             raise PromptValidationError(
@@ -101,6 +108,7 @@ class Section(Generic[ParamsT]):
         self.visibility = visibility
         self.summary = summary
         self.summary_suffix = summary_suffix
+        self.role: SectionRole = role
         self._tools: tuple[Tool[Any, Any], ...] = require_list(f"Section '{key}'", "tools", tools)
         self._hosted_tools: tuple[HostedTool[Any], ...] = require_list(f"Section '{key}'", "hosted_tools", hosted_tools)
         self._validate()
@@ -252,6 +260,8 @@ class Section(Generic[ParamsT]):
                 raise PromptValidationError(
                     f"Section '{self.key}': children= must hold Section objects, got {child!r}."
                 )
+        if self.role not in get_args(SectionRole):
+            raise PromptValidationError(f"Section '{self.key}': role must be 'system' or 'user', got {self.role!r}.")
         check_tools(self.key, self._tools, self._hosted_tools, "=")
         if self.default_params is not None and (
             self._params_type is None or not isinstance(self.default_params, self._params_type)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from weakincentives.content import Part
+from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import AbandonedCallError, OutputParseError, PromptError, PromptEvaluationError
 from weakincentives.limits import Spent
 from weakincentives.prompt import (
@@ -43,6 +43,7 @@ from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, hosted_outputs
 from weakincentives.runtime.inventory import Count, Define, inventory, sections_to_close
 from weakincentives.runtime.messages import (
+    PROMPT_TURN,
     CallModel,
     Effect,
     Message,
@@ -58,6 +59,7 @@ from weakincentives.runtime.messages import (
     text_before_pauses,
     unanswered_calls,
     unanswered_words,
+    user_message,
 )
 from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef
 from weakincentives.session import LogEntry, Session
@@ -90,6 +92,7 @@ class InnerLoopConfig:
     tokenizer: str = ""
     define_tool: Define = field(default=lambda tool: tool.definition)
     check_content: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
+    supports_operator_text: bool = False
     settings: Settings = field(default_factory=Settings)
 
 
@@ -126,7 +129,12 @@ class InnerLoop:
         self.config = config
         self.toolbox = Toolbox()
         self.executor = ToolExecutor(
-            prompt, session, scope, self.toolbox, supports_dynamic_tools=config.supports_dynamic_tools
+            prompt,
+            session,
+            scope,
+            self.toolbox,
+            supports_dynamic_tools=config.supports_dynamic_tools,
+            supports_operator_text=config.supports_operator_text,
         )
         # What a streaming driver has shown of the reply under way.
         self.partial_text: list[str] = []
@@ -135,6 +143,7 @@ class InnerLoop:
         self._visibility_overrides = visibility_overrides
         self._seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
         self._told_version = 0
+        self._operator_texts: list[str] = []
         self._context_tokens = 0
         self._run = Run("", "", "", {})
 
@@ -211,6 +220,7 @@ class InnerLoop:
                     return self._stop_to_open(ended, pending)
                 if pending and self.config.supports_dynamic_tools:
                     self._register_tools()
+            self._say_operator_texts()
             self._update_tools()
             self._evict()
             self._order_messages()
@@ -275,7 +285,11 @@ class InnerLoop:
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
         self._emit_rendered(rendered, view)
-        self._say(Message(role="system", text=rendered.text))
+        if rendered.system_text:
+            self._say(Message(role="system", text=rendered.system_text))
+        if rendered.user_text:
+            self.config.check_content(rendered.user_parts)
+            self._say(user_message(rendered.user_parts, name=PROMPT_TURN))
         for message in kept:
             self._say(message)
         self._say_message()
@@ -331,6 +345,13 @@ class InnerLoop:
         for message in not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."):
             self._say(message)
         self._say_message()
+        last = self.session[Message].latest()
+        if last is None or last.role == "assistant":
+            raise PromptEvaluationError(
+                f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content.",
+                prompt_name=self.prompt.name,
+                phase="render",
+            )
         return ()
 
     def _continue(self, run: Run) -> tuple[ToolCall, ...]:
@@ -358,14 +379,18 @@ class InnerLoop:
         """Tell the model how the prompt differs from the one that the conversation began with."""
         view = self.prompt.view(self.session)
         difference = prompt_difference(self.session[PromptRendered].latest(), view, removed_tools)
-        if difference:
-            self._emit(
-                PromptChanged,
-                changed_sections=tuple(difference.changed),
-                removed_sections=difference.removed_sections,
-                removed_tools=difference.removed_tools,
-            )
-            self._say(Message("system", difference.render()))
+        if not difference:
+            return
+        self._emit(
+            PromptChanged,
+            changed_sections=(*difference.changed, *difference.user_changed),
+            removed_sections=difference.removed_sections,
+            removed_tools=difference.removed_tools,
+        )
+        if note := difference.render():
+            self._say(Message("system", note))
+        if difference.user_changed:
+            self._say(Message("user", "\n\n".join(difference.user_changed.values())))
 
     def _cannot_resume(self, run: Run | None) -> PromptEvaluationError:
         found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
@@ -432,16 +457,27 @@ class InnerLoop:
         read = dict.fromkeys((*self._run.read, *(key for outcome in outcomes for key in outcome.opened)))
         self._save(last_used={**self._run.last_used, **used}, read=tuple(read), spent=meter.spent)
         for outcome in outcomes:
-            self._say(
-                Message(
-                    role="tool",
-                    text=outcome.message,
-                    call_id=outcome.tool_call_id,
-                    name=outcome.name,
-                    success=outcome.success,
-                )
-            )
+            self._say(self._result_message(outcome))
+            if outcome.operator_text:
+                self._operator_texts.append(outcome.operator_text)
         return next((outcome for outcome in outcomes if outcome.ends_turn), None)
+
+    def _result_message(self, outcome: ToolExecutionOutcome) -> Message:
+        text, success, parts = outcome.message, outcome.success, outcome.attachments
+        try:
+            self.config.check_content(parts)
+        except PromptEvaluationError as error:
+            text, success, parts = f"{text}\n\nThe attachments cannot be shown: {error}".lstrip(), False, ()
+        if parts:
+            parts = parts_of([text, *parts])
+            text = text_of(parts)
+        return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
+
+    def _say_operator_texts(self) -> None:
+        """Say what was read as the operator, after all results of the turn."""
+        texts, self._operator_texts = self._operator_texts, []
+        if texts:
+            self._say(Message("system", "\n\n".join(texts)))
 
     def _order_messages(self) -> None:
         """Put results before what the user said meanwhile: every provider insists on that order."""
