@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self, TypedDict
 from weakincentives._imports import import_extra, require_extra
 from weakincentives.adapters.network.channel import NetworkChannel
 from weakincentives.adapters.network.client import ClientTransport
+from weakincentives.adapters.network.endpoint import keys
 from weakincentives.adapters.network.retry import KeyRedactor, Retries
-from weakincentives.adapters.network.vendor import secrets
 from weakincentives.adapters.network.wire import Wire, define_tool
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
@@ -74,7 +74,7 @@ class ClientAdapter(ProviderAdapter):
         self._parameters = self._checked(parameters or {})
         self._retries = Retries(limit=max_retries)
         self._clock = clock
-        self._redactor = KeyRedactor(lambda: secrets(self._client) if self._client is not None else ())
+        self._redactor = KeyRedactor(lambda: keys(self._client) if self._client is not None else ())
         self._transport: ClientTransport | None = None
         self._lock = threading.Lock()
 
