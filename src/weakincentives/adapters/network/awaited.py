@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import io
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Awaitable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from weakincentives._imports import import_extra
 from weakincentives.adapters.network.endpoint import Endpoint
 from weakincentives.adapters.network.transport import BodyDecoder, EventReader, Response, TransportError
 from weakincentives.adapters.network.wire import EncodedRequest
+
+ResultT = TypeVar("ResultT")
 
 IDLE_SECONDS = 60.0
 LARGE_BODY = 1 << 20
@@ -33,25 +35,29 @@ class AwaitedTransport:
 
     async def send(self, request: EncodedRequest, timeout: float | None) -> Response:
         """Send a request and read the whole response."""
-        async with _errors(timeout):
-            return await _finish(await self._post(request))
+        return await _bounded(self._send(request), timeout)
 
     async def open(self, request: EncodedRequest, timeout: float | None) -> Response | AwaitedStream:
         """Send a request and return the response as it arrives; anything but 200 is read to its end."""
-        async with _errors(timeout):
-            response = await self._post(request)
-            return AwaitedStream(response) if response.status == 200 else await _finish(response)
+        return await _bounded(self._open(request), timeout)
 
     def close(self) -> None:
-        """Close the sessions: their event loops do it as soon as they run."""
+        """Close the sessions; their event loops do it as soon as they run."""
         self._sessions.clear()
 
-    async def _post(self, request: EncodedRequest) -> Any:
+    async def _send(self, request: EncodedRequest) -> Response:
+        return await _finish(await self._post(request))
+
+    async def _open(self, request: EncodedRequest) -> Response | AwaitedStream:
+        response = await self._post(request)
+        return AwaitedStream(response) if response.status == 200 else await _finish(response)
+
+    async def _post(self, request: EncodedRequest) -> _Body:
         session, body = await self._session(), request.body()
         # aiohttp sends a large body in parts, and warns if it is given as bytes.
         data = body if len(body) < LARGE_BODY else io.BytesIO(body)
         url = _url(self._endpoint.url)
-        return await session.post(url, data=data, headers=request.headers, allow_redirects=False)
+        return _Body(await session.post(url, data=data, headers=request.headers, allow_redirects=False))
 
     async def _session(self) -> Any:
         loop = asyncio.get_running_loop()
@@ -67,32 +73,76 @@ class AwaitedTransport:
 class AwaitedStream:
     """A response that is still arriving."""
 
-    def __init__(self, response: Any) -> None:
-        self._response = response
-        self._body = _body(response)
+    def __init__(self, body: _Body) -> None:
+        self._body = body
         self._reader = EventReader()
 
     async def read(self, timeout: float | None) -> list[bytes] | None:
-        async with _errors(timeout):
-            async for data in self._body:
-                if events := self._reader.feed(data):
-                    return events
-        return None
+        return await _bounded(self._next(), timeout)
 
     async def close(self) -> None:
-        self._response.close()
-        await self._body.aclose()
+        self._body.response.close()
+
+    async def _next(self) -> list[bytes] | None:
+        while data := await self._body.read():
+            if events := self._reader.feed(data):
+                return events
+        return None
+
+
+class _Body:
+    """The body of a response, decompressed and bounded; unless it is read to its end, the connection is closed."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+        self.status: int = response.status
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
+        self._ended = False
+        # A body without a length ends with the connection, which TLS must then close properly.
+        self._tls: ssl.SSLObject | None = None
+        if "content-length" not in self.headers and "transfer-encoding" not in self.headers and response.connection:
+            self._tls = response.connection.transport.get_extra_info("ssl_object")
+        try:
+            self._decoder = BodyDecoder(self.headers)
+        except TransportError:
+            response.close()
+            raise
+
+    async def read(self) -> bytes:
+        """The next part, or nothing at the end."""
+        decoded = b""
+        try:
+            while not decoded and not self._ended:
+                data = await self.response.content.readany()
+                decoded = self._decoder.decode(data)
+                self._ended = not data
+            if self._ended:
+                self._decoder.finish()
+                if self._tls is not None:
+                    with contextlib.suppress(ssl.SSLZeroReturnError):
+                        self._tls.read(1)
+        except BaseException:
+            self.response.close()
+            raise
+        return decoded
+
+
+async def _finish(body: _Body) -> Response:
+    content = bytearray()
+    while data := await body.read():
+        content += data
+    return Response(body.status, body.headers, content)
 
 
 async def _session_of_loop(endpoint: Endpoint, extra: str) -> AsyncGenerator[Any, None]:
     """Yields a session. An event loop closes its async generators before it ends, and this one its session."""
     aiohttp: Any = import_extra("aiohttp", extra, "An async request")
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=endpoint.connect_timeout, sock_read=endpoint.read_timeout)
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, ssl=endpoint.tls or True)
     session = aiohttp.ClientSession(
-        connector=connector,
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, ssl=endpoint.tls or True),
         headers=endpoint.headers,
-        timeout=timeout,
+        timeout=aiohttp.ClientTimeout(
+            total=None, sock_connect=endpoint.connect_timeout, sock_read=endpoint.read_timeout
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
     )
@@ -102,53 +152,20 @@ async def _session_of_loop(endpoint: Endpoint, extra: str) -> AsyncGenerator[Any
         await session.close()
 
 
-async def _finish(response: Any) -> Response:
-    body = bytearray()
-    async for data in _body(response):
-        body += data
-    return Response(response.status, _headers(response), body)
-
-
-async def _body(response: Any) -> AsyncGenerator[bytes, None]:
-    """The body, decompressed and bounded; the connection is closed unless it is read to its end."""
-    try:
-        decoder = BodyDecoder(_headers(response))
-        tls = response.connection and response.connection.transport.get_extra_info("ssl_object")
-        async for data in response.content.iter_any():
-            if decoded := decoder.decode(data):
-                yield decoded
-        decoder.finish()
-        if tls and response.content_length is None and "chunked" not in response.headers.get("transfer-encoding", ""):
-            _check_goodbye(tls)
-    except BaseException:
-        response.close()
-        raise
-    response.release()
-
-
-def _check_goodbye(tls: ssl.SSLObject) -> None:
-    """Raise if TLS was not closed properly: a body that ends with the connection may then be cut off."""
-    with contextlib.suppress(ssl.SSLZeroReturnError):
-        tls.read(1)
-
-
-def _headers(response: Any) -> dict[str, str]:
-    return {name.lower(): value for name, value in response.headers.items()}
-
-
-@contextlib.asynccontextmanager
-async def _errors(timeout: float | None) -> AsyncIterator[None]:
+async def _bounded(work: Awaitable[ResultT], timeout: float | None) -> ResultT:
     """Limit the time of a step, and raise the errors of the network as `TransportError`."""
     try:
+        if timeout is None:
+            return await work
         async with asyncio.timeout(timeout):
-            yield
+            return await work
     except TimeoutError:
         raise TransportError("The server did not answer in time.") from None
     except OSError as error:
         raise TransportError(f"The connection broke: {error}.") from None
+    except TransportError:
+        raise
     except Exception as error:
-        if isinstance(error, TransportError):
-            raise
         import aiohttp
 
         if isinstance(error, (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)):

@@ -1,4 +1,4 @@
-"""Blocking requests, on the standard library's `http.client`."""
+"""Blocking requests; the responses are read by the standard library's `http.client`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Any
 
 from weakincentives.adapters.network.endpoint import Endpoint
@@ -126,8 +126,8 @@ class BlockingStream:
 class _Connection:
     """A connection whose every operation ends when the request must, and whose responses are bounded.
 
-    It takes the place of the socket in an `http.client` connection, which by itself has only a timeout for each system
-    call and does not look for a response before it has sent all of a request.
+    `http.client` reads its responses. It does not send the requests, since it would send the head and the body apart,
+    and would not look for a response before it has sent everything.
     """
 
     def __init__(self, endpoint: Endpoint, ends: float | None) -> None:
@@ -135,25 +135,23 @@ class _Connection:
         self.idle_since = 0.0
         self._read_timeout = endpoint.read_timeout
         self.sock = _connect(endpoint, ends)
-        self._http: Any = HTTPConnection(endpoint.host, endpoint.port)
-        self._http.default_port = 80 if endpoint.tls is None else 443
-        self._http.sock = self
 
     def post(self, endpoint: Endpoint, request: EncodedRequest) -> None:
         """Send a request and read the head of the response."""
         self._early = b""
         self._received = 0
         self._answered = False
-        self._http.request("POST", endpoint.target, request.body(), {**endpoint.headers, **request.headers})
-        self._response: HTTPResponse = self._http.getresponse()
-        self.status = self._response.status
+        self._send(endpoint.message(request))
+        self._response: Any = HTTPResponse(self, method="POST")  # type: ignore[arg-type]
+        self._response.begin()
+        self.status: int = self._response.status
         self.headers = {name.lower(): value for name, value in self._response.getheaders()}
         self._decoder = BodyDecoder(self.headers)
         self._left = _content_length(self._response)
 
     def read(self) -> bytes:
         """The next part of the body, or nothing at its end."""
-        response: Any = self._response
+        response = self._response
         while not response.isclosed():
             data = response.read1(PIECE if self._left is None else min(PIECE, self._left))
             if response.chunked and not 0 <= (response.chunk_left or 0) <= MAX_BODY:
@@ -178,11 +176,8 @@ class _Connection:
         with contextlib.suppress(OSError):
             self.sock.close()
 
-    def close(self) -> None:
-        """Called by `http.client` while the response has yet to be read, so it does nothing."""
-
-    def sendall(self, data: bytes) -> None:
-        """Send, but stop if the server answers before it has everything; called by `http.client`."""
+    def _send(self, data: bytes) -> None:
+        """Send, but stop if the server answers before it has everything."""
         view = memoryview(data)
         try:
             while view and not self._answered:

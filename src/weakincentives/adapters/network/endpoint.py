@@ -16,6 +16,8 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import getproxies, proxy_bypass
 
+from weakincentives.adapters.network.wire import EncodedRequest
+
 PRIVATE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "openai": ("_client", "_api_key_provider", "_provider", "_provider_runtime"),
     "anthropic": ("_client",),
@@ -38,11 +40,27 @@ class Endpoint:
     tls: ssl.SSLContext | None = None
     connect_timeout: float | None = None
     read_timeout: float | None = None
+    _head: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        host = self._authority if self.port != (80 if self.tls is None else 443) else self._authority.rpartition(":")[0]
+        headers = {"host": host, **self.headers}
+        lines = [f"POST {self.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        object.__setattr__(self, "_head", ("\r\n".join(lines) + "\r\n").encode("ascii"))
 
     @property
     def url(self) -> str:
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self.tls is None else 'https'}://{name}:{self.port}{self.target}"
+        return f"{'http' if self.tls is None else 'https'}://{self._authority}{self.target}"
+
+    @property
+    def _authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def message(self, request: EncodedRequest) -> bytes:
+        """A request as HTTP/1.1 sends it."""
+        headers = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items()).encode("ascii")
+        length = b"content-length: %d\r\n\r\n" % sum(map(len, request.pieces))
+        return b"".join((self._head, headers, length, *request.pieces))
 
 
 def endpoint(client: Any, plain: tuple[type, ...], path: str) -> Endpoint | None:
