@@ -12,7 +12,7 @@ import msgspec
 from weakincentives._imports import import_extra
 from weakincentives.adapters.network import AsyncStream, EncodedRequest, Response, Stream, TransportError, encode
 
-END = b""
+END = b"[DONE]"
 
 # LiteLLM reads these while it is imported: do not fetch price lists, do not load a stray .env file.
 _SETTINGS = {

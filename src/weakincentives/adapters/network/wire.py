@@ -15,10 +15,18 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import AnyTool, HostedTool, Tool
 from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 
-encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 
 FIRST_USER_TURN = "Begin."
 """Sent where a provider requires a user turn after the system text and the conversation has none."""
+
+
+def encode(value: object) -> bytes:
+    """A value as JSON. Lone surrogates, which UTF-8 cannot represent, become U+FFFD."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(_without_surrogates(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,14 @@ class Wire(ABC):
         for tool in request.hosted_tools:
             values.update(dict.fromkeys(getattr(self._codec(tool, request), attribute, ())))
         return list(values)
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return [_without_surrogates(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def define_tool(tool: AnyTool, cache: ToolCache, codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> str:
