@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ import pytest
 from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import LEAN, OPENAI, Vendor
 from tests.servers.turn import Turn
+
+ROOT = Path(__file__).parents[3]
 
 
 def endless(received: Any) -> Turn:
@@ -108,3 +113,14 @@ def test_connections_go_with_their_adapter() -> None:
         del adapter
         gc.collect()
         assert server.wait_for_connections(0)
+
+
+def test_without_aiohttp_an_async_request_says_what_to_install() -> None:
+    script = (
+        "import asyncio, sys; sys.modules['aiohttp'] = None\n"
+        "import openai; from tests.adapters.tools import SYSTEM, ask; from weakincentives import OpenAIAdapter\n"
+        "client = openai.OpenAI(api_key='sk-0123456789', base_url='http://127.0.0.1:9')\n"
+        "asyncio.run(OpenAIAdapter('m', client=client).channel().call_async(ask([SYSTEM])))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "needs the package 'aiohttp'; run pip install 'weakincentives[openai]'" in done.stderr

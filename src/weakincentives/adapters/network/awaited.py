@@ -163,7 +163,7 @@ async def _bounded(work: Awaitable[ResultT], timeout: float | None) -> ResultT:
         raise TransportError("The server did not answer in time.") from None
     except OSError as error:
         raise TransportError(f"The connection broke: {error}.") from None
-    except TransportError:
+    except (TransportError, ImportError):
         raise
     except Exception as error:
         import aiohttp
