@@ -14,7 +14,7 @@ from tests.adapters.tools import SYSTEM, ask
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.runtime import ModelReply, ModelRequest
 
-KEY = "sk-attack-0123456789"
+KEY = "sk-attack/0123+456789"
 OK = (
     b'{"id":"r","object":"response","model":"m","status":"completed","output":[{"type":"message","id":"m",'
     b'"role":"assistant","status":"completed","content":[{"type":"output_text","text":"fine","annotations":[]}]}]}'

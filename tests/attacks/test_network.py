@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 import gzip
+import json
 import os
 import socket
 import ssl
@@ -14,11 +16,14 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import openai
 import pytest
 
 from tests.adapters.tools import SYSTEM, ask
+from tests.adapters.vendors import LITELLM
 from tests.attacks.reach import ALL, DIRECT, DONE, KEY, OK, STREAMED, WHOLE, Way
 from tests.servers.hostile import Connection, HostileServer, chunked, response
 from tests.servers.openai_responses import ResponsesServer
@@ -62,6 +67,7 @@ FORKING = """
 import asyncio, os, sys
 import openai
 from tests.adapters.tools import SYSTEM, ask
+from tests.adapters.vendors import LITELLM
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.runtime import Message
 
@@ -189,6 +195,20 @@ def test_a_stream_that_only_pings_ends_at_the_deadline(way: Way) -> None:
             way.ask(server.url, ask([SYSTEM], deadline=Deadline.after(0.5)))
 
     assert seconds(work) < 5
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "async"])
+def test_a_stream_through_litellm_ends_at_the_deadline(awaited: bool) -> None:
+    async def collect(adapter: Any, request: Any) -> list[Any]:
+        return [part async for part in adapter.channel().stream_async(request)]
+
+    def work() -> None:
+        with HostileServer(pinging()) as server, pytest.raises(DeadlineExceededError):
+            adapter, request = LITELLM.adapter(server), ask([SYSTEM], deadline=Deadline.after(0.5))
+            asyncio.run(collect(adapter, request)) if awaited else list(adapter.channel().stream(request))
+
+    assert seconds(work) < 8
 
 
 @pytest.mark.parametrize("way", STREAMED, ids=str)
@@ -438,6 +458,17 @@ def test_headers_of_the_user_cannot_double_those_of_http(awaited: bool) -> None:
     assert reply.text == "fine"
     assert [names.count(name) for name in (b"host", b"content-length", b"transfer-encoding")] == [1, 1, 0]
     assert b"gateway.example" in server.heads[0] and b"content-length: 3\r\n" not in server.heads[0].lower() + b"\r\n"
+
+
+KEY_FORMS = [KEY, quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode(), json.dumps(KEY)]
+
+
+@pytest.mark.parametrize("form", KEY_FORMS)
+def test_an_error_shows_no_key_in_any_encoding(form: str) -> None:
+    body = json.dumps({"error": {"message": f"bad key: {form}", "headers": {"x-key": form}}}).encode()
+    error, _ = failure(DIRECT[0], answering(response(body, status="400 Bad")))
+    assert form not in str(error) and "[redacted]" in str(error)
+    assert form not in json.dumps(error.payload)
 
 
 @pytest.mark.parametrize("key", ["sk-schlüssel", "sk-鍵", "sk-\n-injected: yes", "sk-\ud800"])

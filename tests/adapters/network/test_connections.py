@@ -115,6 +115,20 @@ def test_connections_go_with_their_adapter() -> None:
         assert server.wait_for_connections(0)
 
 
+def test_closing_an_adapter_leaves_requests_under_way_alone() -> None:
+    async def close_meanwhile(adapter: Any) -> str:
+        request = asyncio.create_task(adapter.channel().call_async(ask([SYSTEM])))
+        while not server.requests:
+            await asyncio.sleep(0)
+        adapter.close()
+        gc.collect()
+        return str((await request).text)
+
+    with OPENAI.server(lambda received: Turn("hello", delay=0.2)) as server, OPENAI.adapter(server) as adapter:
+        assert asyncio.run(close_meanwhile(adapter)) == "hello"
+        assert server.wait_for_connections(0)
+
+
 def test_without_aiohttp_an_async_request_says_what_to_install() -> None:
     script = (
         "import asyncio, sys; sys.modules['aiohttp'] = None\n"

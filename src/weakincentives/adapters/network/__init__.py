@@ -7,7 +7,7 @@ client; `NetworkChannel` adds retries and deadlines to any `Transport`.
 from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
 from weakincentives.adapters.network.channel import NetworkChannel
 from weakincentives.adapters.network.retry import KeyRedactor, Retries
-from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
+from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError, within
 from weakincentives.adapters.network.wire import (
     FIRST_USER_TURN,
     EncodedRequest,
@@ -38,4 +38,5 @@ __all__ = [
     "define_tool",
     "encode",
     "select_tools",
+    "within",
 ]

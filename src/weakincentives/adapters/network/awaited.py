@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import ssl
 from collections.abc import AsyncGenerator, Awaitable
@@ -42,7 +41,7 @@ class AwaitedTransport:
         return await _bounded(self._open(request), timeout)
 
     def close(self) -> None:
-        """Close the sessions; their event loops do it as soon as they run."""
+        """Close the sessions; their event loops do it as soon as they run and no request needs them."""
         self._sessions.clear()
 
     async def _send(self, request: EncodedRequest) -> Response:
@@ -53,13 +52,13 @@ class AwaitedTransport:
         return AwaitedStream(response) if response.status == 200 else await _finish(response)
 
     async def _post(self, request: EncodedRequest) -> _Body:
-        session, body = await self._session(), request.body()
+        (session, keeper), body = await self._session(), request.body()
         # aiohttp sends a large body in parts, and warns if it is given as bytes.
         data = body if len(body) < LARGE_BODY else io.BytesIO(body)
         url = _url(self._endpoint.url)
-        return _Body(await session.post(url, data=data, headers=request.headers, allow_redirects=False))
+        return _Body(await session.post(url, data=data, headers=request.headers, allow_redirects=False), keeper)
 
-    async def _session(self) -> Any:
+    async def _session(self) -> tuple[Any, AsyncGenerator[Any, None]]:
         loop = asyncio.get_running_loop()
         found = self._sessions.get(loop)
         if found is None:
@@ -67,7 +66,7 @@ class AwaitedTransport:
                 del self._sessions[known]
             keeper = _session_of_loop(self._endpoint, self._extra)
             found = self._sessions[loop] = await anext(keeper), keeper
-        return found[0]
+        return found
 
 
 class AwaitedStream:
@@ -91,10 +90,14 @@ class AwaitedStream:
 
 
 class _Body:
-    """The body of a response, decompressed and bounded; unless it is read to its end, the connection is closed."""
+    """The body of a response, decompressed and bounded; on an error, the connection is closed.
 
-    def __init__(self, response: Any) -> None:
+    It holds on to the `keeper` of its session, so that the session is not closed while the body arrives.
+    """
+
+    def __init__(self, response: Any, keeper: AsyncGenerator[Any, None]) -> None:
         self.response = response
+        self.keeper = keeper
         self.status: int = response.status
         self.headers = {name.lower(): value for name, value in response.headers.items()}
         self._ended = False
@@ -118,13 +121,20 @@ class _Body:
                 self._ended = not data
             if self._ended:
                 self._decoder.finish()
-                if self._tls is not None:
-                    with contextlib.suppress(ssl.SSLZeroReturnError):
-                        self._tls.read(1)
+                self._check_tls_end()
         except BaseException:
             self.response.close()
             raise
         return decoded
+
+    def _check_tls_end(self) -> None:
+        try:
+            if self._tls is not None:
+                self._tls.read(1)
+        except ssl.SSLZeroReturnError:
+            pass
+        except ssl.SSLError:
+            raise TransportError("The connection broke: TLS was not closed properly.") from None
 
 
 async def _finish(body: _Body) -> Response:

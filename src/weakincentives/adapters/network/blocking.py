@@ -173,6 +173,7 @@ class _Connection:
         return not (self._response.will_close or self._answered or self._early)
 
     def discard(self) -> None:
+        self._response = None
         with contextlib.suppress(OSError):
             self.sock.close()
 

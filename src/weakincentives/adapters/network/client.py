@@ -44,24 +44,24 @@ class ClientTransport:
             self._use(endpoint(self._client, self._plain, self._path))
 
     def send(self, request: EncodedRequest, timeout: float | None) -> Response:
-        if self._blocking is None:
-            return self._sdk.send(request, timeout)
-        return self._checked(self._blocking.send(request, timeout))
+        direct = self._blocking
+        return self._checked(direct.send(request, timeout)) if direct else self._sdk.send(request, timeout)
 
     def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
-        if self._blocking is None:
-            return self._sdk.open(request, timeout)
-        return self._checked(self._blocking.open(request, timeout))
+        direct = self._blocking
+        return self._checked(direct.open(request, timeout)) if direct else self._sdk.open(request, timeout)
 
     async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
-        if self._awaited is None:
+        direct = self._awaited
+        if direct is None:
             return await self._sdk.send_async(request, timeout)
-        return self._checked(await self._awaited.send(request, timeout))
+        return self._checked(await direct.send(request, timeout))
 
     async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
-        if self._awaited is None:
+        direct = self._awaited
+        if direct is None:
             return await self._sdk.open_async(request, timeout)
-        return self._checked(await self._awaited.open(request, timeout))
+        return self._checked(await direct.open(request, timeout))
 
     def close(self) -> None:
         """Close the idle connections; the client itself belongs to whoever created it."""

@@ -5,6 +5,8 @@ Written once, as generators that yield the next step; the channel performs it, b
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 import random
 import time
@@ -13,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
@@ -58,8 +61,8 @@ class KeyRedactor:
 
     def text(self, text: str) -> str:
         for key in self._keys():
-            if key and len(key) >= MIN_KEY_LENGTH:
-                text = text.replace(key, "[redacted]")
+            for form in _forms(key) if key and len(key) >= MIN_KEY_LENGTH else ():
+                text = text.replace(form, "[redacted]")
         return text
 
     def value(self, value: object) -> object:
@@ -276,6 +279,13 @@ def decoded(body: bytes | bytearray) -> object:
         return msgspec.json.decode(body)
     except MALFORMED:
         return bytes(body[:2000]).decode("utf-8", "replace")
+
+
+def _forms(key: str) -> set[str]:
+    """A key as it may appear in text: as it is, in JSON, in a URL, in base64."""
+    data = key.encode("utf-8", "replace")
+    encoded = {base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()}
+    return {key, json.dumps(key)[1:-1], quote(key, safe=""), *(text.rstrip("=") for text in encoded)}
 
 
 def _explanation(payload: object) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -19,10 +16,9 @@ from weakincentives.adapters.network.transport import (
     Response,
     Stream,
     TransportError,
+    within,
 )
 from weakincentives.adapters.network.wire import EncodedRequest
-
-ResultT = TypeVar("ResultT")
 
 
 class SdkTransport:
@@ -39,7 +35,7 @@ class SdkTransport:
 
     def send(self, request: EncodedRequest, timeout: float | None) -> Response:
         ends = _ends(timeout)
-        return _within(timeout, lambda: _finish(self._post(request, timeout), ends, self._errors))
+        return within(timeout, lambda: _finish(self._post(request, timeout), ends, self._errors))
 
     def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
         ends = _ends(timeout)
@@ -50,7 +46,7 @@ class SdkTransport:
                 return _BlockingStream(response, self._errors)
             return _finish(response, ends, self._errors)
 
-        return _within(timeout, opened)
+        return within(timeout, opened)
 
     async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
         if not self._awaits:
@@ -142,7 +138,7 @@ class _BlockingStream:
 
     def read(self, timeout: float | None) -> list[bytes] | None:
         ends = _ends(timeout)
-        return _within(timeout, lambda: self._next(ends))
+        return within(timeout, lambda: self._next(ends))
 
     def close(self) -> None:
         self._response.close()
@@ -242,23 +238,3 @@ def _headers(response: Any) -> dict[str, str]:
 
 def _ends(timeout: float | None) -> float | None:
     return None if timeout is None else time.monotonic() + timeout
-
-
-def _within(seconds: float | None, work: Callable[[], ResultT]) -> ResultT:
-    """Do the work, in a thread of its own if there is a deadline: a client's timeouts only limit each step of it."""
-    if seconds is None:
-        return work()
-    result: Future[ResultT] = Future()
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            result.set_result(context.run(work))
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="weakincentives-request", daemon=True).start()
-    try:
-        return result.result(seconds)
-    except TimeoutError:
-        raise TransportError("the server did not answer in time") from None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextvars
+import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from weakincentives.adapters.network.wire import EncodedRequest
+
+ResultT = TypeVar("ResultT")
 
 MAX_BODY = 128 << 20
 """The largest response that is read, in bytes, after decompression."""
@@ -156,3 +161,37 @@ class EventReader:
         elif line.startswith(b"data:") or line == b"data":
             self._data.append(line[5:].removeprefix(b" "))
             self._size += len(line)
+
+
+def within(seconds: float | None, work: Callable[[], ResultT]) -> ResultT:
+    """Do work of a foreign client, in a thread of its own if there is a deadline.
+
+    A client's own timeouts limit only the steps of a request, such as one read. The thread of a request that is given
+    up ends with its next step; what it opened until then is closed.
+    """
+    if seconds is None:
+        return work()
+    result: Future[ResultT] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        value: Any = None
+        failure: BaseException | None = None
+        try:
+            value = context.run(work)
+        except BaseException as error:
+            failure = error
+        if not result.set_running_or_notify_cancel():
+            if hasattr(value, "close"):
+                value.close()
+        elif failure is not None:
+            result.set_exception(failure)
+        else:
+            result.set_result(value)
+
+    threading.Thread(target=run, name="weakincentives-request", daemon=True).start()
+    try:
+        return result.result(seconds)
+    except TimeoutError:
+        result.cancel()
+        raise TransportError("the server did not answer in time") from None
