@@ -14,7 +14,7 @@ from weakincentives.adapters.network.wire import (
     EventParser,
     ToolCache,
     Wire,
-    define_tool,
+    define_hosted_tool,
     encode,
     select_tools,
 )
@@ -35,7 +35,7 @@ __all__ = [
     "Transport",
     "TransportError",
     "Wire",
-    "define_tool",
+    "define_hosted_tool",
     "encode",
     "select_tools",
     "within",

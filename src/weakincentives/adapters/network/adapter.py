@@ -13,10 +13,10 @@ from weakincentives.adapters.network.channel import NetworkChannel
 from weakincentives.adapters.network.client import ClientTransport
 from weakincentives.adapters.network.endpoint import keys
 from weakincentives.adapters.network.retry import KeyRedactor, Retries
-from weakincentives.adapters.network.wire import Wire, define_tool
+from weakincentives.adapters.network.wire import Wire, define_hosted_tool
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import AnyTool, Tokenizer
+from weakincentives.prompt import AnyTool, HostedTool, Tokenizer
 from weakincentives.runtime import HostedToolCodec, ProviderAdapter
 
 
@@ -94,7 +94,9 @@ class ClientAdapter(ProviderAdapter):
         return self._connected().direct
 
     def define_tool(self, tool: AnyTool) -> str:
-        return define_tool(tool, self.wire_type.tools, self.hosted_tool_codecs)
+        if isinstance(tool, HostedTool):
+            return define_hosted_tool(tool, self.hosted_tool_codecs)
+        return self.wire_type.tools.text(tool)
 
     def channel(self) -> NetworkChannel:
         return NetworkChannel(

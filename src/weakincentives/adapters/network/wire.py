@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import AnyTool, HostedTool, Tool
+from weakincentives.prompt import HostedTool, Tool
 from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 
 _encode = msgspec.json.Encoder().encode
@@ -56,18 +56,17 @@ class ToolCache:
         self._entries: dict[int, tuple[weakref.ref[Tool[Any, Any]], bytes, str]] = {}
 
     def encoded(self, tool: Tool[Any, Any]) -> bytes:
-        return self._entry(tool)[1]
+        entry = self._entries.get(id(tool))
+        return (entry if entry is not None and entry[0]() is tool else self._add(tool))[1]
 
     def text(self, tool: Tool[Any, Any]) -> str:
-        return self._entry(tool)[2]
+        entry = self._entries.get(id(tool))
+        return (entry if entry is not None and entry[0]() is tool else self._add(tool))[2]
 
-    def _entry(self, tool: Tool[Any, Any]) -> tuple[weakref.ref[Tool[Any, Any]], bytes, str]:
+    def _add(self, tool: Tool[Any, Any]) -> tuple[weakref.ref[Tool[Any, Any]], bytes, str]:
         # Keyed by id, since looking up a WeakKeyDictionary takes three times as long and a run has many tools.
-        key = id(tool)
-        entry = self._entries.get(key)
-        if entry is None or entry[0]() is not tool:
-            encoded = encode(self._declare(tool))
-            entry = self._entries[key] = weakref.ref(tool, partial(self._forget, key)), encoded, encoded.decode()
+        key, encoded = id(tool), encode(self._declare(tool))
+        entry = self._entries[key] = weakref.ref(tool, partial(self._forget, key)), encoded, encoded.decode()
         return entry
 
     def _forget(self, key: int, tool: weakref.ref[Tool[Any, Any]]) -> None:
@@ -166,10 +165,8 @@ def _without_surrogates(value: Any) -> Any:
     return [_without_surrogates(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def define_tool(tool: AnyTool, cache: ToolCache, codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> str:
-    """A tool as an adapter sends it; a hosted tool that the adapter cannot offer is given in neutral form."""
-    if isinstance(tool, Tool):
-        return cache.text(tool)
+def define_hosted_tool(tool: HostedTool[Any], codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> str:
+    """A hosted tool as an adapter sends it, or in neutral form if the adapter cannot offer it."""
     codec = codecs.get(tool.kind)
     if codec is None:
         return tool.definition
