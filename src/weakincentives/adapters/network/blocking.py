@@ -214,7 +214,7 @@ class _Connection:
             self._answered = True
 
     def _timeout(self) -> float | None:
-        return _within(self.ends, self._read_timeout)
+        return _time_left(self.ends, self._read_timeout)
 
 
 class _Incoming(io.RawIOBase):
@@ -233,7 +233,7 @@ class _Incoming(io.RawIOBase):
 def _connect(endpoint: Endpoint, ends: float | None) -> socket.socket:
     where = f"{endpoint.host}:{endpoint.port}"
     try:
-        sock = socket.create_connection((endpoint.host, endpoint.port), _within(ends, endpoint.connect_timeout))
+        sock = socket.create_connection((endpoint.host, endpoint.port), _time_left(ends, endpoint.connect_timeout))
     except OSError as error:
         raise TransportError(f"Cannot connect to {where}: {str(error) or 'timed out'}.") from None
     try:
@@ -260,7 +260,7 @@ def _content_length(response: HTTPResponse) -> int | None:
     return int(length)
 
 
-def _within(ends: float | None, step: float | None) -> float | None:
+def _time_left(ends: float | None, step: float | None) -> float | None:
     """How long a step with a limit of its own may take if everything must end at `ends`."""
     if ends is None:
         return step

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import getproxies, proxy_bypass
 
+from weakincentives.adapters.network.transport import TransportError
 from weakincentives.adapters.network.wire import EncodedRequest
 
 PRIVATE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
@@ -44,9 +45,8 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         host = self._authority if self.port != (80 if self.tls is None else 443) else self._authority.rpartition(":")[0]
-        headers = {"host": host, **self.headers}
-        lines = [f"POST {self.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        object.__setattr__(self, "_head", ("\r\n".join(lines) + "\r\n").encode("ascii"))
+        start = f"POST {self.target} HTTP/1.1\r\n".encode("ascii")
+        object.__setattr__(self, "_head", start + _header_lines({"host": host, **self.headers}))
 
     @property
     def url(self) -> str:
@@ -58,7 +58,10 @@ class Endpoint:
 
     def message(self, request: EncodedRequest) -> bytes:
         """A request as HTTP/1.1 sends it."""
-        headers = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items()).encode("ascii")
+        try:
+            headers = _header_lines(request.headers)
+        except ValueError as error:
+            raise TransportError(f"a header of the request cannot be sent: {error}", retryable=False) from None
         length = b"content-length: %d\r\n\r\n" % sum(map(len, request.pieces))
         return b"".join((self._head, headers, length, *request.pieces))
 
@@ -116,8 +119,6 @@ def _endpoint(client: Any, path: str) -> Endpoint | None:
             headers[name.lower()] = value
     if "authorization" not in headers and "x-api-key" not in headers:
         return None
-    if not all(value.isascii() and value.isprintable() for value in headers.values()):
-        return None
     for name in _SET_BY_HTTP:
         headers.pop(name, None)
     headers["accept-encoding"] = "identity"
@@ -133,6 +134,12 @@ def _endpoint(client: Any, path: str) -> Endpoint | None:
         connect_timeout=getattr(timeout, "connect", timeout),
         read_timeout=getattr(timeout, "read", timeout),
     )
+
+
+def _header_lines(headers: Mapping[str, str]) -> bytes:
+    if not all(f"{name}{value}".isprintable() for name, value in headers.items()):
+        raise ValueError("it has a control character")
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
 
 
 @lru_cache(maxsize=4)
