@@ -374,6 +374,19 @@ def test_a_malformed_response_is_an_error_with_a_phase(way: Way, attack: str) ->
     assert error.phase in ("request", "response")
 
 
+@pytest.mark.parametrize("way", ALL, ids=str)
+def test_a_response_that_turns_malformed_after_its_head_is_an_error(way: Way) -> None:
+    def serve(connection: Connection) -> None:
+        connection.receive()
+        connection.send(head("transfer-encoding: chunked") + b"2\r\n  \r\n")
+        time.sleep(0.2)
+        connection.send(b"two\r\n{}\r\n")
+        connection.wait_for_the_client_to_leave()
+
+    error, _ = failure(way, serve)
+    assert error.phase in ("request", "response")
+
+
 @pytest.mark.parametrize("attack", ["chunks without an end", "a body that is too short", "nothing", "half of it"])
 @pytest.mark.parametrize("way", ALL, ids=str)
 def test_a_response_that_is_cut_off_is_asked_for_again(way: Way, attack: str) -> None:

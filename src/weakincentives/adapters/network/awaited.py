@@ -80,7 +80,7 @@ class AwaitedStream:
         return await _bounded(self._next(), timeout)
 
     async def close(self) -> None:
-        self._body.response.close()
+        self._body.close()
 
     async def _next(self) -> list[bytes] | None:
         while data := await self._body.read():
@@ -101,6 +101,10 @@ class _Body:
         self.status: int = response.status
         self.headers = {name.lower(): value for name, value in response.headers.items()}
         self._ended = False
+        # aiohttp does not wake who waits for a body if the rest of it turns out to be malformed.
+        self._closed: asyncio.Future[None] | None = response.connection and response.connection.protocol.closed
+        if self._closed is not None:
+            self._closed.add_done_callback(self._wake)
         # A body without a length ends with the connection, which TLS must then close properly.
         self._tls: ssl.SSLObject | None = None
         if "content-length" not in self.headers and "transfer-encoding" not in self.headers and response.connection:
@@ -108,7 +112,7 @@ class _Body:
         try:
             self._decoder = BodyDecoder(self.headers)
         except TransportError:
-            response.close()
+            self.close()
             raise
 
     async def read(self) -> bytes:
@@ -120,12 +124,31 @@ class _Body:
                 decoded = self._decoder.decode(data)
                 self._ended = not data
             if self._ended:
+                self._stop_watching()
                 self._decoder.finish()
                 self._check_tls_end()
         except BaseException:
-            self.response.close()
+            self.close()
             raise
         return decoded
+
+    def close(self) -> None:
+        self._stop_watching()
+        self.response.close()
+
+    def _wake(self, closed: asyncio.Future[None]) -> None:
+        _retrieve(closed)
+        content = self.response.content
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(ConnectionResetError("the response is malformed or cut off"))
+
+    def _stop_watching(self) -> None:
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed.remove_done_callback(self._wake)
+            # The connection may be kept, and break much later.
+            closed.remove_done_callback(_retrieve)
+            closed.add_done_callback(_retrieve)
 
     def _check_tls_end(self) -> None:
         try:
@@ -135,6 +158,12 @@ class _Body:
             pass
         except ssl.SSLError:
             raise TransportError("The connection broke: TLS was not closed properly.") from None
+
+
+def _retrieve(closed: asyncio.Future[None]) -> None:
+    """Keep asyncio from reporting how a connection ended that nobody waits for."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 async def _finish(body: _Body) -> Response:
