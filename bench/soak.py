@@ -34,18 +34,20 @@ def rows() -> Iterator[Row]:
             for kind, run in (("sync", run_sync), ("async", run_async), ("stream", run_stream)):
                 yield from measured(f"{name}, {kind}", lambda: make(f"{url}/k3"), run, RUNS)  # noqa: B023
         for name, make in {**ADAPTERS, "OpenAIAdapter through its client": through_client}.items():
-            yield from measured(f"{name}, mixed", lambda: make(f"{url}/k1/d5"), run_mixed, RUNS // 5)  # noqa: B023
+            yield from measured(f"{name}, mixed", lambda: make(f"{url}/k1/d5"), run_mixed, RUNS // 5, warm_up=0.5)  # noqa: B023
 
 
-def measured(name: str, make: Callable[[], Any], run: Callable[[Any, int], None], runs: int) -> Iterator[Row]:
-    """Growth after the first tenth, and what is left when the adapter is gone."""
+def measured(
+    name: str, make: Callable[[], Any], run: Callable[[Any, int], None], runs: int, *, warm_up: float = 0.1
+) -> Iterator[Row]:
+    """Growth after the first part of the runs, and what is left when the adapter is gone."""
     gc.collect()
     adapter = make()
     run(adapter, 6)
     adapter.close()
     gc.collect()
     threads, descriptors = thread_count(), descriptor_count()
-    first = max(1, runs // 10)
+    first = max(1, int(runs * warm_up))
     run(adapter, first)
     gc.collect()
     memory, objects = memory_mb(), len(gc.get_objects())
