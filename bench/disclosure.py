@@ -1,6 +1,6 @@
-"""What disclosure sends: every strategy and the full prompt on the same questions.
+"""Tokens sent with every strategy and with the full prompt, on the same questions.
 
-A prompt of 40 sections and 60 tools is made of the standard library's own docstrings. Each of 30 questions needs one to
+A prompt of 40 sections and 60 tools is made of docstrings of the standard library. Each of 30 questions needs one to
 three sections; a scripted model opens what it needs, calls one tool of each (or reads a content-only one), and answers.
 Requests are encoded by the OpenAI adapter's own wire code, and a simulated provider cache honours exact prefixes. Every
 question starts with a cold cache.
@@ -35,8 +35,8 @@ from weakincentives.prompt import (
     SectionVisibility,
     Tool,
     ToolResult,
+    default_tokenizer,
 )
-from weakincentives.prompt.tokens import default_tokenizer
 from weakincentives.runtime import MainLoop, ModelReply, ModelRequest, ProviderAdapter, RunRestarted, ToolCall
 from weakincentives.session import Session
 
@@ -95,7 +95,7 @@ class Argument:
 
 @dataclass(slots=True)
 class Totals:
-    """What the runs of one setup came to."""
+    """The sums over the runs of one setup."""
 
     sent: int = 0
     cached: int = 0
@@ -108,7 +108,7 @@ class Totals:
 
 
 def documents() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
-    """Per module: its name, its docstrings as one text, and two functions with what they say of themselves."""
+    """Per module: its name, its docstrings as one text, and its functions with their docstrings."""
     for name in MODULES:
         module = importlib.import_module(name)
         members = [
@@ -159,7 +159,7 @@ def questions() -> list[list[str]]:
 
 
 class WireAdapter(ProviderAdapter):
-    """Plays a script, and counts each request as the provider would see it."""
+    """Plays a script and counts each request as the provider would."""
 
     name = "openai"
 
@@ -292,7 +292,7 @@ SETUPS: tuple[tuple[str, Disclosure, str], ...] = (
 
 def rows() -> Iterator[Row]:
     full = measure(ReadSections(), everything_open=True)
-    yield Row("full prompt: tokens sent", full.sent, "tokens", note=said(full))
+    yield Row("full prompt: tokens sent", full.sent, "tokens", note=describe(full))
     for name, disclosure, route in SETUPS:
         totals = measure(disclosure, route=route)
         goal = 0.2 if "default" in name else None
@@ -305,11 +305,11 @@ def rows() -> Iterator[Row]:
             ratio=paid,
             ratio_goal=goal,
             baseline="full prompt",
-            note=said(totals),
+            note=describe(totals),
         )
         if goal is not None:
             yield Row(f"{name}: restarts", totals.restarts, "", goal=0)
 
 
-def said(totals: Totals) -> str:
+def describe(totals: Totals) -> str:
     return f"{totals.turns} turns, {totals.restarts} restarts, {totals.uncached:,} uncached"

@@ -1,4 +1,4 @@
-"""The recorder: what it costs the agent's own thread, and what a file of runs weighs."""
+"""The recorder: what it costs the agent's own thread, how large a run file is, and how long reading takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from weakincentives.session import Session
 from weakincentives.telemetry import RunStore, record
 
 SECTIONS, TURNS, RUNS = 40, 20, 50
+LONG_TURNS = 5_000
 GOAL_MICROSECONDS = 30.0
+GOAL_LONG_MS, GOAL_TURN_MS = 250.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,21 @@ def rows() -> Iterator[Row]:
         with RunStore(path) as store:
             run = store.list_runs(1, status="ok")[0]
             yield Row(f"reading turn {run.turns} back", cpu(lambda: store.turn(run.run_id, run.turns)) * 1e3, "ms")
+        yield from reading(Path(folder) / "long.db")
+
+
+def reading(path: Path) -> Iterator[Row]:
+    """What reading a run costs that has called the model thousands of times."""
+    script = [call("search", text="again")] * (LONG_TURNS - 2)
+    adapter = ScriptedAdapter([call("read_section", section_key="s0"), *script, "Done."])
+    with record(path):
+        run_id = adapter.evaluate(prompt(0), session=Session()).run_id
+    with RunStore(path) as store:
+        events = f"{store.run(run_id).events:,} events"
+        history = cpu(lambda: store.history(run_id), rounds=3)
+        turn = cpu(lambda: store.turn(run_id, LONG_TURNS, with_messages=False), rounds=3)
+    yield Row("reading the history of a long run", history * 1e3, "ms", goal=GOAL_LONG_MS, note=events)
+    yield Row(f"reading turn {LONG_TURNS:,} of it, without messages", turn * 1e3, "ms", goal=GOAL_TURN_MS)
 
 
 def running(recorder: AbstractContextManager[Any]) -> tuple[float, int]:
@@ -90,7 +107,7 @@ def running(recorder: AbstractContextManager[Any]) -> tuple[float, int]:
 
 
 def hearing(path: Path, event: object) -> float:
-    """CPU seconds of the agent's thread that the recorder adds to one dispatch."""
+    """CPU seconds that the recorder adds to one dispatch in the agent's thread."""
     session = Session()
     plain = cpu(lambda: session.dispatch(event), clock=time.thread_time)
     with record(path):

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weakincentives.cli.commands import PURPOSES, load, parsers
-from weakincentives.cli.grammar import Argument, Grammar, grammar
+from weakincentives.cli.completion import Argument, Grammar, grammar
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 
 INTRODUCTION = """\
 # Command line
 
-`wink COMMAND --help` says the same in the terminal. Prompts and agents are named as `module:variable`; the working
-directory is searched first. What a command answers goes to stdout, progress to stderr. Exit codes: 0 done, 1 the run
-failed or something was found, 2 wrong usage, 130 interrupted. Colour appears on terminals only, never under `NO_COLOR`.
+`wink COMMAND --help` prints the same in the terminal. Prompts and agents are given as `module:variable`; the working
+directory is searched first. Data goes to stdout, progress to stderr. Exit codes: 0 done, 1 the run failed or something
+was found, 2 wrong usage, 130 interrupted. Colour is used on terminals only, never with `NO_COLOR`.
 
-Where the help of an option says so, its default is looked up as `WINK_OPTION` in the environment, then under
-`[tool.wink]` in `pyproject.toml`, then in `~/.config/wink/config.toml`. `eval "$(wink completion bash)"` completes
-commands and options.
+Where an option names a variable such as `[WINK_STORE]`, its default comes from that environment variable, then from
+`[tool.wink]` in `pyproject.toml`, then from `~/.config/wink/config.toml`. For completion of commands and options, run
+`eval "$(wink completion bash)"`.
 """
 
 
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     if argv == ["--check"]:
         if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
             return 0
-        print("docs/cli.md is not what wink says; run python scripts/cli_docs.py", file=sys.stderr)
+        print("docs/cli.md is out of date; run python scripts/cli_docs.py", file=sys.stderr)
         return 1
     PAGE.write_text(text, encoding="utf-8")
     return 0

@@ -1,6 +1,6 @@
 """Runs for screenshots and tests of the viewer: an on-call agent that opens its runbooks as it needs them.
 
-The model is scripted and the clock is not waited for; everything else is the library at work, recorded as any run is.
+The model is scripted and the clock is fake; everything else is the library, recorded like any run.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ from weakincentives import MainLoop, MarkdownSection, Prompt, PromptTemplate, Se
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import Clock, FakeClock
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import Disclosure, OpenOrRead, ReadSections, SectionVisibility, Tool, ToolContext
-from weakincentives.prompt.tokens import default_tokenizer
+from weakincentives.prompt import (
+    Disclosure,
+    OpenOrRead,
+    ReadSections,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    default_tokenizer,
+)
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 from weakincentives.telemetry import record
 
@@ -118,7 +125,7 @@ def tool(name: str, description: str, params_type: type[Any], handler: Callable[
 
 
 def section(key: str, title: str, text: str, summary: str = "", **options: Any) -> MarkdownSection[None]:
-    """A section whose text is written here in short lines, and rendered as paragraphs and lists."""
+    """A section whose text is wrapped here, and rendered as paragraphs and lists."""
     if summary:
         options |= {"summary": summary, "visibility": SUMMARY}
     unfolded = re.sub(r"(?<!\n)\n *(?!\n|- |\d\. )", " ", dedent(text).strip())
@@ -407,7 +414,7 @@ def record_runs(path: Path) -> None:
 
 
 def keep_session_time(path: Path) -> None:
-    """Put the record, which was made in no time, on the clock of its sessions."""
+    """Give the recording, which took no time, the times of its sessions' clocks."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
             "UPDATE events SET time = (SELECT max(payload ->> '$.v.timestamp') FROM events AS other "

@@ -142,3 +142,19 @@ def test_the_meter_loses_no_count_between_threads():
     for thread in threads:
         thread.join()
     assert (meter.usage, meter.turns, meter.tool_calls, meter.cost) == (TokenUsage(2000), 2000, 2000, 2000.0)
+
+
+def test_setting_the_wall_clock_does_not_move_a_deadline():
+    class AdjustedClock(FakeClock):
+        def now(self):
+            return super().now() + self.adjusted
+
+        adjusted = timedelta(0)
+
+    clock = AdjustedClock()
+    deadline = Deadline.after(10, clock=clock)
+    clock.adjusted = timedelta(hours=1)
+    assert deadline.remaining() == timedelta(seconds=10)
+    clock.adjusted = -timedelta(hours=1)
+    clock.advance(10)
+    assert deadline.expired

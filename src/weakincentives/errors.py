@@ -8,6 +8,7 @@ WinkError
 │   ├── OutputParseError              the model's answer does not match the declared output
 │   └── VisibilityExpansionRequired   a signal: open these sections and evaluate again (weakincentives.prompt)
 ├── ToolValidationError               a tool's arguments or request are invalid; sent to the model
+├── AbandonedCallError                a tool call wrote something after its run had ended
 ├── PromptEvaluationError             a run failed; `phase` says where
 │   ├── DeadlineExceededError
 │   └── BudgetExceededError
@@ -68,6 +69,10 @@ class ToolValidationError(WinkError):
     """A tool cannot accept what it was asked for; the model reads the message."""
 
 
+class AbandonedCallError(WinkError):
+    """A tool call that was cancelled, or overtaken by its deadline, tried to write to a session or a file."""
+
+
 class PromptEvaluationError(WinkError):
     """A run failed; `phase` says where, and `payload` holds the provider's response if there was one."""
 
@@ -79,7 +84,12 @@ class PromptEvaluationError(WinkError):
 
 
 class DeadlineExceededError(PromptEvaluationError):
-    """The deadline passed before the run finished."""
+    """The deadline passed before the run was done; raised in a tool handler, it ends the run."""
+
+    def __init__(
+        self, message: str, *, prompt_name: str = "", phase: EvaluationPhase = "budget", payload: object = None
+    ) -> None:
+        super().__init__(message, prompt_name=prompt_name, phase=phase, payload=payload)
 
 
 class BudgetExceededError(PromptEvaluationError):

@@ -18,10 +18,11 @@ __all__ = ["Budget", "Deadline", "Meter", "Prices", "Spent", "TokenUsage"]
 
 
 class _Clocked:
-    """Holds a clock in a slot that is not a field, so comparing and serialising a deadline ignores it."""
+    """Holds a clock, and the moment on it, in slots that are not fields: comparing and serialising ignore them."""
 
-    __slots__ = ("_clock",)
+    __slots__ = ("_clock", "_monotonic")
     _clock: Clock
+    _monotonic: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Deadline(_Clocked):
     """The moment by which a run must finish.
 
     Only the moment is part of the value. A deadline made with a clock (`Deadline.after(5, clock=FakeClock())`) reads
-    that clock; a copy restored from JSON or pickle reads the system's.
+    that clock; a copy restored from JSON or pickle reads the system's. From then on it is measured monotonically, so
+    that setting the machine's clock neither shortens nor extends a run.
     """
 
     expires_at: datetime
@@ -53,23 +55,29 @@ class Deadline(_Clocked):
     def on(self, clock: Clock) -> Deadline:
         """The same moment, measured by another clock."""
         deadline = Deadline(self.expires_at)
-        object.__setattr__(deadline, "_clock", clock)
+        deadline._start(clock)
         return deadline
-
-    @property
-    def clock(self) -> Clock:
-        try:
-            return self._clock
-        except AttributeError:
-            return SYSTEM_CLOCK
 
     def remaining(self) -> timedelta:
         """The time left; negative once the deadline has passed."""
-        return self.expires_at - self.clock.now()
+        return timedelta(seconds=self._seconds())
 
     @property
     def expired(self) -> bool:
-        return self.clock.now() >= self.expires_at
+        return self._seconds() <= 0
+
+    def _seconds(self) -> float:
+        try:
+            clock = self._clock
+        except AttributeError:
+            clock = SYSTEM_CLOCK
+            self._start(clock)
+        return self._monotonic - clock.monotonic()
+
+    def _start(self, clock: Clock) -> None:
+        left = (self.expires_at - clock.now()).total_seconds()
+        object.__setattr__(self, "_monotonic", clock.monotonic() + left)
+        object.__setattr__(self, "_clock", clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +219,14 @@ class Meter:
 
     def check_model_call(self, prompt_name: str) -> None:
         """Raise if a limit is reached: a model call always spends something."""
-        self._check_deadline(prompt_name)
+        self.check_deadline(prompt_name)
         if self.budget is not None:
             _check_limit(prompt_name, "max_turns", self.budget.max_turns, self.turns)
             self._check_spending(self.budget, prompt_name)
 
     def check_tool_call(self, prompt_name: str) -> None:
         """Raise if a limit is exceeded. A tool call spends no tokens, so an exactly used budget still allows it."""
-        self._check_deadline(prompt_name)
+        self.check_deadline(prompt_name)
         if self.budget is not None:
             _check_limit(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self.tool_calls)
             self._check_spending(self.budget, prompt_name, allow_equal=True)
@@ -230,7 +238,8 @@ class Meter:
             spent = self._spent
             self._spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1)
 
-    def _check_deadline(self, prompt_name: str) -> None:
+    def check_deadline(self, prompt_name: str) -> None:
+        """Raise if the deadline has passed."""
         deadline = self.deadline
         if deadline is not None and deadline.expired:
             late = -deadline.remaining().total_seconds()

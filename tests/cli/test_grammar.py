@@ -1,7 +1,7 @@
 import argparse
 
 from weakincentives.cli.commands import parsers
-from weakincentives.cli.grammar import Argument, Grammar, grammar
+from weakincentives.cli.completion import Argument, Grammar, grammar
 
 
 def test_a_parser_is_read_with_its_options_positionals_and_commands() -> None:

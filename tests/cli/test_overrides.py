@@ -22,8 +22,8 @@ def test_list_and_show_name_what_is_overridden(wink: Wink) -> None:
     assert wink("overrides", "list").stdout == "hotel/desk@latest: welcome\n"
     assert [row["state"] for row in wink.json("overrides", "show", "desk:template")["texts"]] == [
         "overridden",
-        "own words",
-        "own words",
+        "original",
+        "original",
     ]
 
 

@@ -112,11 +112,11 @@ def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("runs", "prune", "runs.db"), 2, "say what to delete"),
+        (("runs", "prune", "runs.db"), 2, "name what to delete"),
         (("runs", "show", "runs.db", "zzz"), 1, "There is no run 'zzz'"),
         (("runs", "show", "runs.db", "--turn", "9"), 1, "has turns 1 to 2"),
-        (("runs", "list", "nowhere.db"), 1, "no file of runs at 'nowhere.db'"),
-        (("report", "nowhere.db"), 1, "no file of runs at 'nowhere.db'"),
+        (("runs", "list", "nowhere.db"), 1, "no run file at 'nowhere.db'"),
+        (("report", "nowhere.db"), 1, "no run file at 'nowhere.db'"),
         (("report", "runs.db", "--price", "gpt"), 2, "MODEL=INPUT,OUTPUT"),
     ],
 )
@@ -139,4 +139,4 @@ def test_the_report_advises_and_says_what_it_would_have_saved(wink: Wink) -> Non
 def test_a_file_without_finished_runs_has_nothing_to_advise(wink: Wink) -> None:
     with record(wink.folder / "runs.db"):
         pass
-    assert wink("report", "runs.db").stderr == "no run that ended well, so there is nothing to advise\n"
+    assert wink("report", "runs.db").stderr == "no successful runs, so there is nothing to advise\n"

@@ -32,4 +32,4 @@ def test_a_project_without_settings_changes_nothing(wink: Wink) -> None:
 def test_settings_that_cannot_be_read_are_wrong_usage(wink: Wink) -> None:
     (wink.folder / "pyproject.toml").write_text("[tool.wink\n", encoding="utf-8")
     done = wink("overrides", "list")
-    assert (done.returncode, done.stderr.startswith("wink: settings cannot be read")) == (2, True)
+    assert (done.returncode, done.stderr.startswith("wink: settings must be TOML")) == (2, True)

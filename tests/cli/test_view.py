@@ -25,7 +25,7 @@ def test_a_run_is_exported_to_one_file(recorded: Path, tmp_path: Path, capsys: p
     page = target.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert 'src="' not in page
-    assert f"is in {target}" in capsys.readouterr().err
+    assert f"to {target}" in capsys.readouterr().err
 
 
 def test_it_serves_until_it_is_interrupted(recorded: Path) -> None:
@@ -45,7 +45,7 @@ def test_it_serves_until_it_is_interrupted(recorded: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "code"),
     [
-        (["nowhere.db"], "There is no file of runs at 'nowhere.db'", 1),
+        (["nowhere.db"], "There is no run file at 'nowhere.db'", 1),
         (["{file}", "--run", "zzz"], "There is no run 'zzz'", 1),
         (["{file}", "--export", "/nowhere/run.html"], "cannot write /nowhere/run.html", 2),
     ],

@@ -12,10 +12,8 @@ import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.demo.__main__ import chosen, main
-from weakincentives.demo.desk import QUESTIONS, ask
-from weakincentives.demo.handbook import pages
-from weakincentives.demo.screen import Screen
-from weakincentives.demo.show import Show
+from weakincentives.demo.desk import QUESTIONS, ask, pages
+from weakincentives.demo.show import Screen, Show
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 
@@ -93,7 +91,7 @@ def test_a_number_beyond_the_list_is_wrong_usage(capsys: pytest.CaptureFixture[s
 
 def test_a_reader_that_leaves_early_is_no_traceback() -> None:
     script = (
-        "import sys; from weakincentives.demo.screen import Screen; screen = Screen(); sys.stdin.read()\n"
+        "import sys; from weakincentives.demo.show import Screen; screen = Screen(); sys.stdin.read()\n"
         "for number in range(3): screen.say('answer', str(number))"
     )
     command = [sys.executable, "-c", script]

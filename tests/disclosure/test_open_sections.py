@@ -159,7 +159,7 @@ def test_open_and_halt_ends_the_turn_and_returns_control() -> None:
     )
     adapter = ScriptedAdapter([[open_("a", "c"), call("never")]])
     response = adapter.evaluate(Prompt(template), session=session)
-    assert response.halt == OpenSectionsResult(requested_overrides={("a",): FULL, ("c",): FULL})
+    assert response.halt == OpenSectionsResult({("a",): FULL, ("c",): FULL}, reason="needed")
     assert response.output is None
     assert [event.name for event in session[ToolInvoked].all()] == ["open_sections"]
     assert response.halt.render() == ("Sections requested for expansion: a, c. Retry prompt with visibility overrides.")

@@ -64,7 +64,9 @@ def test_every_strategy_opens_sections_with_tools(vendor: Vendor, strategy: Any)
     opened = Turn(calls=(Call("open_sections", {"section_keys": ["orders.refunds"], "reason": "needed"}),))
     refund = Turn(calls=(Call("refund", {}),))
     _, session = run(vendor, desk_with_files(disclosure=strategy), opened, refund, DONE)
-    assert answers(session) == [(True, "refund done")]
+    (asked, reason), refunded = answers(session)
+    assert asked and "orders.refunds" in reason
+    assert refunded == (True, "refund done")
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)

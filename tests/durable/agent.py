@@ -1,7 +1,8 @@
 """The agent of the durable tests: five model calls, four tool calls, and a folder to watch and stop it.
 
 `python -m tests.durable.agent KEY` runs one request in this process. Every call is appended to the file `calls`; the
-file `kill` names the call in which the process kills itself with SIGKILL.
+file `kill` names the call in which the process kills itself with SIGKILL, the file `hold` one that waits until the
+file is gone.
 """
 
 import os
@@ -34,7 +35,7 @@ from weakincentives.session import reducer
 CONTROL = Path(os.environ.get("WINK_TEST_CONTROL", "."))
 LATENCY = float(os.environ.get("WINK_TEST_LATENCY", "0"))
 ATTEMPTS = int(os.environ.get("WINK_TEST_ATTEMPTS", "5"))
-LEASE = 5.0
+LEASE = float(os.environ.get("WINK_TEST_LEASE", "5"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Total:
 
 
 def note(what: str) -> None:
-    """Append to the log of calls, in one write, and die here if told to."""
+    """Append to the log of calls, in one write, and die or wait here if told to."""
     with open(CONTROL / "calls", "ab", buffering=0) as log:
         log.write(f"{os.getpid()} {what}\n".encode())
     time.sleep(LATENCY)
@@ -70,6 +71,9 @@ def note(what: str) -> None:
         if what.endswith((CONTROL / "kill").read_text()):
             (CONTROL / "kill").unlink()
             os.kill(os.getpid(), signal.SIGKILL)
+    with suppress(FileNotFoundError):
+        while what.endswith((CONTROL / "hold").read_text()):
+            time.sleep(0.01)
 
 
 def append_line(params: Line, *, context: ToolContext) -> ToolResult[int]:

@@ -15,8 +15,14 @@ PATIENCE = 120.0
 class Worker:
     """A worker process; its lines on stderr are its log."""
 
-    def __init__(self, control: Path, database_url: str, *options: str, latency: float = 0.0) -> None:
-        environment = os.environ | {"WINK_TEST_CONTROL": str(control), "WINK_TEST_LATENCY": str(latency)}
+    def __init__(
+        self, control: Path, database_url: str, *options: str, latency: float = 0.0, lease: float = 5.0
+    ) -> None:
+        environment = os.environ | {
+            "WINK_TEST_CONTROL": str(control),
+            "WINK_TEST_LATENCY": str(latency),
+            "WINK_TEST_LEASE": str(lease),
+        }
         command = [sys.executable, "-m", "weakincentives.cli", "worker", "tests.durable.agent:loop"]
         self._process = subprocess.Popen(
             [*command, "--database-url", database_url, *options], env=environment, stderr=subprocess.PIPE, text=True
@@ -48,10 +54,10 @@ class Worker:
 
 @contextmanager
 def workers(
-    count: int, control: Path, database_url: str, *options: str, latency: float = 0.0
+    count: int, control: Path, database_url: str, *options: str, latency: float = 0.0, lease: float = 5.0
 ) -> Iterator[list[Worker]]:
     """Start this many workers and wait until they are ready."""
-    fleet = [Worker(control, database_url, *options, latency=latency) for _ in range(count)]
+    fleet = [Worker(control, database_url, *options, latency=latency, lease=lease) for _ in range(count)]
     try:
         for worker in fleet:
             worker.wait_for("works on")
@@ -59,6 +65,12 @@ def workers(
     finally:
         for worker in fleet:
             worker.discard()
+
+
+def calls(control: Path) -> list[str]:
+    """What the agent has called so far, without the numbers of its processes."""
+    log = control / "calls"
+    return [line.partition(" ")[2] for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def within(seconds: float) -> float:

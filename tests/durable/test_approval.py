@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.durable.fleet import until
+from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
     Budget,
     MainLoop,
@@ -71,8 +71,8 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        assert [(q.call_id, q.text) for q in loop.store.questions("desk/r")] == [("c1", "Refund 5?")]
-        assert loop.drain(0.0)
+        assert [(q.call_id, q.text) for q in loop.questions("r")] == [("c1", "Refund 5?")]
+        assert loop.drain(PATIENCE)
     with desk(database_url) as elsewhere:
         elsewhere.approve("r", "c1", by="Ann")
     with desk(database_url, budget=Budget(max_tool_calls=1)) as loop:
@@ -88,16 +88,18 @@ def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path
         return call("refund", call_id="c1", amount=5) if len(answered) < 2 else " ".join(answered)
 
     with DurableMainLoop("desk", prepared(), ScriptedAdapter(insistent), str(tmp_path / "d.db")) as loop:
+        loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
         loop.approve("r", "c1", by="Ann")
-        until(lambda: [question.step for question in loop.store.questions("desk/r")] == [6], "the second question")
+        until(lambda: [question.step for question in loop.questions("r")] == [6], "the second question")
         loop.approve("r", "c1", approved=False, note="Not twice.")
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1). Not twice."
 
 
 def test_a_refusal_reaches_the_tool(tmp_path: Path) -> None:
     with desk(str(tmp_path / "d.db")) as loop:
+        loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
         loop.approve("r", "c1", approved=False, note="Too much.")
@@ -107,6 +109,7 @@ def test_a_refusal_reaches_the_tool(tmp_path: Path) -> None:
 def test_the_command_line_shows_questions_and_answers_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = str(tmp_path / "d.db")
     with desk(database) as loop:
+        loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
         assert main(["work", "show", "desk/r", "--database-url", database]) == 0
@@ -117,6 +120,7 @@ def test_the_command_line_shows_questions_and_answers_them(tmp_path: Path, capsy
 
 def test_a_question_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -> None:
     with desk(str(tmp_path / "d.db"), within=0.2) as loop:
+        loop.start()
         loop.submit(Refund(5), key="r")
         assert loop.result("r").text == "Nobody answered in time."
         with pytest.raises(DurableError, match="already been answered"):
@@ -125,6 +129,7 @@ def test_a_question_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -
 
 def test_only_an_open_question_can_be_answered(tmp_path: Path) -> None:
     with desk(str(tmp_path / "d.db")) as loop:
+        loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
         with pytest.raises(NoSuchWorkError, match="no call 'c9' that waits for approval; waiting: 'c1'"):

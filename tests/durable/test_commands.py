@@ -69,6 +69,29 @@ def test_unknown_names_are_errors(tmp_path: Path, database: str, capsys: pytest.
     assert "--status must be one of queued, running, waiting, done, failed, cancelled, dead, got 'lost'" in listed
 
 
+def test_prune_deletes_what_finished_long_ago(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    prune = ("work", "prune", "--database-url", database, "--older-than")
+    assert wink(capsys, *prune, "1d") == "deleted 0 runs\n"
+    assert wink(capsys, *prune, "0s", "--status", "failed") == "deleted 1 run\n"
+    listed = wink(capsys, "work", "list", "--json", "--database-url", database)
+    assert [work["id"] for work in listed] == ["desk/good"]
+    assert wink(capsys, *prune, "0s", "--loop", "other", "--json") == {"deleted": 0}
+    assert wink(capsys, *prune, "0s", "--json") == {"deleted": 1}
+    assert "There is no work 'desk/good'" in wink(capsys, "work", "show", "desk/good", *prune[2:4], code=1)
+
+
+@pytest.mark.parametrize("time", ["30", "d", "-1d", "1y"])
+def test_the_age_of_pruned_work_is_a_number_with_a_unit(time: str, capsys: pytest.CaptureFixture[str]) -> None:
+    written = wink(capsys, "work", "prune", f"--older-than={time}", code=2)
+    assert f"time must be like 30d, 12h, 90m or 45s, got '{time}'" in written
+
+
+def test_only_finished_work_can_be_pruned(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--database-url", database, "--older-than", "0s", "--status", "queued")
+    written = wink(capsys, "work", "prune", *flags, code=2)
+    assert "--status must be one of done, failed, cancelled, dead, got 'queued'" in written
+
+
 @pytest.mark.parametrize("rate", ["10", "0/s", "x/m"])
 def test_a_rate_is_a_number_per_time(rate: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "must be like 10/s, 300/m or 1000/h" in wink(capsys, "worker", "a:b", "--rate", rate, code=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.durable.agent import LEASE, Task, loop
-from tests.durable.fleet import Worker, until, within, workers
+from tests.durable.fleet import Worker, calls, until, within, workers
 from weakincentives.durable import DurableMainLoop, Work
 
 pytestmark = pytest.mark.slow
@@ -49,15 +49,11 @@ def freeze_at_work(worker: Worker) -> list[str]:
     return [work.id for work in running_on(worker)]
 
 
-def calls(control: Path) -> Counter[str]:
-    return Counter(line.partition(" ")[2] for line in (control / "calls").read_text().splitlines())
-
-
 def assert_all_correct(keys: list[str], control: Path, repeated: int) -> None:
     """Every result is correct, every step is recorded once, and at most `repeated` calls were made again."""
     assert [loop.result(key).text for key in keys] == [f"Total(value=3) abc for {key}" for key in keys]
     assert {len(loop.store.steps(loop.work_id(key))) for key in keys} == {10}
-    made = calls(control)
+    made = Counter(calls(control))
     effects = {call: times for call, times in made.items() if not call.endswith("prepare")}
     assert len(effects) == 8 * len(keys)
     assert sum(effects.values()) - len(effects) <= repeated
@@ -89,14 +85,14 @@ def test_a_frozen_worker_is_taken_over_and_fenced_off_when_it_thaws(
         assert took < within(3.0)
         for key in keys:
             loop.result(key)
-        made = calls(tmp_path)
+        made = Counter(calls(tmp_path))
         recorded = {key: loop.store.steps(loop.work_id(key)) for key in keys}
 
         frozen.signal(signal.SIGCONT)
         frozen.wait_for("joined again as")
         assert {key: loop.store.steps(loop.work_id(key)) for key in keys} == recorded
         assert_all_correct(keys, tmp_path, repeated=len(lost))
-        in_flight = calls(tmp_path) - made
+        in_flight = Counter(calls(tmp_path)) - made
         assert in_flight.total() <= len(lost) and set(in_flight.values()) <= {1}
 
         other.signal(signal.SIGTERM)

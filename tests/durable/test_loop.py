@@ -13,6 +13,7 @@ import pytest
 
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
+    Binding,
     Budget,
     MarkdownSection,
     OpenAndHalt,
@@ -20,6 +21,7 @@ from weakincentives import (
     Prompt,
     PromptEvaluationError,
     PromptTemplate,
+    ResourceRegistry,
     ScriptedAdapter,
     SectionVisibility,
     Tool,
@@ -141,6 +143,7 @@ def test_a_key_of_another_request_is_refused(tmp_path: Path) -> None:
 
 def test_submitted_work_is_done_in_the_background(tmp_path: Path) -> None:
     with running(tmp_path, lambda request: request.messages[0].text[-3:]) as loop:
+        loop.start()
         for number in range(20):
             loop.submit(Question(f"no {number:03}"), key=f"{number}")
         assert len({loop.result(f"{number}").text for number in range(20)}) == 1
@@ -199,7 +202,7 @@ def test_a_restart_opens_sections_as_in_the_main_loop(tmp_path: Path, disclosure
     def model(request: ModelRequest) -> Any:
         if not any(tool.name == "shout" for tool in request.tools):
             return call("open_sections", section_keys=["tools"], reason="to shout")
-        return "open" if request.messages[-1].role == "tool" else call("shout", text="a")
+        return "open" if request.messages[-1].name == "shout" else call("shout", text="a")
 
     with running(tmp_path, model, shout, disclosure=disclosure) as loop:
         assert loop.execute(Question("?"), key="a").text == "open"
@@ -256,6 +259,7 @@ def test_another_process_cannot_run_the_work_of_a_file_that_is_in_use(tmp_path: 
         loop.submit(Question("?"), key="b")
         assert loop.status("b").status == "queued"
         other.communicate("\n")
+        loop.start()
         assert loop.result("b").text == "yes"
 
 
@@ -304,11 +308,13 @@ def test_a_prompt_that_changed_between_runs_is_detected(tmp_path: Path) -> None:
 
 def test_work_of_another_version_is_left_to_its_workers(tmp_path: Path) -> None:
     with running(tmp_path, ["never"], version="1") as loop:
+        loop.start()
         loop.store.submit("test", "a", Question("?"), queue="test", version="2", tenant=None)
         loop.submit(Question("?"), key="b")
         loop.result("b")
         assert (loop.status("a").status, loop.status("a").version) == ("queued", "2")
     with running(tmp_path, ["done"], version="2") as loop:
+        loop.start()
         assert loop.result("a").text == "done"
 
 
@@ -320,6 +326,20 @@ def test_async_tools_run_in_durable_work_too(tmp_path: Path) -> None:
 
     with running(tmp_path, calling("later", text="a"), later) as loop:
         assert loop.execute(Question("?"), key="a").text == "later a"
+
+
+def test_a_resource_that_cannot_be_closed_does_not_cost_the_answer(tmp_path: Path) -> None:
+    class Stubborn:
+        def close(self) -> None:
+            raise OSError("still in use")
+
+    def prepare(question: Question) -> Prompt[Any]:
+        stubborn = Binding(Stubborn, lambda _: Stubborn(), eager=True)
+        return prompt_with(shout)(question).bind(resources=ResourceRegistry.of(stubborn))
+
+    adapter = ScriptedAdapter([call("shout", text="hi"), "HI"])
+    with DurableMainLoop("test", prepare, adapter, str(tmp_path / "d.db")) as loop:
+        assert loop.execute(Question("?"), key="a").text == "HI"
 
 
 def test_a_value_that_cannot_be_serialised_is_named(tmp_path: Path) -> None:
@@ -375,6 +395,18 @@ def test_work_that_is_retried_goes_back_to_its_own_queue(database_url: str, end:
         loop.retry("a")
         work = loop.status("a")
         assert (work.status, work.queue, work.tenant) == ("queued", "machine-7", "t")
+
+
+def test_pruned_work_is_gone_with_its_steps_and_its_key_is_free(database_url: str) -> None:
+    answers = iter(["first", "second"])
+    with DurableMainLoop("test", prompt_with(), ScriptedAdapter(lambda _: next(answers)), database_url) as loop:
+        assert loop.execute(Question("?"), key="a").text == "first"
+        loop.submit(Question("?"), key="later", queue="machine-7")
+        assert loop.store.prune(older_than_seconds=3600) == 0
+        assert loop.store.prune(older_than_seconds=-60) == 1
+        assert [work.key for work in loop.store.list()] == ["later"]
+        assert loop.store.steps("test/a") == ()
+        assert loop.execute(Question("other"), key="a").text == "second"
 
 
 def give_up(store: Any) -> None:

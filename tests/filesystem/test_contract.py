@@ -190,15 +190,8 @@ def test_grep_can_be_narrowed_by_a_glob(fs):
     assert [match.path for match in fs.grep("x", path="src/b.py", glob="*.py")] == ["src/b.py"]
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", r"^(\s*\w+)*$", "((a)+)*", "(a{2,})*", "(a{1,2})+", "(?:a*?)+"])
-def test_an_expression_that_may_never_end_is_refused(fs, pattern):
-    fs.write("f", "a" * 40 + "!")
-    with pytest.raises(BadPatternError, match="may take forever; drop the outer"):
-        fs.grep(pattern)
-
-
 @pytest.mark.parametrize("pattern", ["(a|b)+!", "a+b*", "(a++)+!", "[(a+)+]", r"(a+)?\(?", "(aa){2,}", "(a+){2}!"])
-def test_other_repetitions_are_searched_for(fs, pattern):
+def test_repetitions_are_searched_for(fs, pattern):
     fs.write("f", "a" * 40 + "!")
     assert len(fs.grep(pattern)) == 1
 

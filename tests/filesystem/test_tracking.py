@@ -95,7 +95,7 @@ def test_what_cannot_be_read_cannot_be_tracked(fs, root, path):
     (root / "directory").mkdir()
     (root / path).chmod(0)
     try:
-        with pytest.raises(SnapshotError, match=f"'{path}' cannot be read .* add it to ignore="):
+        with pytest.raises(SnapshotError, match=f"'{path}' cannot be saved .* add it to ignore="):
             fs.snapshot()
     finally:
         (root / path).chmod(0o700)

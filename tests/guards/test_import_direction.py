@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
 
-GROUND = frozenset({"errors", "clock", "_generics", "_imports"})
+GROUND = frozenset({"errors", "clock", "content", "_fence", "_generics", "_imports"})
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
 OUTER = LOOP | {"tools", "adapters", "telemetry", "durable"}
@@ -20,9 +20,11 @@ FRONT = frozenset({""})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "": OUTER | {"contrib"},
+    "_fence": GROUND,
     "_imports": GROUND,
     "errors": GROUND,
     "clock": GROUND,
+    "content": GROUND,
     "_generics": GROUND,
     "serde": GROUND | DATA,
     "limits": GROUND | DATA,
@@ -37,7 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "durable": LOOP,
     "contrib": OUTER | FRONT,
     "viewer": OUTER | FRONT | {"contrib"},
-    "cli": OUTER | FRONT | {"contrib", "viewer", "demo"},
+    "cli": OUTER | FRONT | {"contrib", "viewer"},
     "demo": OUTER | FRONT | {"contrib", "cli"},
 }
 

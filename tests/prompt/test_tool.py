@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any
 
 import pytest
@@ -182,13 +182,19 @@ def test_a_decorated_function_can_still_be_called() -> None:
         declared()
 
 
-def test_params_without_a_schema_name_their_tool() -> None:
-    @tool
-    def use(thing: threading.Thread) -> None:
-        """Use."""
-
+def test_params_without_a_schema_are_refused_with_their_tool() -> None:
     with pytest.raises(PromptValidationError, match=r"The params of tool 'use' have no schema: .*thing: type"):
-        use.schema  # noqa: B018
+
+        @tool
+        def use(thing: threading.Thread) -> None:
+            """Use."""
+
+
+def test_params_of_a_type_that_is_defined_later_are_checked_when_they_are_needed() -> None:
+    Params = make_dataclass("Params", [("later", "list[Later]")])
+    declared = Tool[Params, None](name="t", description="d", handler=lambda params, *, context: ToolResult("x"))
+    with pytest.raises(PromptValidationError, match=r"tool 't' have no schema: .*'Later' is not defined"):
+        declared.schema  # noqa: B018
 
 
 def test_a_method_is_made_a_tool_when_it_is_bound() -> None:

@@ -51,11 +51,10 @@ def test_the_use_of_a_hosted_tool_is_an_event_with_the_sessions_time() -> None:
     clock = FakeClock()
     session = Session(clock=clock)
     response = adapter(oracle_reply("Beware.")).evaluate(prompt(section()), session=session)
-    assert session[HostedToolInvoked].all() == (
-        HostedToolInvoked(
-            "oracle", "oracle", OracleResult(("Beware.",)), response.run_id, timestamp=clock.now().timestamp()
-        ),
-    )
+    (event,) = session[HostedToolInvoked].all()
+    assert (event.name, event.kind, event.output) == ("oracle", "oracle", OracleResult(("Beware.",)))
+    assert (event.run_id, event.conversation_id) == (response.run_id, response.conversation_id)
+    assert event.timestamp == pytest.approx(clock.now().timestamp(), abs=0.001)
     assert session[PromptRendered].all()[0].hosted_tools == ("oracle",)
     assert session[ModelCalled].all()[0].tools == ("oracle",)
 

@@ -129,11 +129,13 @@ def test_injected_tools_count_once_as_disclosed() -> None:
     assert [row.full_prompt_tokens for row in found.rows] == [None, 90 + expected, 95 + expected]
 
 
-def test_a_restart_leaves_only_the_last_evaluation_to_the_full_prompt() -> None:
+def test_a_restart_spares_the_full_prompt_only_the_turn_that_asked_for_it() -> None:
     script = (reply(50, call("search")), reply(55, READ_WEB), reply(80, call("search")), reply(85, text="done"))
     session, found = played(*script, supports_dynamic_tools=False)
     assert [row.attempt for row in found.rows] == [1, 1, 2, 2]
-    assert [row.full_prompt_tokens for row in found.rows] == [None, None, 80 + hidden(session), 85 + hidden(session)]
+    after = hidden(session) - read_cost(session)
+    assert [row.full_prompt_tokens is None for row in found.rows] == [False, True, False, False]
+    assert [row.full_prompt_tokens for row in found.rows[2:]] == [80 + after, 85 + after]
     assert (found.restarts, found.sent_tokens) == (1, 270)
 
 

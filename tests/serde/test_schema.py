@@ -83,7 +83,10 @@ def test_a_strict_schema_requires_everything_and_makes_defaults_nullable() -> No
         "type": "object",
         "properties": {
             "title": {"type": "string", "description": "what to do"},
-            "minutes": {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "how long"},
+            "minutes": {
+                "anyOf": [{"type": "integer"}, {"type": "null"}],
+                "description": "how long (null for the default, 5)",
+            },
         },
         "required": ["title", "minutes"],
         "additionalProperties": False,

@@ -298,9 +298,9 @@ def test_a_function_reducer_sees_the_items_so_far():
     assert session[Note].all() == (Note("0:a"), Note("1:b"))
 
 
-def test_a_reducer_on_the_slice_of_its_own_event_sees_the_event_appended():
+def test_a_reducer_on_the_slice_of_its_own_event_can_bound_the_slice():
     session = Session()
-    session[Note].register(Note, lambda view, event: view[-2:])
+    session[Note].register(Note, lambda view, event: (*view[-1:], event))
     for text in "abc":
         session.dispatch(Note(text))
     assert session[Note].all() == (Note("b"), Note("c"))
@@ -387,3 +387,73 @@ def test_a_value_with_a_mapping_is_reduced_like_any_other():
 def test_the_decorator_needs_a_class():
     with pytest.raises(SessionError, match=r"must be given an event class, got 'Added'"):
         reducer(on="Added")
+
+
+@dataclass(frozen=True)
+class Fact:
+    key: str
+    value: int = 0
+
+
+def newest_of_each_key(facts, fact):
+    return (*(other for other in facts if other.key != fact.key), fact)
+
+
+def test_a_reducer_for_a_slice_s_own_type_takes_the_place_of_the_append():
+    session = Session()
+    session[Fact].register(Fact, newest_of_each_key)
+    for fact in (Fact("a", 1), Fact("b", 1), Fact("a", 2)):
+        session.dispatch(fact)
+    assert session[Fact].all() == (Fact("b", 1), Fact("a", 2))
+    session[Fact].apply(Fact("b", 3))
+    assert session[Fact].all() == (Fact("a", 2), Fact("b", 3))
+
+
+def test_an_own_type_reducer_may_keep_nothing_and_observers_still_hear_the_event():
+    session, heard = Session(), []
+    session[Fact].register(Fact, lambda facts, fact: Append(fact) if fact not in facts else tuple(facts))
+    session.observe(heard.append)
+    for _ in range(3):
+        session.dispatch(Fact("a"))
+    assert (session[Fact].all(), len(heard)) == ((Fact("a"),), 3)
+
+
+def test_reducers_of_other_slices_run_beside_an_own_type_reducer():
+    session = Session()
+    session[Fact].register(Fact, newest_of_each_key)
+    session[Added].register(Fact, lambda items, fact: Append(Added(fact.key)))
+    session.dispatch(Fact("a"))
+    session.dispatch(Fact("a"))
+    assert (session[Fact].all(), session[Added].all()) == ((Fact("a"),), (Added("a"), Added("a")))
+
+
+def test_an_own_type_reducer_that_raises_changes_nothing():
+    session = Session()
+    session[Fact].seed([Fact("a")])
+    session[Fact].register(Fact, lambda facts, fact: 1 / 0)
+    with pytest.raises(SessionError, match="Reducer of slice 'Fact' for event 'Fact' raised ZeroDivisionError"):
+        session.dispatch(Fact("b"))
+    assert session[Fact].all() == (Fact("a"),)
+
+
+def test_a_reducer_registered_for_a_base_class_leaves_the_append_alone():
+    @dataclass(frozen=True)
+    class Detail(Fact):
+        more: str = ""
+
+    session = Session()
+    session[Detail].register(Fact, lambda items, fact: Append(Detail(fact.key, more="copy")))
+    session.dispatch(Detail("a"))
+    assert session[Detail].all() == (Detail("a"), Detail("a", more="copy"))
+
+
+def test_a_clone_and_a_rollback_keep_the_own_type_reducer():
+    session = Session()
+    session[Fact].register(Fact, newest_of_each_key)
+    session.dispatch(Fact("a", 1))
+    before = session.snapshot()
+    session.dispatch(Fact("a", 2))
+    session.restore(before)
+    clone = session.clone()
+    clone.dispatch(Fact("a", 3))
+    assert (session[Fact].all(), clone[Fact].all()) == ((Fact("a", 1),), (Fact("a", 3),))

@@ -138,13 +138,13 @@ def test_a_route_that_keeps_the_cache_costs_less(path: Path, tmp_path: Path) -> 
     assert kept.cost_summary <= broken.cost_summary
 
 
-def test_a_restart_costs_the_evaluation_that_it_throws_away(path: Path) -> None:
+def test_a_restart_costs_the_turn_that_asked_for_it_and_the_cache(path: Path) -> None:
     played(path, reply(50, call("search")), reply(60, READ_WEB), reply(80), supports_dynamic_tools=False)
     web = advised(path)[1]["web"]
-    # Two turns thrown away, 60 tokens that the third could have read from the cache, and the section in full.
-    third = web.full_tokens + 1
-    assert web.cost_summary == pytest.approx((110 * 2 + 60 * 1.8 + third * 2) * MICRO)
-    assert web.cost_full == pytest.approx(web.full_tokens * 2 * MICRO)
+    # The summary in the first turn, the whole second one, 60 tokens that the third could have read from the cache, and
+    # there the section in full with the call that opened it.
+    assert web.cost_summary == pytest.approx((18 * 2 + 60 * 2 + 60 * 1.8 + 42 * 2) * MICRO)
+    assert web.cost_full == pytest.approx(web.full_tokens * (2 + 2) * MICRO)
 
 
 def test_a_section_that_is_opened_now_and_then_is_weighed_by_how_often(path: Path) -> None:
@@ -179,7 +179,7 @@ def test_runs_cannot_tell_who_would_have_opened_what_was_open(path: Path) -> Non
 def test_too_few_runs_give_no_advice(path: Path) -> None:
     played(path, reply(50, READ_DOCS), reply(160), runs=2)
     docs = advised(path)[1]["docs"]
-    assert (docs.advised, docs.reason) == ("", "only 2 runs; 3 say more")
+    assert (docs.advised, docs.reason) == ("", "only 2 runs; at least 3 are needed")
 
 
 def test_without_a_price_costs_are_in_input_tokens(path: Path) -> None:

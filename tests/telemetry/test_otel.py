@@ -20,7 +20,7 @@ from weakincentives.limits import TokenUsage
 from weakincentives.prompt import OpenAndHalt, Prompt, PromptTemplate, VisibilityExpansionRequired
 from weakincentives.runtime import ModelReply
 from weakincentives.session import Session
-from weakincentives.telemetry.otel import instrument
+from weakincentives.telemetry import instrument
 
 
 class Collector:

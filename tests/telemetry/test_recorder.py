@@ -177,7 +177,7 @@ def test_a_file_that_stays_busy_is_given_up_and_the_agent_goes_on(
 def test_what_is_too_much_to_keep_is_dropped_and_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "MOST_PENDING", 5)
+    monkeypatch.setattr(writer, "MAX_PENDING", 5)
     with record(path):
         run()
     with RunStore(path) as store:
@@ -334,5 +334,5 @@ def test_a_file_that_is_no_file_of_runs_is_refused(path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named_with_the_way_out(path: Path) -> None:
-    with pytest.raises(RunFileError, match=r"no file of runs at .*record"):
+    with pytest.raises(RunFileError, match=r"no run file at .*record"):
         RunStore(path)

@@ -5,14 +5,25 @@ from typing import Any
 
 import pytest
 
+from tests.disclosure.desk import desk
+from tests.disclosure.test_own_strategy import LookUp
+from tests.runtime.test_history import changing
 from tests.telemetry.agents import SCRIPT, prompt, run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility
-from weakincentives.runtime import ModelReply, ledger
+from weakincentives.prompt import (
+    CollapseSection,
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    SetVisibilityOverride,
+)
+from weakincentives.runtime import ModelReply, ledger, run_history
 from weakincentives.session import Session
 from weakincentives.telemetry import RunNotFoundError, RunStore, Turn, record
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+GUIDE = desk().sections[3:]
 
 
 @pytest.fixture
@@ -36,10 +47,10 @@ def test_every_request_can_be_put_together_again(path: Path) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_a_restart_begins_a_new_conversation(path: Path, dynamic: bool) -> None:
+def test_a_restart_keeps_the_conversation(path: Path, dynamic: bool) -> None:
     response = run(*SCRIPT[1:], supports_dynamic_tools=dynamic, recorder=record(path))
     assert [turn.attempt for turn in turns(path, response.run_id)] == ([1, 1, 1] if dynamic else [1, 2, 2])
-    assert [len(turn.messages) for turn in turns(path, response.run_id)] == ([1, 4, 6] if dynamic else [1, 1, 3])
+    assert [len(turn.messages) for turn in turns(path, response.run_id)] == ([1, 4, 6] if dynamic else [1, 3, 5])
 
 
 def test_the_spans_of_a_turn_belong_to_its_first_message(path: Path) -> None:
@@ -114,6 +125,39 @@ def test_the_ledger_of_a_recorded_run_is_that_of_its_session(path: Path) -> None
         response = run(*SCRIPT[1:], session=session, supports_dynamic_tools=dynamic, recorder=record(path))
         with RunStore(path) as store:
             assert store.ledger(response.run_id) == ledger(session)
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_the_history_of_a_recorded_run_is_that_of_its_session(path: Path, dynamic: bool) -> None:
+    session = Session()
+    response = run(session=session, supports_dynamic_tools=dynamic, recorder=record(path))
+    with RunStore(path) as store:
+        recorded, live = store.history(response.run_id), run_history(session)
+    for one, other in zip(recorded.turns, live.turns, strict=True):
+        assert (one.called, one.state, one.injected) == (other.called, other.state, other.injected)
+        assert [(use.name, use.disclosure) for use in one.uses] == [(use.name, use.disclosure) for use in other.uses]
+    assert [(step.kind, step.turn, step.sections) for step in recorded.steps] == [
+        (step.kind, step.turn, step.sections) for step in live.steps
+    ]
+    assert (recorded.renders, recorded.now, recorded.outcome) == (live.renders, live.now, live.outcome)
+
+
+def test_a_strategy_of_ones_own_is_recorded_as_disclosure(path: Path) -> None:
+    script = (call("look_up", words="All of orders"), call("lookup"), "Done.")
+    response = run(*script, bound=Prompt(desk(disclosure=LookUp())), recorder=record(path))
+    with RunStore(path) as store:
+        assert store.run(response.run_id).disclosures == 1
+        assert [section.opened for section in store.ledger(response.run_id).sections] == [0, 0, 1, 0, 0, 0, 0]
+        assert store.query("SELECT action, section FROM disclosure ORDER BY seq LIMIT 1") == [("look_up", "orders")]
+        assert [section.key for section in store.turn(response.run_id, 2).sections if section.read] == ["orders"]
+
+
+def test_opening_a_child_of_a_closed_parent_shows_both(path: Path) -> None:
+    opened = SetVisibilityOverride(("guide", "tone"), FULL)
+    bound = Prompt(PromptTemplate(ns="t", key="t", sections=[changing(CollapseSection(("guide",)), opened), *GUIDE]))
+    response = run(call("change"), "Done.", bound=bound, recorder=record(path))
+    shown = {section.key: section.visibility for section in turns(path, response.run_id)[-1].sections}
+    assert shown == {"task": FULL, "guide": FULL, "guide.style": FULL, "guide.tone": FULL}
 
 
 def test_a_run_taken_up_from_a_snapshot_does_not_say_its_messages_twice(path: Path) -> None:

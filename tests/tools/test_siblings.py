@@ -50,6 +50,7 @@ def test_each_section_offers_its_tool_under_its_kind(section: Section[Any], tool
         (WebFetchConfig, "max_uses"),
         (WebFetchConfig, "max_content_tokens"),
         (CodeInterpreterConfig, "memory_gb"),
+        (CodeInterpreterConfig, "timeout_seconds"),
         (lambda **limits: FileSearchConfig(("vs_1",), **limits), "max_results"),
     ],
 )
@@ -141,6 +142,18 @@ def test_a_filter_that_makes_no_sense_is_refused(make: Any, message: str) -> Non
 def test_a_result_sums_up_all_code_that_ran() -> None:
     first = CodeExecution("a", stdout="1\n", stderr="w\n", exit_code=0)
     second = CodeExecution("b", stdout=None, exit_code=2)
-    result = CodeInterpreterResult("Done.", (first, second, CodeExecution("c")))
+    result = CodeInterpreterResult.of([first, second, CodeExecution("c")], text="Done.")
     assert (result.code, result.stdout, result.stderr, result.exit_code) == ("a\nb\nc", "1\n", "w\n", 2)
-    assert CodeInterpreterResult("Done.").exit_code is None
+    assert CodeInterpreterResult.of([], text="Done.") == CodeInterpreterResult(text="Done.")
+
+
+def test_a_result_can_be_made_of_what_the_spec_lists() -> None:
+    result = CodeInterpreterResult(code="print(1)", stdout="1\n", stderr="", exit_code=0)
+    assert (result.code, result.stdout, result.stderr, result.exit_code) == ("print(1)", "1\n", "", 0)
+
+
+def test_languages_and_a_time_limit_can_be_configured() -> None:
+    config = CodeInterpreterConfig(allowed_languages=["python"], timeout_seconds=30)  # type: ignore[arg-type]
+    assert (config.allowed_languages, config.timeout_seconds) == (("python",), 30)
+    with pytest.raises(PromptValidationError, match="allowed_languages must name at least one language"):
+        CodeInterpreterConfig(allowed_languages=())

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from scripts.viewer_runs import RESOLUTION, Alert, on_call_template
+from tests.disclosure.desk import desk
+from tests.disclosure.test_own_strategy import LookUp
 from tests.viewer.hosted import record_hosted_run
 from weakincentives import MainLoop, Prompt, Session
 from weakincentives.adapters.scripted import ScriptedAdapter, call
@@ -94,6 +96,24 @@ def test_every_strategy_has_its_routes(strategy: Disclosure, routes: list[str], 
         run = Documents(store).run(store.list_runs()[0].run_id)
     assert [step["route"] for step in run["steps"]] == routes
     assert {step["reason"] for step in run["steps"]} == {"why not"}
+
+
+def test_a_strategy_of_ones_own_is_shown_like_ours(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    script = [call("look_up", words="All of orders"), call("lookup"), "Done."]
+    with record(path):
+        ScriptedAdapter(script).evaluate(Prompt(desk(disclosure=LookUp())), session=Session())
+    with RunStore(path) as store:
+        documents, run_id = Documents(store), store.list_runs()[0].run_id
+        run, tools = documents.run(run_id), documents.turn(run_id, 2)["tools"]
+    (step,) = run["steps"]
+    assert (step["kind"], step["action"], step["sections"], step["route"]) == ("open", "look_up", ["orders"], "append")
+    assert {lane["key"]: lane["states"] for lane in run["lanes"]}["orders"][-1] == [2, "full", "session"]
+    assert (run["turns"]["opened"], run["turns"]["full"][0]) == ([1, 0, 0], None)
+    assert {tool["name"]: (tool["builtin"], tool["section"]) for tool in tools} == {
+        "look_up": (True, ""),
+        "lookup": (False, "orders"),
+    }
 
 
 def test_a_halt_is_told_as_one(tmp_path: Path) -> None:

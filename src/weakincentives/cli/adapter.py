@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from weakincentives.cli.output import UsageError
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import exists, resolve
-from weakincentives.cli.usage import UsageError
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.runtime import ModelRequest, ProviderAdapter, ToolCall, adapter_spec, adapter_specs
 

@@ -13,13 +13,13 @@ from typing import Protocol, cast
 PURPOSES = {
     "run": "run a prompt on a model and print its answer",
     "render": "print a prompt exactly as a model would first see it",
-    "explain": "say what a run would show, hide and cost, before it costs anything",
+    "explain": "show what a run would show, hide and cost before you run it",
     "overrides": "list, show, edit and compare overrides of prompt texts",
     "runs": "list, show, export and prune recorded runs",
-    "view": "look at recorded runs in a browser",
-    "report": "advise which sections to open, from recorded runs",
+    "view": "open recorded runs in the browser",
+    "report": "advise which sections to show in full, from recorded runs",
     "worker": "work on durable runs until told to stop",
-    "work": "list, show, retry, cancel and approve durable runs",
+    "work": "list, show, retry, cancel, approve and prune durable runs",
     "completion": "print a completion script for your shell",
 }
 
@@ -53,6 +53,6 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every command with its parser; this imports them all."""
+    """Every command with its parser, which imports all their modules."""
     for name in PURPOSES:
         yield name, parser(name)

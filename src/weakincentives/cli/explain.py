@@ -1,4 +1,4 @@
-"""Say what a run would show, hide and cost, before it costs anything."""
+"""Show what a run would show, hide and cost before you run it."""
 
 from __future__ import annotations
 

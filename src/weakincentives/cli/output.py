@@ -1,4 +1,4 @@
-"""What goes to stdout and stderr, and whether it may have colour."""
+"""What a command prints: data to stdout, progress and errors to stderr, and whether either may have colour."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import json
 import os
 import re
 import sys
+from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
+from weakincentives.errors import WinkError
+
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class UsageError(WinkError):
+    """The command was called wrongly; the message says what it takes."""
 
 
 def print_json(value: Any) -> None:
@@ -47,3 +54,16 @@ def progress(message: str, *, style: str = "2") -> None:
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
+    """The rows under their heading; the columns in `right` hold numbers."""
+    every = [heading, *rows]
+    widths = [max(len(row[column]) for row in every) for column in range(len(heading))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in every
+    )

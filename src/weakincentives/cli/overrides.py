@@ -1,7 +1,7 @@
 """List, show, edit and compare overrides of prompt texts.
 
-An override holds for the text it was written for. When the prompt has changed since, it is stale: it is not applied,
-`show` and `diff` say so, and their exit code is 1.
+An override applies to the text it was written for. If the prompt has changed since, the override is stale: it is not
+applied, `show` and `diff` report it, and their exit code is 1.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from weakincentives.cli.output import print_json, progress
-from weakincentives.cli.selection import named_template
-from weakincentives.cli.store import add_store_option, open_store
-from weakincentives.cli.usage import UsageError
+from weakincentives.cli.output import UsageError, print_json, progress
+from weakincentives.cli.selection import add_store_option, named_template, open_store
 from weakincentives.prompt.overrides import (
     LATEST,
     JsonPromptOverridesStore,
@@ -33,13 +31,13 @@ from weakincentives.prompt.overrides import (
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     listing = verbs.add_parser("list", help="every stored override")
-    show = verbs.add_parser("show", help="the texts of a prompt, and what is overridden")
-    compare = verbs.add_parser("diff", help="the prompt's own words beside the override's")
-    edit = verbs.add_parser("edit", help="write another text for a section or a tool")
+    show = verbs.add_parser("show", help="the texts of a prompt, and which are overridden")
+    compare = verbs.add_parser("diff", help="the original text beside the override")
+    edit = verbs.add_parser("edit", help="override the text of a section or a tool")
     for verb in (show, compare, edit):
         verb.add_argument("target", metavar="module:variable", help="the prompt")
-    edit.add_argument("name", metavar="KEY", help="the section's key, or the tool's name with --tool")
-    edit.add_argument("--tool", action="store_true", help="KEY names a tool; its description is edited")
+    edit.add_argument("name", metavar="KEY", help="the key of the section, or with --tool the name of the tool")
+    edit.add_argument("--tool", action="store_true", help="KEY names a tool, whose description is edited")
     edit.add_argument("--from", dest="source", metavar="FILE", help="take the text from a file, or - for stdin")
     edit.add_argument("--delete", action="store_true", help="remove the override")
     for verb in (show, compare, edit):
@@ -99,7 +97,7 @@ def show_one(descriptor: PromptDescriptor, override: PromptOverride, *, as_json:
 
 
 def states(descriptor: PromptDescriptor, override: PromptOverride) -> list[dict[str, Any]]:
-    """One row per text: its own words, overridden, closed to overrides, or with an override that is stale."""
+    """One row per text: original, overridden, closed to overrides, or with a stale override."""
     stale: dict[tuple[str, str], StaleOverride] = {
         (left_out.kind, left_out.name): left_out for left_out in check_override(descriptor, override).stale
     }
@@ -113,7 +111,7 @@ def states(descriptor: PromptDescriptor, override: PromptOverride) -> list[dict[
     rows = []
     for kind, name in [*texts, *sorted(overridden - texts.keys())]:
         left_out = stale.get((kind, name))
-        state = "own words" if texts.get((kind, name), True) else "closed"
+        state = "original" if texts.get((kind, name), True) else "closed"
         if (kind, name) in overridden:
             state = "stale" if left_out else "overridden"
         rows.append({"kind": kind, "name": name, "state": state, "detail": left_out.detail if left_out else ""})
@@ -171,7 +169,7 @@ def edit_one(
 def _current_text(
     descriptor: PromptDescriptor, override: PromptOverride, name: str, path: tuple[str, ...], *, is_tool: bool
 ) -> str:
-    """What is stored, else the prompt's own words; an unknown name is refused by the descriptor."""
+    """The stored text, else the original one; the descriptor rejects an unknown name."""
     if is_tool:
         words = override.tools.get(name)
         tool = descriptor.tools.get(name)

@@ -1,4 +1,4 @@
-"""Params typed on the command line, made into the template's dataclasses.
+"""Params from the command line, parsed into the template's dataclasses.
 
 `field=value`, `Type.field=value` where two types share a field, or `@file.json`.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from weakincentives.cli.usage import UsageError
+from weakincentives.cli.output import UsageError
 from weakincentives.errors import SerdeError
 from weakincentives.serde import parse
 
@@ -27,7 +27,7 @@ def read_params(words: Iterable[str], types: Sequence[type]) -> tuple[Any, ...]:
 
 
 class Typed(str):
-    """A value as it was typed, which still has to be told from text and JSON."""
+    """A value from the command line that may be text or JSON."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ def _pairs(words: Iterable[str], types: Sequence[type]) -> Iterator[tuple[str, A
             continue
         key, equals, value = word.partition("=")
         if not equals:
-            raise UsageError(f"--params {word!r} is not field=value or @file.json")
+            raise UsageError(f"--params takes field=value or @file.json, got {word!r}")
         yield key, Typed(value)
 
 
@@ -69,9 +69,11 @@ def _owner(key: str, types: Sequence[type]) -> tuple[type, str]:
         return owners[0], field
     if owners:
         choices = ", ".join(f"{owner.__name__}.{field}" for owner in owners)
-        raise UsageError(f"--params {key}= is ambiguous; say which: {choices}")
+        raise UsageError(f"--params {key}= is ambiguous; write one of {choices}")
     known = ", ".join(f"{owner.__name__}.{name}" for owner in types for name in _field_names(owner))
-    raise UsageError(f"--params {key}= fits no field; {f'there are {known}' if known else 'this prompt has none'}")
+    raise UsageError(
+        f"--params {key}= matches no field; {f'there are {known}' if known else 'this prompt has no params'}"
+    )
 
 
 def _field_names(params_type: type) -> list[str]:
@@ -79,7 +81,7 @@ def _field_names(params_type: type) -> list[str]:
 
 
 def _typed(value: str, owner: type, field: str) -> Any:
-    """Text where the field takes text; else JSON, or the text itself (dates, enums and the like) where it is none."""
+    """Text where the field takes text, else JSON, else the text itself (for dates, enums and the like)."""
     hint = get_type_hints(owner)[field]
     choices = get_args(hint) or (hint,)
     if str in choices and not (value == "null" and NoneType in choices):

@@ -1,4 +1,4 @@
-"""What a run tells a person while it happens, on stderr: a line per step, and a spinner on a terminal."""
+"""Progress of a run on stderr: one line per step, and a spinner on a terminal."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from weakincentives.runtime import (
 )
 from weakincentives.session import Session
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 WIDTH = 100
 
 
 @contextmanager
-def narrated(session: Session, *, quiet: bool = False) -> Iterator[None]:
-    """Tell every event of the session as it comes."""
+def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
+    """Print a line for each event of the session that a person waits for."""
     if quiet:
         yield
         return
-    with _voice() as say:
+    with _printer() as print_line:
 
-        def hear(event: Any) -> None:
-            if line := told(event):
-                say(line)
+        def observe(event: Any) -> None:
+            if line := describe(event):
+                print_line(line)
 
-        unsubscribe = session.observe(hear)
+        unsubscribe = session.observe(observe)
         try:
             yield
         finally:
             unsubscribe()
 
 
-def told(event: Any) -> str | None:
-    """The line for an event, or None where there is nothing to tell."""
-    tell = TELLERS.get(type(event))
-    return None if tell is None else _one_line(tell(event))
+def describe(event: Any) -> str | None:
+    """The line for an event, or None where there is nothing to report."""
+    formatter = FORMATTERS.get(type(event))
+    return None if formatter is None else _one_line(formatter(event))
 
 
 def _rendered(event: PromptRendered) -> str:
@@ -61,26 +61,32 @@ def _called(event: ModelCalled) -> str:
 
 
 def _invoked(event: ToolInvoked) -> str:
-    if event.disclosure is not None:
-        because = f": {event.disclosure.reason}" if event.disclosure.reason else ""
-        return f"open    {', '.join(event.disclosure.requested_sections)}{because}"
+    asked = event.disclosure
+    if asked is not None:
+        because = f": {asked.reason}" if asked.reason else ""
+        failed = "" if event.success else f" (failed: {event.result.message})"
+        return f"{asked.action:7} {', '.join(asked.requested_sections)}{because}{failed}"
     outcome = "" if event.success else "failed, undone: " if event.rolled_back else "failed: "
     return f"tool    {event.name}({event.arguments}) -> {outcome}{event.result.render()}"
 
 
 def _injected(event: ToolsInjected) -> str:
-    return f"tools   {', '.join(event.tool_names)} appeared with {event.section_key}"
+    return f"tools   added {', '.join(event.tool_names)}{_of_section(event.section_key)}"
 
 
 def _withdrawn(event: ToolsWithdrawn) -> str:
-    return f"tools   {', '.join(event.tool_names)} went with {event.section_key}"
+    return f"tools   withdrew {', '.join(event.tool_names)}{_of_section(event.section_key)}"
+
+
+def _of_section(key: str) -> str:
+    return f" of {key}" if key else ""
 
 
 def _restarted(event: RunRestarted) -> str:
-    return f"again   with {', '.join(event.section_keys)} open"
+    return f"restart with {', '.join(event.section_keys)} open"
 
 
-TELLERS: Mapping[type, Callable[[Any], str]] = {
+FORMATTERS: Mapping[type, Callable[[Any], str]] = {
     PromptRendered: _rendered,
     ModelCalled: _called,
     ToolInvoked: _invoked,
@@ -91,8 +97,8 @@ TELLERS: Mapping[type, Callable[[Any], str]] = {
 
 
 @contextmanager
-def _voice() -> Iterator[Say]:
-    """How to print a line: above a spinner where a person watches and rich is installed, else plainly."""
+def _printer() -> Iterator[PrintLine]:
+    """How to print a line: above a spinner on a terminal where rich is installed, else plainly."""
     if not may_colour(sys.stderr):
         yield progress
         return
@@ -107,6 +113,6 @@ def _voice() -> Iterator[Say]:
 
 
 def _one_line(text: str) -> str:
-    """Without control characters, which a model or a tool may have put there, and not too long."""
+    """The text without control characters, which a model or a tool may have put there, cut to the width of a line."""
     clean = "".join(character if character.isprintable() else " " for character in text)
     return clean if len(clean) <= WIDTH else clean[: WIDTH - 1] + "…"

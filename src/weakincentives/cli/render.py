@@ -7,15 +7,14 @@ from typing import Any
 
 from weakincentives.cli import selection
 from weakincentives.cli.output import print_json, print_text
-from weakincentives.prompt import RenderedPrompt
-from weakincentives.prompt.outline import AnyTool
+from weakincentives.prompt import AnyTool, RenderedPrompt
 from weakincentives.serde import dump
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     selection.configure(parser)
     parser.add_argument("--tools", action="store_true", help="list the tools below the text")
-    parser.add_argument("--json", action="store_true", help="text, tools and their schemas, where each span is from")
+    parser.add_argument("--json", action="store_true", help="print text, tools and spans as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Advise which sections to show in full and which to summarize, from recorded runs.
 
-Costs are expected per run. Prices of models that are not known, or not right, are given as
---price MODEL=INPUT,OUTPUT[,CACHED], in US dollars per million tokens.
+Costs are expected costs per run. Give prices that are missing or out of date as --price MODEL=INPUT,OUTPUT[,CACHED],
+in US dollars per million tokens.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from weakincentives.cli.output import plural, print_json, progress
-from weakincentives.cli.table import table
-from weakincentives.cli.usage import UsageError
+from weakincentives.cli.output import UsageError, plural, print_json, progress, table
 
 if TYPE_CHECKING:
     from weakincentives.limits import Prices
@@ -19,22 +17,21 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="RUNS.DB", help="the file of runs, as given to record() or --record")
-    parser.add_argument("--last", type=int, default=100, metavar="N", help="how many runs to look at (default: 100)")
-    parser.add_argument("--prompt", default="", metavar="NS/KEY", help="only the runs of this prompt")
+    parser.add_argument("file", metavar="RUNS.DB", help="the run file, as passed to record() or --record")
+    parser.add_argument("--last", type=int, default=100, metavar="N", help="use the newest N runs (default: 100)")
+    parser.add_argument("--prompt", default="", metavar="NS/KEY", help="only runs of this prompt")
     parser.add_argument(
         "--price",
         action="append",
         default=[],
         metavar="MODEL=IN,OUT[,CACHED]",
-        help="what a model costs; may be repeated",
+        help="the price of a model; repeatable",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from weakincentives.telemetry import RunStore, advise
-    from weakincentives.telemetry.plain import plain
+    from weakincentives.telemetry import RunStore, advise, plain
     from weakincentives.telemetry.prices import AS_OF
 
     prices = dict(map(price, arguments.price))
@@ -45,15 +42,15 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"prices_as_of": AS_OF, "runs": advice.runs, "prompts": prompts})
         return 0
     if not advice.prompts:
-        progress("no run that ended well, so there is nothing to advise")
+        progress("no successful runs, so there is nothing to advise")
         return 0
-    print("\n\n".join(told(prompt) for prompt in advice.prompts))
+    print("\n\n".join(describe(prompt) for prompt in advice.prompts))
     if any(prompt.unit == "USD" for prompt in advice.prompts):
         progress(f"prices as of {AS_OF} unless given with --price")
     return 0
 
 
-def told(prompt: PromptAdvice) -> str:
+def describe(prompt: PromptAdvice) -> str:
     rows = [
         (
             "  " * section.key.count(".") + section.key,
@@ -73,8 +70,8 @@ def told(prompt: PromptAdvice) -> str:
     share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
     return "\n".join(
         [
-            f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {prompt.unit}; from the cache came "
-            f"{prompt.cache_first:.0%} of first requests and {prompt.cache_again:.0%} of what was sent again",
+            f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {prompt.unit}; {prompt.cache_first:.0%} of first "
+            f"requests and {prompt.cache_again:.0%} of repeated tokens came from the cache",
             "",
             table(heading, rows, right=(2, 3, 4, 5, 6, 7)),
             "",
@@ -109,4 +106,4 @@ def price(text: str) -> tuple[str, Prices]:
             raise ValueError
         return model, Prices(*given)
     except ValueError:
-        raise UsageError(f"--price {text!r} is not MODEL=INPUT,OUTPUT or MODEL=INPUT,OUTPUT,CACHED") from None
+        raise UsageError(f"--price takes MODEL=INPUT,OUTPUT or MODEL=INPUT,OUTPUT,CACHED, got {text!r}") from None

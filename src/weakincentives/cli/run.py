@@ -1,6 +1,6 @@
 """Run a prompt on a model and print its answer.
 
-Structured output is printed as JSON. What happens on the way is told on stderr.
+Structured output is printed as JSON; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from weakincentives.cli import selection
 from weakincentives.cli.adapter import add_adapter_option, make_adapter
 from weakincentives.cli.output import plural, print_json, print_text, progress
-from weakincentives.cli.progress import narrated
+from weakincentives.cli.progress import reporting
 from weakincentives.cli.settings import default
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import SetVisibilityOverride
-from weakincentives.runtime import MainLoop, PromptResponse, ToolInvoked
+from weakincentives.runtime import MainLoop, PromptResponse, ToolInvoked, run_history
 from weakincentives.serde import dump, encode
 from weakincentives.session import Session
 
@@ -25,12 +25,12 @@ from weakincentives.session import Session
 def configure(parser: argparse.ArgumentParser) -> None:
     selection.configure(parser)
     add_adapter_option(parser)
-    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="give up after this long")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="stop before the run costs more tokens than this")
-    parser.add_argument("--max-turns", type=int, metavar="N", help="stop after this many calls of the model")
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="stop after this many seconds")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="stop before the run uses more tokens than this")
+    parser.add_argument("--max-turns", type=int, metavar="N", help="stop after this many model calls")
     parser.add_argument("--record", metavar="FILE", help="record the run for wink view, runs and report [WINK_RECORD]")
-    parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
-    parser.add_argument("--json", action="store_true", help="print answer, usage and what was called as JSON")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print no progress")
+    parser.add_argument("--json", action="store_true", help="print the answer, usage and tool calls as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     adapter = make_adapter(arguments)
     started = time.monotonic()
-    with narrated(session, quiet=arguments.quiet):
+    with reporting(session, quiet=arguments.quiet):
         response = loop.execute(prompt, session=session, adapter=adapter)
     seconds = time.monotonic() - started
 
@@ -71,6 +71,7 @@ def recorder(file: str | None) -> AbstractContextManager[Any] | None:
 
 def described(response: PromptResponse[Any], session: Session, seconds: float) -> dict[str, Any]:
     invoked = session[ToolInvoked].all()
+    opened = [step for step in run_history(session).steps if step.kind == "open" and step.success]
     return {
         "prompt": response.prompt_name,
         "run_id": response.run_id,
@@ -79,6 +80,6 @@ def described(response: PromptResponse[Any], session: Session, seconds: float) -
         "turns": response.turns,
         "seconds": round(seconds, 3),
         "usage": dump(response.usage),
-        "opened": [key for event in invoked if event.disclosure for key in event.disclosure.requested_sections],
+        "opened": [key for step in opened for key in step.sections],
         "tools": [{"name": event.name, "arguments": event.arguments, "success": event.success} for event in invoked],
     }

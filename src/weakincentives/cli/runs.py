@@ -1,7 +1,7 @@
 """List, show, export and prune recorded runs.
 
-A run is named by its id or the beginning of it; without one, `show` takes the newest. `export` writes one line of JSON
-per event, which DuckDB, jq or pandas read.
+A run is named by its id or the beginning of it; by default `show` takes the newest. `export` writes one line of JSON
+per event, for DuckDB, jq or pandas.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from weakincentives.cli.output import plural, print_json, printable, progress
-from weakincentives.cli.table import table
-from weakincentives.cli.usage import UsageError
+from weakincentives.cli.output import UsageError, plural, print_json, printable, progress, table
 
 if TYPE_CHECKING:
-    from weakincentives.runtime import ToolCall
+    from weakincentives.runtime import RunHistory, ToolCall
     from weakincentives.telemetry import RunStore, RunSummary, Turn
 
 STATUSES = ("running", "ok", "failed", "halted", "interrupted")
@@ -27,25 +25,23 @@ STATUSES = ("running", "ok", "failed", "halted", "interrupted")
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     listing = verbs.add_parser("list", help="the newest runs, one per line")
-    show = verbs.add_parser("show", help="one run: its turns, what was opened, called and spent")
-    export = verbs.add_parser("export", help="every event as a line of JSON")
-    prune = verbs.add_parser("prune", help="delete runs, and the texts that only they have")
+    show = verbs.add_parser("show", help="one run: its turns, openings, tool calls and tokens")
+    export = verbs.add_parser("export", help="every event as one line of JSON")
+    prune = verbs.add_parser("prune", help="delete runs, and texts that no other run has")
     for verb in (listing, show, export, prune):
-        verb.add_argument("file", metavar="RUNS.DB", help="the file of runs, as given to record() or --record")
+        verb.add_argument("file", metavar="RUNS.DB", help="the run file, as passed to record() or --record")
     listing.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")
-    listing.add_argument("--offset", type=int, default=0, help="leave out this many of the newest")
-    listing.add_argument("--search", default="", metavar="TEXT", help="only runs in which this text occurs")
+    listing.add_argument("--offset", type=int, default=0, help="skip this many of the newest")
+    listing.add_argument("--search", default="", metavar="TEXT", help="only runs that contain this text")
     listing.add_argument("--status", default="", choices=STATUSES, help="only runs with this status")
     show.add_argument("run", nargs="?", default="", metavar="RUN", help="the run (default: the newest)")
-    show.add_argument("--turn", type=int, metavar="N", help="everything about one turn: sections, request, reply")
+    show.add_argument("--turn", type=int, metavar="N", help="one turn: its sections, request, reply and tool calls")
     export.add_argument("runs", nargs="*", metavar="RUN", help="the runs (default: all)")
-    export.add_argument(
-        "--jsonl", action="store_true", help="one JSON object per line; the only format, and the default"
-    )
+    export.add_argument("--jsonl", action="store_true", help="one JSON object per line (the default and only format)")
     export.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout")
-    prune.add_argument("runs", nargs="*", metavar="RUN", help="these runs")
-    prune.add_argument("--older-than", type=float, metavar="DAYS", help="runs that ended more than this many days ago")
-    prune.add_argument("--keep", type=int, metavar="N", help="all runs but the newest N")
+    prune.add_argument("runs", nargs="*", metavar="RUN", help="the runs to delete")
+    prune.add_argument("--older-than", type=float, metavar="DAYS", help="delete runs older than this many days")
+    prune.add_argument("--keep", type=int, metavar="N", help="delete all runs but the newest N")
     for verb in (listing, show, prune):
         verb.add_argument("--json", action="store_true", help="print JSON")
 
@@ -90,37 +86,50 @@ def show_run(store: RunStore, arguments: argparse.Namespace) -> int:
     run = chosen(store, arguments.run)
     if arguments.turn is not None:
         return show_turn(store.turn(run.run_id, arguments.turn), as_json=arguments.json)
-    ledger = store.ledger(run.run_id)
-    opened = store.query(
-        "SELECT turn, action, section, reason, route, tools FROM disclosure WHERE run_id = ? ORDER BY seq",
-        (run.run_id,),
-    )
-    failed = store.query("SELECT turn, source, name, message FROM errors WHERE run_id = ? ORDER BY seq", (run.run_id,))
-    called = dict(
-        store.query(
-            "SELECT turn, group_concat(payload ->> '$.v.name', ', ') FROM events "
-            "WHERE run_id = ? AND kind = 'ToolInvoked' GROUP BY turn",
-            (run.run_id,),
-        )
-    )
+    history = store.history(run.run_id)
+    errors = store.query("SELECT turn, source, name, message FROM errors WHERE run_id = ? ORDER BY seq", (run.run_id,))
     if arguments.json:
-        names = ("turn", "action", "section", "reason", "route", "tools")
-        disclosure = [dict(zip(names, row, strict=True)) | {"tools": json.loads(row[5])} for row in opened]
-        errors = [dict(zip(("turn", "source", "name", "message"), row, strict=True)) for row in failed]
-        turns = [
-            {
-                "turn": row.turn,
-                "attempt": row.attempt,
-                "sent": row.sent_tokens,
-                "cached": row.cached_tokens,
-                "full_prompt": row.full_prompt_tokens,
-                "cache_lost": row.cache_lost_tokens,
-                "tools": called.get(row.turn, ""),
-            }
-            for row in ledger.rows
-        ]
-        print_json(facts(run) | {"turn_list": turns, "disclosure": disclosure, "errors": errors})
-        return 0
+        print_json(facts(run) | history_facts(history, errors))
+    else:
+        print_history(run, history, errors)
+    return 0
+
+
+def history_facts(history: RunHistory, errors: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    from weakincentives.runtime import ledger_of
+
+    turns = [
+        {
+            "turn": row.turn,
+            "attempt": row.attempt,
+            "sent": row.sent_tokens,
+            "cached": row.cached_tokens,
+            "full_prompt": row.full_prompt_tokens,
+            "cache_lost": row.cache_lost_tokens,
+            "tools": ", ".join(use.name for use in turn.uses),
+        }
+        for row, turn in zip(ledger_of(history).rows, history.turns, strict=True)
+    ]
+    disclosure = [
+        {
+            "turn": step.turn,
+            "action": step.tool or step.kind,
+            "section": section,
+            "reason": step.reason,
+            "route": step.route,
+            "tools": list(step.tools),
+        }
+        for step in history.steps
+        for section in step.sections
+    ]
+    failed = [dict(zip(("turn", "source", "name", "message"), row, strict=True)) for row in errors]
+    return {"turn_list": turns, "disclosure": disclosure, "errors": failed}
+
+
+def print_history(run: RunSummary, history: RunHistory, errors: Sequence[Sequence[Any]]) -> None:
+    from weakincentives.runtime import ledger_of
+
+    ledger = ledger_of(history)
     heading = f"{run.run_id}  {run.status}  {run.prompt}  {run.adapter} {run.model}  {run.duration:.1f} s"
     print(printable(heading))
     if run.error:
@@ -132,25 +141,27 @@ def show_run(store: RunStore, arguments: argparse.Namespace) -> int:
             f"{row.sent_tokens:,}",
             f"{row.cached_tokens:,}",
             "-" if row.full_prompt_tokens is None else f"{row.full_prompt_tokens:,}",
-            called.get(row.turn, "answers"),
+            printable(", ".join(use.name for use in turn.uses)) or "answers",
         )
-        for row in ledger.rows
+        for row, turn in zip(ledger.rows, history.turns, strict=True)
     ]
     print("\n" + table(("turn", "attempt", "sent", "cached", "full prompt", "does"), rows, right=(0, 1, 2, 3, 4)))
     print(
         f"\nsent {ledger.sent_tokens:,} tokens; the full prompt would have sent {ledger.full_prompt_tokens:,} "
         f"({'saved' if ledger.saved >= 0 else 'lost'} {abs(ledger.saved):,})"
     )
-    for turn, action, section, reason, route, tools in opened:
-        extras = [f"by {route}" if route else "", ", ".join(json.loads(tools)), f"because: {reason}" if reason else ""]
-        print(printable(f"turn {turn}: {action} {section}  {'  '.join(filter(None, extras))}".rstrip()))
-    for turn, source, name, message in failed:
+    for step in history.steps:
+        extras = [f"by {step.route}" if step.route else "", ", ".join(step.tools)]
+        extras += [f"because: {step.reason}"] if step.reason else []
+        for section in step.sections:
+            line = f"turn {step.turn}: {step.tool or step.kind} {section}  {'  '.join(filter(None, extras))}"
+            print(printable(line.rstrip()))
+    for turn, source, name, message in errors:
         print(printable(f"turn {turn}: {source} {name} failed: {message}"))
-    return 0
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> int:
-    from weakincentives.telemetry.plain import plain
+    from weakincentives.telemetry import plain
 
     if as_json:
         print_json(plain(turn))
@@ -158,7 +169,7 @@ def show_turn(turn: Turn, *, as_json: bool) -> int:
     rows = [
         (
             "  " * (len(section.path) - 1) + section.key,
-            "read" if section.read else section.visibility.value if section.visibility else "hidden",
+            "read" if section.read else section.visibility.value,
             section.decided_by,
             f"{section.shown_tokens:,}",
             f"{section.hidden_tokens:,}",
@@ -168,25 +179,25 @@ def show_turn(turn: Turn, *, as_json: bool) -> int:
     ]
     print(table(("section", "shows", "because", "shown", "hidden", "tools"), rows, right=(3, 4)))
     for message in turn.messages:
-        said(f"--- {message.role} {message.name}", message.text or ", ".join(message.tools), message.tool_calls)
+        print_block(f"--- {message.role} {message.name}", message.text or ", ".join(message.tools), message.tool_calls)
     if turn.reply is not None:
-        said("=== reply", turn.reply.text, turn.reply.tool_calls)
+        print_block("=== reply", turn.reply.text, turn.reply.tool_calls)
     for invoked in turn.tool_calls:
-        said(f"=== {invoked.name} {'worked' if invoked.success else 'failed'}", invoked.result.message)
+        print_block(f"=== {invoked.name} {'worked' if invoked.success else 'failed'}", invoked.result.message)
     for recorded in turn.events:
         if recorded.kind == "HostedToolInvoked":
             used = plain(recorded.event)
-            said(f"=== {used['name']} was run by the provider", json.dumps(used["output"], indent=2))
+            print_block(f"=== {used['name']} was run by the provider", json.dumps(used["output"], indent=2))
     return 0
 
 
-def said(heading: str, text: str, calls: Sequence[ToolCall] = ()) -> None:
+def print_block(heading: str, text: str, calls: Sequence[ToolCall] = ()) -> None:
     lines = [heading.rstrip(), *filter(None, [text]), *(f"{call.name}({call.arguments})" for call in calls)]
     print("\n" + printable("\n".join(lines)))
 
 
 def export_runs(store: RunStore, arguments: argparse.Namespace) -> int:
-    from weakincentives.telemetry.plain import plain
+    from weakincentives.telemetry import plain
 
     wanted = [store.run(name).run_id for name in arguments.runs]
     if not wanted:
@@ -206,7 +217,7 @@ def export_runs(store: RunStore, arguments: argparse.Namespace) -> int:
                     "kind": recorded.kind,
                     "event": plain(recorded.event),
                 }
-                # Escapes keep lone surrogates and control characters out of the file.
+                # JSON escapes keep lone surrogates and control characters out of the file.
                 print(json.dumps(line), file=target)
     finally:
         if target is not sys.stdout:
@@ -219,7 +230,7 @@ def prune_runs(arguments: argparse.Namespace) -> int:
     from weakincentives.telemetry import RunStore, prune
 
     if not arguments.runs and arguments.older_than is None and arguments.keep is None:
-        raise UsageError("say what to delete: RUN, --older-than DAYS or --keep N")
+        raise UsageError("name what to delete: RUN, --older-than DAYS or --keep N")
     with RunStore(arguments.file) as store:
         named = [store.run(name).run_id for name in arguments.runs]
     gone = prune(arguments.file, older_than_days=arguments.older_than, keep=arguments.keep, run_ids=named)

@@ -1,18 +1,18 @@
-"""Which prompt a command is about: `module:variable`, its params, and the sections to open."""
+"""The prompt a command works on: `module:variable`, its params, its overrides and the sections to open."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from weakincentives.cli.output import progress
+from weakincentives.cli.output import UsageError, progress
 from weakincentives.cli.params import read_params
-from weakincentives.cli.store import add_store_option, open_store
+from weakincentives.cli.settings import default
 from weakincentives.cli.target import resolve
-from weakincentives.cli.usage import UsageError
-from weakincentives.prompt import Prompt, PromptTemplate, SectionVisibility, Tool
-from weakincentives.prompt.overrides import LATEST
-from weakincentives.prompt.visibility import SectionPath
+from weakincentives.prompt import Prompt, PromptTemplate, SectionPath, SectionVisibility, Tool, with_ancestors
+from weakincentives.prompt.overrides import LATEST, JsonPromptOverridesStore
+
+OVERRIDES = ".wink/overrides"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,17 +26,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         nargs="+",
         default=[],
-        help="params of the prompt: field=value, Type.field=value or @file.json; may be repeated",
+        help="params of the prompt: field=value, Type.field=value or @file.json; repeatable",
     )
     parser.add_argument(
-        "--open", metavar="KEY", action="append", default=[], help="show this section in full; may be repeated"
+        "--open", metavar="KEY", action="append", default=[], help="show this section in full; repeatable"
     )
     parser.add_argument("--tag", help="apply the stored overrides with this tag")
     add_store_option(parser)
 
 
 def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
-    """The prompt that the arguments name, with their params bound."""
+    """The prompt the arguments name, with its params bound."""
     words = [word for group in arguments.params for word in group]
     found = named_prompt(arguments.target)
     if isinstance(found, PromptTemplate):
@@ -46,7 +46,7 @@ def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
             progress(f"no override of {found.ns}/{found.key} has the tag {arguments.tag!r}; stored tags: {tags}")
         found = Prompt(found, overrides_store=store, overrides_tag=arguments.tag or LATEST)
     elif arguments.tag:
-        raise UsageError(f"--tag needs a PromptTemplate; {arguments.target!r} is a Prompt, which brings its own store")
+        raise UsageError(f"--tag needs a PromptTemplate; {arguments.target!r} is a Prompt, which has its own store")
     return found.bind(*read_params(words, found.template.outline.params_types))
 
 
@@ -61,16 +61,23 @@ def named_prompt(target: str) -> Prompt[Any] | PromptTemplate[Any]:
         found = found()
     if isinstance(found, Prompt | PromptTemplate):
         return found
-    raise UsageError(f"{target!r} is a {type(found).__name__}; name a PromptTemplate, a Prompt or a function for one")
+    raise UsageError(
+        f"{target!r} must be a PromptTemplate, a Prompt or a function that returns one, got a {type(found).__name__}"
+    )
 
 
 def opened(arguments: argparse.Namespace, prompt: Prompt[Any]) -> dict[SectionPath, SectionVisibility]:
-    """The sections of `--open`, and their ancestors, which have to be shown for them to appear."""
+    """The sections of `--open`, with the ancestors that have to be open for them to appear."""
     by_key = prompt.template.outline.by_key
-    overrides: dict[SectionPath, SectionVisibility] = {}
-    for key in arguments.open:
-        if key not in by_key:
-            raise UsageError(f"--open {key}: no such section; there are {', '.join(by_key)}")
-        path = by_key[key].path
-        overrides.update({path[: length + 1]: SectionVisibility.FULL for length in range(len(path))})
-    return overrides
+    unknown = [key for key in arguments.open if key not in by_key]
+    if unknown:
+        raise UsageError(f"--open {unknown[0]}: no such section; there are {', '.join(by_key)}")
+    return with_ancestors({by_key[key].path: SectionVisibility.FULL for key in arguments.open})
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", metavar="DIR", help=f"the folder of overrides [WINK_STORE] (default: {OVERRIDES})")
+
+
+def open_store(arguments: argparse.Namespace) -> JsonPromptOverridesStore:
+    return JsonPromptOverridesStore(arguments.store or default("store") or OVERRIDES)

@@ -1,12 +1,14 @@
-"""Where a default comes from: `WINK_*` beats `[tool.wink]` in pyproject.toml, which beats the user's config.
+"""Defaults of flags: `WINK_*` variables, then `[tool.wink]` in pyproject.toml, then the user's config.
 
-The user's config is `$XDG_CONFIG_HOME/wink/config.toml`. Keys are those of the flags, with dashes.
+The user's config is `$XDG_CONFIG_HOME/wink/config.toml`. Keys are the names of the flags, with dashes.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from weakincentives.cli.output import UsageError
 
 
 def default(key: str) -> str | None:
@@ -38,12 +40,10 @@ def _user() -> dict[str, object]:
 def _table(text: str, *path: str) -> dict[str, object]:
     import tomllib
 
-    from weakincentives.cli.usage import UsageError
-
     try:
         table: object = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"settings cannot be read: {error}") from None
+        raise UsageError(f"settings must be TOML: {error}") from None
     for name in path:
         table = table.get(name, {}) if isinstance(table, dict) else {}
     return table if isinstance(table, dict) else {}

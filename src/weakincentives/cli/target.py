@@ -1,4 +1,4 @@
-"""Finds what `module:variable` names."""
+"""Resolving `module:variable`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
 
-from weakincentives.cli.usage import UsageError
+from weakincentives.cli.output import UsageError
 
 
 def resolve(target: str) -> object:
     """Import the module, from the working directory or the environment, and return its variable (dots allowed).
 
-    What a module prints while it is imported goes to stderr: stdout is for the command's answer.
+    What the module prints while it is imported goes to stderr: stdout is for the command's data.
     """
     module_name, colon, variable = target.partition(":")
     if not (module_name and colon and variable):
-        raise UsageError(f"{target!r} is not module:variable, as in 'my_agent:prompt'")
+        raise UsageError(f"expected module:variable, such as 'my_agent:prompt', got {target!r}")
     if not exists(module_name):
-        raise UsageError(f"no module {module_name!r} here ({os.getcwd()}) or among the installed packages")
+        raise UsageError(f"no module {module_name!r} in {os.getcwd()} or among the installed packages")
     with redirect_stdout(sys.stderr):
         value: object = import_module(module_name)
     for name in variable.split("."):
@@ -32,7 +32,7 @@ def resolve(target: str) -> object:
 
 
 def exists(module_name: str) -> bool:
-    """Whether there is such a module, in the working directory or in the environment."""
+    """Whether there is such a module, in the working directory or the environment."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

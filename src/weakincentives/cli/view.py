@@ -1,7 +1,7 @@
-"""Look at recorded runs in a browser: what the model saw at every turn, section by section.
+"""Open recorded runs in the browser: what the model saw at every turn, section by section.
 
-The page is served to this machine only and follows runs that are being recorded. With --export nothing is served: one
-run becomes one HTML file that opens from disk.
+The page is served to this machine only and follows runs while they are recorded. With --export nothing is served: one
+run is written to an HTML file that opens from disk.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import argparse
 import webbrowser
 from pathlib import Path
 
-from weakincentives.cli.output import progress
-from weakincentives.cli.usage import UsageError
+from weakincentives.cli.output import UsageError, progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="RUNS.DB", help="the file of runs, as given to record() or --record")
-    parser.add_argument("--port", type=int, help="the port on this machine (default: 7410, or any if it is taken)")
-    parser.add_argument("--no-open", action="store_true", help="print the address and open no browser")
-    parser.add_argument("--export", metavar="FILE", help="write one run to an HTML file instead")
-    parser.add_argument("--run", metavar="ID", help="the run to export, or to open (default: the newest, or the list)")
+    parser.add_argument("file", metavar="RUNS.DB", help="the run file, as passed to record() or --record")
+    parser.add_argument("--port", type=int, help="the port (default: 7410, or any free one if that is taken)")
+    parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
+    parser.add_argument("--export", metavar="FILE", help="write one run to an HTML file instead of serving")
+    parser.add_argument(
+        "--run", metavar="ID", help="the run to export or open (default: export the newest, open the list)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,7 +46,7 @@ def export(path: str, run_id: str, target: Path) -> int:
         target.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}") from error
-    progress(f"run {run_id} is in {target} ({len(page) / 1e6:.1f} MB)")
+    progress(f"wrote run {run_id} to {target} ({len(page) / 1e6:.1f} MB)")
     return 0
 
 
@@ -57,7 +58,7 @@ def serve(path: str, run_id: str, *, port: int | None, browser: bool) -> int:
 
     def started() -> None:
         print(address, flush=True)
-        progress(f"Looking at {path}; stop with Ctrl+C.")
+        progress(f"Serving {path}; stop with Ctrl+C.")
         if browser:
             webbrowser.open(address)
 

@@ -1,4 +1,4 @@
-"""List, show, retry and cancel durable runs, and answer their questions.
+"""List, show, retry, cancel and prune durable runs, and answer their questions.
 
 A run is named loop/key, as `wink work list` prints it. Your program is not imported, so errors whose classes it defines
 are shown as stored.
@@ -7,17 +7,18 @@ are shown as stored.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, get_args
 
 from weakincentives._imports import require_extra
-from weakincentives.cli.output import print_json
+from weakincentives.cli.output import UsageError, plural, print_json, printable
 from weakincentives.cli.settings import default
-from weakincentives.cli.usage import UsageError
 
 if TYPE_CHECKING:
-    from weakincentives.durable import Work, WorkStore
+    from weakincentives.durable import Work, WorkStatus, WorkStore
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +39,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     answer.add_argument("--refuse", action="store_true", help="answer no")
     answer.add_argument("--note", default="", help="a note for the tool and the model")
     answer.add_argument("--by", default="", help="who decided")
+    prune = verbs.add_parser("prune", help="delete finished runs with their steps; their keys are free again")
+    prune.add_argument("--older-than", type=seconds, required=True, metavar="TIME", help="such as 30d, 12h, 90m, 45s")
+    prune.add_argument("--status", help="only: done, failed, cancelled or dead")
+    prune.add_argument("--loop", help="only the runs of this loop")
     for each in verbs.choices.values():
         each.add_argument(
             "--database-url", help="a file or postgresql://... (default: WINK_DATABASE_URL, .wink/durable.db)"
@@ -66,15 +71,14 @@ def open_store(url: str | None) -> WorkStore:
 def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
     from weakincentives.durable import WorkStatus
 
-    statuses = get_args(WorkStatus)
-    if arguments.status and arguments.status not in statuses:
-        raise UsageError(f"--status must be one of {', '.join(statuses)}, got {arguments.status!r}")
+    _check_status(arguments.status, get_args(WorkStatus))
     found = store.list(status=arguments.status, loop=arguments.loop, limit=arguments.limit)
     if arguments.json:
         print_json([_facts(work) for work in found])
     else:
         for work in found:
-            print(f"{work.status:9}  {_time(work.updated_ms)}  {work.attempts}x  {work.id}  {work.worker}".rstrip())
+            line = f"{work.status:9}  {_time(work.updated_ms)}  {work.attempts}x  {work.id}  {work.worker}"
+            print(printable(line.rstrip()))
         if not found:
             print("no runs", file=sys.stderr)
     return 0
@@ -82,7 +86,7 @@ def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
 
 def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
     work, steps = store.find(arguments.id), store.steps(arguments.id)
-    questions = store.questions(arguments.id) if work.status == "waiting" else ()
+    questions = store.questions(work_id=arguments.id)
     failure = store.failure(arguments.id)
     if arguments.json:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
@@ -90,13 +94,14 @@ def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
         print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
         return 0
     for name, value in _facts(work).items():
-        print(f"{name:9} {value}")
+        print(printable(f"{name:9} {value}"))
     if failure:
-        print(f"error     {failure}")
+        print(printable(f"error     {failure}"))
     for question in questions:
-        print(f"waits for {question.call_id}: {question.text}")
+        print(printable(f"waits for {question.call_id}: {question.text}"))
     for step in steps:
-        print(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{f'  {step.error}' if step.error else ''}")
+        error = f"  {step.error}" if step.error else ""
+        print(printable(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}"))
     return 0
 
 
@@ -106,8 +111,7 @@ def retry(store: WorkStore, arguments: argparse.Namespace) -> int:
 
 
 def cancel(store: WorkStore, arguments: argparse.Namespace) -> int:
-    store.cancel(arguments.id)
-    _print_status(store.find(arguments.id), arguments)
+    _print_status(store.cancel(arguments.id), arguments)
     return 0
 
 
@@ -119,14 +123,39 @@ def approve(store: WorkStore, arguments: argparse.Namespace) -> int:
     return 0
 
 
-_VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel, "approve": approve}
+def prune(store: WorkStore, arguments: argparse.Namespace) -> int:
+    finished: tuple[WorkStatus, ...] = ("done", "failed", "cancelled", "dead")
+    _check_status(arguments.status, finished)
+    statuses = (arguments.status,) if arguments.status else finished
+    deleted = store.prune(older_than_seconds=arguments.older_than, statuses=statuses, loop=arguments.loop)
+    if arguments.json:
+        print_json({"deleted": deleted})
+    else:
+        print(f"deleted {plural(deleted, 'run')}")
+    return 0
+
+
+_VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel, "approve": approve, "prune": prune}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"time must be like 30d, 12h, 90m or 45s, got {text!r}")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _check_status(given: str | None, allowed: Sequence[str]) -> None:
+    if given and given not in allowed:
+        raise UsageError(f"--status must be one of {', '.join(allowed)}, got {given!r}")
 
 
 def _print_status(work: Work, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(_facts(work))
     else:
-        print(f"{work.id} is {work.status}")
+        print(printable(f"{work.id} is {work.status}"))
 
 
 def _facts(work: Work) -> dict[str, Any]:

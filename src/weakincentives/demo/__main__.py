@@ -21,8 +21,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{number}  {question}")
         return 0
     from weakincentives.adapters.local import LocalAdapter
-    from weakincentives.demo.screen import Screen
-    from weakincentives.demo.show import Show
+    from weakincentives.demo.show import Screen, Show
     from weakincentives.errors import WinkError
 
     screen = Screen()
@@ -40,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     screen.blank()
-    for label, command in following(arguments.record if not isinstance(recorder, nullcontext) else None):
+    for label, command in next_commands(arguments.record if not isinstance(recorder, nullcontext) else None):
         screen.say(label, command)
     return 0
 
@@ -74,7 +73,7 @@ def chosen(words: list[str]) -> list[str]:
 
 
 def recording(file: str | None) -> AbstractContextManager[Any]:
-    """A recorder for the file, or nothing where no file can be written."""
+    """A recorder for the file, or none where the file cannot be written."""
     if file is None:
         return nullcontext()
     from weakincentives.telemetry import record
@@ -86,12 +85,12 @@ def recording(file: str | None) -> AbstractContextManager[Any]:
         return nullcontext()
 
 
-def following(file: str | None) -> list[tuple[str, str]]:
-    """Two commands to go on with."""
+def next_commands(file: str | None) -> list[tuple[str, str]]:
+    """Two commands to try next."""
     wink = "wink" if shutil.which("wink") else ".venv/bin/wink"
     if not Path(wink).exists() and wink != "wink":
         wink = f"{sys.executable} -m weakincentives.cli"
-    look = [("next", f"{wink} runs show {file}  (turn by turn: what was seen, opened and called)")] if file else []
+    look = [("next", f"{wink} runs show {file}  (each turn: what the model saw, opened and called)")] if file else []
     return [*look, ("" if look else "next", './run "your own question"  (or a number of ./run --list)')]
 
 

@@ -1,14 +1,15 @@
-"""The prompt of the support desk: the handbook as summaries, each with its tools, and the customer's question last.
+"""The prompt of the support desk: a handbook of summaries, each with its tools, and the customer's question.
 
-The question comes last because it is the only part that changes: everything before it stays the same from run to run.
+The question comes last because it is the only part that changes from run to run. Each section of the handbook is a
+Markdown file with its title and its summary on top.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 
-from weakincentives.demo.handbook import pages
 from weakincentives.demo.store import Store
 from weakincentives.demo.tools import desk_tools
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Section, SectionVisibility
@@ -64,5 +65,28 @@ def template(visibility: SectionVisibility = SectionVisibility.SUMMARY) -> Promp
 
 
 def ask(question: str) -> Prompt[None]:
-    """The prompt for one question, on a database of its own."""
+    """The prompt for one question, with a database of its own."""
     return Prompt(template()).bind(Question(question))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One section of the handbook."""
+
+    key: str
+    title: str
+    summary: str
+    body: str
+
+
+@cache
+def pages() -> tuple[Page, ...]:
+    """All sections, ordered by key."""
+    folder = files("weakincentives.demo") / "handbook"
+    texts = {entry.name.removesuffix(".md"): entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
+    return tuple(_page(key, texts[key]) for key in sorted(texts))
+
+
+def _page(key: str, text: str) -> Page:
+    title, summary, body = text.split("\n\n", 2)
+    return Page(key, title.removeprefix("# ").strip(), summary.removeprefix("> ").strip(), body.strip())

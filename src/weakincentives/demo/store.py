@@ -1,4 +1,4 @@
-"""The shop's data: a small SQLite database in memory, made anew for each run."""
+"""The shop's data: a small SQLite database in memory, created for each run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MEMBERS = [
 
 
 class Store:
-    """The database of one run; a snapshot holds all of it, so a failed tool call leaves nothing behind."""
+    """The database of one run; a snapshot holds all of it, so that a failed tool call leaves nothing behind."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Store:
             return row
 
     def change(self, command: str, values: Sequence[Any] = ()) -> int:
-        """Carry out a command; the id of a new row comes back."""
+        """Execute a statement and return the id of a new row."""
         with self._lock, self._database:
             return self._database.execute(command, values).lastrowid or 0
 

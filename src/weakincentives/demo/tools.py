@@ -1,4 +1,4 @@
-"""What a support agent can do, each as a tool that comes with the section that explains it."""
+"""What a support agent can do: one tool per action, each offered with the section that explains it."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def escalate(params: Escalate, *, context: ToolContext) -> ToolResult[None]:
 
 
 def desk_tools() -> dict[str, tuple[Tool[Any, Any], ...]]:
-    """The tools by the key of their section."""
+    """The tools by section key."""
     return {
         "order-status": (
             Tool[LookupOrder, None](

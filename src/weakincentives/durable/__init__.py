@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
 from weakincentives.durable.approval import Approval, Question, ask_approval
+from weakincentives.durable.client import DurableClient
 from weakincentives.durable.errors import (
     DatabaseBusyError,
+    DatabaseUnavailableError,
     DeadLetterError,
     DurableError,
     KeyConflictError,
@@ -20,7 +22,7 @@ from weakincentives.durable.errors import (
     WorkPendingError,
 )
 from weakincentives.durable.loop import DurableMainLoop
-from weakincentives.durable.work import QueueLimits, Step, Work, WorkStatus
+from weakincentives.durable.work import QueueLimits, Step, Work, WorkerHealth, WorkStatus
 
 if TYPE_CHECKING:
     from weakincentives.durable.store import WorkStore
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Approval",
     "DatabaseBusyError",
+    "DatabaseUnavailableError",
     "DeadLetterError",
+    "DurableClient",
     "DurableError",
     "DurableMainLoop",
     "KeyConflictError",
@@ -42,6 +46,7 @@ __all__ = [
     "WorkPendingError",
     "WorkStatus",
     "WorkStore",
+    "WorkerHealth",
     "ask_approval",
 ]
 

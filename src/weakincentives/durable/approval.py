@@ -8,17 +8,23 @@ from weakref import WeakKeyDictionary
 
 from weakincentives.durable.errors import DurableError
 from weakincentives.prompt import ToolContext
+from weakincentives.runtime import CallSuspended
 from weakincentives.session import Session
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question that a person must answer before the tool call can go on. `step` is the step that asked."""
+    """A question that a person must answer before a tool call can go on: `client.approve(question.key, ...)`.
+
+    `key` is the key of the work and `step` the number of the step that asked. Times are milliseconds since 1970.
+    """
 
     call_id: str
     text: str
     expires_ms: int | None = None
     step: int = 0
+    key: str = ""
+    asked_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +37,8 @@ class Approval:
     expired: bool = False
 
 
-class ApprovalRequired(BaseException):
-    """Unwinds a tool call that needs an answer.
-
-    A BaseException, so that `except Exception` in a handler does not mistake it for a failure.
-    """
+class ApprovalRequired(CallSuspended):
+    """Unwinds a tool call that needs an answer."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question.text)
@@ -49,7 +52,7 @@ def ask_approval(context: ToolContext, question: str, *, within: float | None = 
         if not answer.approved:
             return ToolResult(answer.note or "Refused.", success=False)
 
-    The call is rolled back, and starts again from its first line after `loop.approve(key, call_id)`. Ask before doing
+    The call is rolled back, and starts again from its first line after `approve(key, call_id)`. Ask before doing
     anything that must not happen twice. If nobody answers `within` seconds, the answer is no, with `expired=True`.
     """
     answers = _answers.get(context.session)

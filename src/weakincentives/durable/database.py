@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from dbos._schemas.system_database import SystemSchema
 
-from weakincentives.durable.errors import DurableError
+from weakincentives.durable.errors import DatabaseUnavailableError, DurableError
 
 DEFAULT_DATABASE = ".wink/durable.db"
 DATABASE_VARIABLE = "WINK_DATABASE_URL"
@@ -23,6 +25,9 @@ NO_TENANT = "-"
 # Work started without a queue continues in the queue of this suffix; every process that runs the loop serves it.
 DIRECT = ".direct"
 _SQLITE = "sqlite:///"
+_CANNOT_USE = "Cannot use "
+# Serialization failure, lock not available, statement timeout.
+_HANDLED_BY_ENGINE = frozenset({"40001", "55P03", "57014"})
 
 status_table = SystemSchema.workflow_status
 input_table = SystemSchema.workflow_input
@@ -71,27 +76,58 @@ def sqlite_path(url: str) -> Path | None:
     return Path(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else None
 
 
-def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.Engine:
-    """Make an engine for a resolved URL, configured for many small commits.
+def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0, exclusive: bool = False) -> sa.Engine:
+    """Make an engine for a resolved URL, configured for many small commits and errors of ours.
 
     SQLite: WAL with synchronous=NORMAL, so that a step costs one append instead of two disk flushes. A power failure
     may lose the last steps, which are then repeated; a killed process loses none. Postgres: a transaction left open by
     a frozen worker ends after `idle_timeout`, so that its row locks cannot stop others from taking its work over.
+    `exclusive` transactions hold the write lock of a SQLite file from their beginning.
     """
     _quieten_engine_log()
     path = sqlite_path(url)
     if path is None:
-        return sa.create_engine(
-            url,
-            pool_size=pool_size,
-            max_overflow=pool_size,
-            pool_pre_ping=True,
-            connect_args={
-                "application_name": "weakincentives",
-                "options": f"-c idle_in_transaction_session_timeout={int(idle_timeout * 1000)}",
-            },
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
+        engine = _connect_postgres(url, pool_size, idle_timeout)
+    else:
+        engine = _connect_sqlite(path, pool_size, exclusive)
+    sa.event.listen(engine, "handle_error", _translate_error, retval=True)
+    return engine
+
+
+def describe(url: sa.URL) -> str:
+    """The URL without its secrets: a password may also be a parameter."""
+    known = {name: value for name, value in url.query.items() if name in ("host", "port")}
+    return url.set(query=known).render_as_string(hide_password=True)
+
+
+def unavailable(place: str, error: BaseException) -> DatabaseUnavailableError:
+    reason = str(getattr(error, "orig", error)).partition("\n")[0]
+    return DatabaseUnavailableError(f"{_CANNOT_USE}{place}: {reason}")
+
+
+def _connect_postgres(url: str, pool_size: int, idle_timeout: float) -> sa.Engine:
+    milliseconds = int(idle_timeout * 1000)
+    # A server that vanished without a word is noticed by these timeouts, not by the kernel's quarter of an hour.
+    defaults = {"connect_timeout": max(2, int(idle_timeout)), "tcp_user_timeout": max(10_000, 2 * milliseconds)}
+    given = sa.make_url(url).query
+    return sa.create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_pre_ping=True,
+        connect_args={
+            **{name: value for name, value in defaults.items() if name not in given},
+            "application_name": "weakincentives",
+            "options": f"-c idle_in_transaction_session_timeout={milliseconds}",
+        },
+    )
+
+
+def _connect_sqlite(path: Path, pool_size: int, exclusive: bool) -> sa.Engine:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unavailable(str(path), error) from error
     # Not parsed as a URL: a path may contain any of a URL's special characters.
     engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), pool_size=pool_size, max_overflow=-1)
 
@@ -100,8 +136,31 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0) -> sa.En
         connection.isolation_level = "IMMEDIATE"
         for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
+        if sqlite3.sqlite_version_info < (3, 42):
+            # The engine's tables call unixepoch('subsec'), which is NULL in these versions (Debian 12 has 3.40).
+            connection.create_function("unixepoch", 1, lambda modifier: int(time.time() * 1000) / 1000)
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # The driver begins a transaction before the first INSERT or UPDATE, not before CREATE TABLE.
+        if exclusive:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def _translate_error(context: sa.engine.ExceptionContext) -> DurableError | None:
+    """Replace the driver's errors by ours, except those that the engine itself handles."""
+    error = context.sqlalchemy_exception
+    if error is None or context.is_pre_ping or isinstance(error, sa.exc.IntegrityError):
+        return None
+    if getattr(context.original_exception, "sqlstate", None) in _HANDLED_BY_ENGINE:
+        return None
+    place = describe(context.engine.url) if context.engine else "the database"
+    if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError)):
+        return unavailable(place, error)
+    reason = str(context.original_exception).partition("\n")[0]
+    return DurableError(f"{_CANNOT_USE}{place} for durable work: {reason}")
 
 
 def _quieten_engine_log() -> None:
@@ -114,6 +173,8 @@ def _quieten_engine_log() -> None:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    # The engine logs a cancellation as an error with a traceback.
+    # The engine logs a cancellation as an error with a traceback, and a lost database several times a second, which
+    # the worker itself logs once.
     error = record.exc_info[1] if record.exc_info else None
-    return type(error).__name__ != "DBOSAwaitedWorkflowCancelledError"
+    cancelled = type(error).__name__ == "DBOSAwaitedWorkflowCancelledError"
+    return not (cancelled or isinstance(error, DatabaseUnavailableError) or _CANNOT_USE in record.getMessage())

@@ -20,13 +20,14 @@ from weakincentives.durable.approval import ApprovalRequired, Question, answers_
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.errors import DurableError
 from weakincentives.durable.journal import Change, apply_change, record_change
-from weakincentives.limits import Budget, Deadline
+from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime import (
     CallModel,
     Channel,
+    Expansions,
     InnerLoop,
-    MainLoop,
+    LoopCursor,
     ModelReply,
     ModelRequest,
     PromptResponse,
@@ -34,8 +35,8 @@ from weakincentives.runtime import (
     RunScope,
     RunTools,
     ToolExecutionOutcome,
+    closing_resources,
 )
-from weakincentives.runtime.drivers import LoopCursor
 from weakincentives.serde import register_type
 from weakincentives.session import Session
 
@@ -174,33 +175,31 @@ class _Execution:
         _register_types(prompt)
         session = self._session = workflow.new_session(request)
         session.session_id, session.clock, session.silent = work_id, self._clock, not self._live
-        main = MainLoop(max_expansions=workflow.max_expansions, deadline=deadline, budget=workflow.budget)
-        attempts = main.attempts(prompt, session, run_id=work_id)
-        scope = next(attempts)
-        with prompt.resources:
+        scope = RunScope(Meter(workflow.budget, deadline), work_id)
+        expansions = Expansions(prompt, session, scope, workflow.max_expansions)
+        with closing_resources(prompt, session, work_id):
             while True:
                 try:
                     response = self._evaluate(prompt, session, scope)
-                    scope = attempts.send(response)
+                    if expansions.settled(response):
+                        return response
                 except VisibilityExpansionRequired as signal:
-                    scope = attempts.throw(signal)
-                except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
+                    expansions.open(signal)
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
         inner = self._workflow.adapter.loop(prompt, session, scope=scope)
         answers_of(session)
         try:
             with session.claim(session.session_id), self._workflow.adapter.open_channel(inner) as channel:
-                steps = LoopCursor(inner)
-                while (effect := steps.effect) is not None:
+                cursor = LoopCursor(inner)
+                while (effect := cursor.effect) is not None:
                     try:
                         outcome = self._perform(effect, inner, channel)
                     except Exception as error:
-                        steps.fail(error)
+                        cursor.fail(error)
                     else:
-                        steps.answer(outcome)
-                return steps.result()
+                        cursor.answer(outcome)
+                return cursor.result()
         finally:
             inner.executor.bridge.close()
 

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import Context
 from math import ceil
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
+import sqlalchemy as sa
 from dbos import DBOS, SetWorkflowID
 from dbos._context import assert_current_dbos_context
+from dbos._error import DBOSException, DBOSWorkflowCancelledError, DBOSWorkflowConflictIDError
 from dbos._utils import GlobalParams
 
 from weakincentives.durable.approval import Approval, Question
 from weakincentives.durable.database import APPLICATION, DIRECT, SCHEMA
-from weakincentives.durable.errors import DurableError, Released
+from weakincentives.durable.errors import DatabaseUnavailableError, DurableError, Released
 from weakincentives.durable.lease import Lease, PostgresLease, SqliteLease
 from weakincentives.durable.store import WorkStore
-from weakincentives.durable.work import QueueLimits
+from weakincentives.durable.work import QueueLimits, WorkerHealth
 
 T = TypeVar("T")
 Body = Callable[[Any], Any]
+
+_log = logging.getLogger(__name__)
 
 # How often a worker polls for new work. The direct queue only holds work that lost its process, which is rare.
 _POLL_SECONDS = 0.2
 _POLL_SECONDS_DIRECT = 0.5
 _POLL_SECONDS_SQLITE = 0.05
+# How long a step waits before it tries a lost database again.
+_MIN_PAUSE_SECONDS = 0.05
+_MAX_PAUSE_SECONDS = 2.0
+# A lease that was not renewed for so long will not be: a restart helps.
+_STUCK_SECONDS = 60.0
+# A pool that has no connection to give is a database that does not answer.
+_UNAVAILABLE = (DatabaseUnavailableError, sa.exc.TimeoutError)
 
 
 class Engine:
@@ -37,7 +51,6 @@ class Engine:
     def __init__(self, store: WorkStore, *, version: str, lease_seconds: float) -> None:
         self.store = store
         self.version = version
-        self.identity = ""
         self._users = 0
         self._active: set[str] = set()
         self._draining = threading.Event()
@@ -45,10 +58,22 @@ class Engine:
         self._workflows: dict[str, Body] = {}
         self._served: list[str] = []
         self._lease: Lease = (
-            SqliteLease(store)
-            if store.is_sqlite
-            else PostgresLease(store, version=version, seconds=lease_seconds, on_rejoin=self._set_identity)
+            SqliteLease(store) if store.is_sqlite else PostgresLease(store, version=version, seconds=lease_seconds)
         )
+        self._renew_seconds = lease_seconds / 10
+        self._stopping = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="wink-lease", daemon=True)
+        self._kept_at = time.monotonic()
+        self._problem = ""
+        self._blocked: dict[str, str] = {}
+        # Executions, as (work id, owner), that may have ended without an outcome, and those that were given up.
+        self._suspects: frozenset[tuple[str, str]] = frozenset()
+        self._given_up: set[tuple[str, str]] = set()
+        self._starting = threading.Lock()
+
+    @property
+    def identity(self) -> str:
+        return self._lease.identity
 
     @classmethod
     def current(cls) -> Engine | None:
@@ -82,7 +107,7 @@ class Engine:
                 decorate = DBOS.workflow(name=loop, max_recovery_attempts=max_attempts - 1)
                 self._workflows[loop] = decorate(self._function(loop))
             self._served += [queue for queue in queues if queue not in self._served]
-            if not self.identity:
+            if not self._keeper.is_alive():
                 self._launch()
 
     def limit(self, queues: Iterable[str], limits: QueueLimits) -> None:
@@ -106,27 +131,48 @@ class Engine:
         return Context().run(begin)
 
     def step(self, name: str, run: Callable[[], T]) -> T:
-        """Run one step of the current work, or return its recorded outcome."""
+        """Run one step of the current work, or return its recorded outcome.
+
+        A step runs once here, however often the database fails to record it.
+        """
         self.yield_if_needed()
-        return DBOS.run_step({"name": name}, run)
+        context = assert_current_dbos_context()
+        number = context.function_id
+        once = _Once(run)
+
+        def record() -> T:
+            context.function_id = number
+            try:
+                return DBOS.run_step({"name": name}, once)
+            except DBOSException:
+                if self._stopping.is_set():
+                    raise Released("closed") from None
+                raise
+
+        return self._when_available(record, is_own=lambda error: error is once.error)
 
     def yield_if_needed(self) -> None:
-        """Leave the current work if it was taken over or this process is draining."""
+        """Leave the current work if it was taken over or this process is draining; wait for an expired lease."""
         context = assert_current_dbos_context()
-        self._lease.check(context.executor_id)
+        while not self._draining.is_set() and not self._lease.is_valid(context.executor_id):
+            self._draining.wait(_MIN_PAUSE_SECONDS)
         if self._draining.is_set():
-            self.store.ownership.hand_back(context.workflow_id, cast(str, context.owner_xid))
+            # Without a database, others take the work over when the lease has expired.
+            with suppress(*_UNAVAILABLE):
+                self.store.ownership.hand_back(context.workflow_id, cast(str, context.owner_xid))
             raise Released("handed back")
 
     def reset_attempts(self) -> None:
         """Note that the current work, which was resumed here, has recorded another step."""
         context = assert_current_dbos_context()
-        self.store.ownership.reset_attempts(context.workflow_id, cast(str, context.owner_xid))
+        with suppress(*_UNAVAILABLE):
+            self.store.ownership.reset_attempts(context.workflow_id, cast(str, context.owner_xid))
 
     def ask(self, question: Question) -> Approval:
         """Return a person's answer; without one, the current work leaves this process until it arrives."""
         context = assert_current_dbos_context()
-        answer = self.store.ownership.ask(context.workflow_id, cast(str, context.owner_xid), question)
+        work_id, owner = context.workflow_id, cast(str, context.owner_xid)
+        answer = self._when_available(lambda: self.store.ownership.ask(work_id, owner, question))
         if answer is None:
             raise Released(f"waiting for an answer to {question.call_id}")
         return answer
@@ -143,15 +189,29 @@ class Engine:
     def drain(self, timeout: float) -> bool:
         """Take no new work and hand back what runs at its next step; True if nothing is left running."""
         self._draining.set()
-        dbos = _instance()
-        for event in dbos.background_thread_stop_events:
+        for event in _instance().background_thread_stop_events:
             event.set()
-        idle = threading.Event()
-        for _ in range(max(1, int(timeout / 0.05))):
-            if not dbos._active_workflows_set.activeList():
-                return True
-            idle.wait(0.05)
-        return False
+        until = time.monotonic() + timeout
+        while _running():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def health(self) -> WorkerHealth:
+        live = self._keeper.is_alive() and time.monotonic() - self._kept_at < _STUCK_SECONDS
+        pollers = {thread.name for thread in threading.enumerate()}
+        # Copied first: the threads of running work change it.
+        blocked = list(self._blocked.values())
+        if not live:
+            reason = "the lease is not renewed"
+        elif self._draining.is_set():
+            reason = "draining"
+        elif not all(f"queue-worker-{queue}" in pollers for queue in self._served):
+            reason = "starting"
+        else:
+            reason = self._problem or next(iter(blocked), "")
+        return WorkerHealth(live, not reason, reason, self.identity, len(_running()))
 
     def leave(self, loop: str) -> None:
         """Stop serving a loop. The engine stops with the last one; others take over what still runs here."""
@@ -161,23 +221,80 @@ class Engine:
             if self._users:
                 return
             self._draining.set()
-            DBOS.destroy(destroy_registry=True)
-            if self.identity:
-                self._lease.leave()
+            self._stop()
             Engine._current = None
 
     def _function(self, loop: str) -> Body:
         def run(request: Any) -> Any:
-            return self._bodies[loop](request)
+            context = assert_current_dbos_context()
+            work_id, owner = context.workflow_id, cast(str, context.owner_xid)
+            with self._starting:
+                if (work_id, owner) in self._given_up:
+                    raise Released("started too late")
+            try:
+                return self._bodies[loop](request)
+            except DBOSWorkflowCancelledError:
+                with suppress(*_UNAVAILABLE):
+                    self.store.ownership.leave(work_id, owner)
+                raise Released("cancelled") from None
+            except DBOSWorkflowConflictIDError:
+                # Otherwise the engine would keep a thread to poll for what the new owner makes of it.
+                raise Released("taken over") from None
 
         return run
 
-    def _set_identity(self, identity: str) -> None:
-        self.identity = identity
-        GlobalParams.executor_id = identity
+    def _keep(self) -> None:
+        """Renew the lease and requeue work that lost its execution, until the engine stops."""
+        while not self._stopping.wait(self._renew_seconds):
+            self._kept_at = time.monotonic()
+            try:
+                self._lease.renew()
+                GlobalParams.executor_id = self.identity
+                self._requeue_lost()
+            except Exception as error:
+                # Whatever the error, a worker that stops renewing can never run anything again.
+                if str(error) != self._problem:
+                    _log.warning("Worker %s cannot renew its lease: %s", self.identity, error)
+                self._problem = str(error)
+            else:
+                if self._problem:
+                    _log.warning("Worker %s has its database again.", self.identity)
+                self._problem = ""
+
+    def _requeue_lost(self) -> None:
+        """Put back work of this worker that nothing here runs: its outcome could not be recorded, say."""
+        owned = self.store.ownership.running(self.identity)
+        with self._starting:
+            running = _running()
+            idle = frozenset(each for each in owned if each[0] not in running)
+            # Seen twice: work that was claimed a moment ago is about to start.
+            lost, self._suspects = idle & self._suspects, idle
+            self._given_up |= lost
+        for work_id, owner in lost:
+            self.store.ownership.requeue(work_id, owner)
+            _log.warning("%s ended without an outcome; it is back in its queue.", work_id)
+
+    def _when_available(self, call: Callable[[], T], is_own: Callable[[Exception], bool] = lambda error: False) -> T:
+        """Call something that needs the database, and again until it is available or this engine stops."""
+        work_id, pause = self.work_id, _MIN_PAUSE_SECONDS
+        try:
+            while True:
+                try:
+                    return call()
+                except _UNAVAILABLE as error:
+                    if is_own(error):
+                        raise
+                    if work_id not in self._blocked:
+                        _log.warning("%s waits for its database: %s", work_id, error)
+                    self._blocked[work_id] = str(error)
+                if self._stopping.wait(pause):
+                    raise Released("left without its database")
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+        finally:
+            self._blocked.pop(work_id, None)
 
     def _launch(self) -> None:
-        identity = self._lease.join()
+        self._lease.join()
         try:
             DBOS(
                 config={
@@ -185,7 +302,7 @@ class Engine:
                     "system_database_engine": self.store.base_engine,
                     "dbos_system_schema": SCHEMA,
                     "application_version": self.version,
-                    "executor_id": identity,
+                    "executor_id": self.identity,
                     "serializer": cast(Any, self.store.serializer),
                     "use_listen_notify": False,
                     # Nothing listens, but the listener thread must notice quickly that the engine stops.
@@ -193,16 +310,23 @@ class Engine:
                     "log_level": "WARNING",
                 }
             )
-            self.identity = identity
             # The engine keeps a reference to this list, so queues of later loops can be appended to it.
             DBOS.listen_queues(())
             _instance()._listening_queues = self._served
             DBOS.launch()
+            # Otherwise a lost connection blocks its caller for up to a minute and a half after the server is back.
+            _instance()._sys_db._retry_connection_errors = False
+            self._keeper.start()
         except BaseException:
-            self.identity = ""
-            DBOS.destroy(destroy_registry=True)
-            self._lease.leave()
+            self._stop()
             raise
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        if self._keeper.is_alive():
+            self._keeper.join(timeout=10 * self._renew_seconds)
+        DBOS.destroy(destroy_registry=True)
+        self._lease.leave()
 
     def _register_queue(self, name: str, limits: QueueLimits) -> None:
         poll = _POLL_SECONDS_DIRECT if name.endswith(DIRECT) else _POLL_SECONDS
@@ -217,7 +341,36 @@ class Engine:
         )
 
 
+class _Once(Generic[T]):
+    """Calls a function once and gives the same outcome again."""
+
+    def __init__(self, run: Callable[[], T]) -> None:
+        self._run = run
+        self._outcome: list[T] = []
+        self.error: Exception | None = None
+
+    def __call__(self) -> T:
+        if self.error is not None:
+            raise self.error
+        if not self._outcome:
+            try:
+                self._outcome.append(self._run())
+            except Exception as error:
+                self.error = error
+                raise
+        return self._outcome[0]
+
+
 def _instance() -> Any:
     from dbos._dbos import _get_dbos_instance
 
     return _get_dbos_instance()
+
+
+def _running() -> frozenset[str]:
+    """The ids of the work that this process runs."""
+    try:
+        return frozenset(_instance()._active_workflows_set.activeList())
+    except DBOSException:
+        # Asked for while the engine stops.
+        return frozenset()

@@ -2,13 +2,14 @@
 
 WinkError
 └── DurableError
-    ├── DatabaseBusyError     another process runs the work of this SQLite file
-    ├── KeyConflictError      the key was used for another request
-    ├── NoSuchWorkError       there is no work with this key
-    ├── WorkPendingError      the result is not available yet
-    ├── WorkCancelledError    the work was cancelled
-    ├── DeadLetterError       the work was given up after too many failed attempts
-    └── RemoteError           the work failed with an exception class that this process has not loaded
+    ├── DatabaseBusyError         another process runs the work of this SQLite file
+    ├── DatabaseUnavailableError  the database cannot be reached or written now
+    ├── KeyConflictError          the key was used for another request
+    ├── NoSuchWorkError           there is no work with this key
+    ├── WorkPendingError          the result is not available yet
+    ├── WorkCancelledError        the work was cancelled
+    ├── DeadLetterError           the work was given up after too many failed attempts
+    └── RemoteError               the work failed with an exception class that this process has not loaded
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ class DurableError(WinkError):
 
 class DatabaseBusyError(DurableError):
     """Another process runs the work of this SQLite file; only one can at a time."""
+
+
+class DatabaseUnavailableError(DurableError):
+    """The database cannot be reached or written now: a lost server, a full disk.
+
+    Try again later. Work that is running waits for its database by itself.
+    """
 
 
 class KeyConflictError(DurableError):

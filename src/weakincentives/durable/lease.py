@@ -10,16 +10,15 @@ import logging
 import os
 import secrets
 import socket
-import threading
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from weakincentives.durable.database import worker_table as workers
-from weakincentives.durable.errors import DatabaseBusyError, Released
+from weakincentives.durable.database import unavailable, worker_table as workers
+from weakincentives.durable.errors import DatabaseBusyError, DatabaseUnavailableError, Released
 from weakincentives.durable.store import WorkStore
 
 _log = logging.getLogger(__name__)
@@ -28,12 +27,18 @@ _log = logging.getLogger(__name__)
 class Lease(Protocol):
     """The right to run work under an identity."""
 
-    def join(self) -> str:
-        """Become a worker and return the identity."""
+    identity: str
+
+    def join(self) -> None:
+        """Become a worker, and take over the work of those that are gone."""
         ...
 
-    def check(self, identity: str) -> None:
-        """Raise `Released` if work started under this identity may have been taken over."""
+    def is_valid(self, identity: str) -> bool:
+        """Whether work started under this identity may go on now; raises `Released` if it never may again."""
+        ...
+
+    def renew(self) -> None:
+        """Keep the lease; called several times in a lease's duration."""
         ...
 
     def leave(self) -> None: ...
@@ -43,15 +48,24 @@ class SqliteLease:
     """Whoever holds the file lock runs all the work, and takes over everything that was running."""
 
     def __init__(self, store: WorkStore) -> None:
+        self.identity = ""
         self._store = store
         self._lock = FileLock(str(store.base_engine.url.database))
 
-    def join(self) -> str:
+    def join(self) -> None:
         self._lock.acquire()
-        self._store.ownership.take_over()
-        return new_identity()
+        try:
+            self._store.ownership.take_over()
+            self._store.ownership.release_cancelled()
+        except BaseException:
+            self._lock.release()
+            raise
+        self.identity = new_identity()
 
-    def check(self, identity: str) -> None:
+    def is_valid(self, identity: str) -> bool:
+        return True
+
+    def renew(self) -> None:
         pass
 
     def leave(self) -> None:
@@ -59,57 +73,52 @@ class SqliteLease:
 
 
 class PostgresLease:
-    """An advisory lock and a lease per worker, renewed by a thread that also looks for dead workers.
+    """An advisory lock and a lease per worker, whose holder also looks for dead workers.
 
-    A worker that was fenced off joins again under a new identity and abandons what it ran under the old one.
+    A worker whose lease expired while nobody took over its work renews it and goes on. One that was fenced off joins
+    again under a new identity and abandons what it ran under the old one.
     """
 
-    def __init__(self, store: WorkStore, *, version: str, seconds: float, on_rejoin: Callable[[str], None]) -> None:
+    def __init__(self, store: WorkStore, *, version: str, seconds: float) -> None:
+        self.identity = ""
         self._store = store
         self._version = version
         self._seconds = seconds
-        self._on_rejoin = on_rejoin
-        self._identity = ""
         self._valid_until = 0.0
+        self._failed_at = float("-inf")
         self._connection: sa.Connection | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wink-lease", daemon=True)
 
-    def join(self) -> str:
+    def join(self) -> None:
         self._enter()
         self._remove_dead_workers()
-        self._thread.start()
-        return self._identity
+        self._store.ownership.release_cancelled()
 
-    def check(self, identity: str) -> None:
-        if identity != self._identity or time.monotonic() >= self._valid_until:
+    def is_valid(self, identity: str) -> bool:
+        if identity != self.identity:
             raise Released(f"{identity} lost its lease")
+        return time.monotonic() < self._valid_until
+
+    def renew(self) -> None:
+        try:
+            if not self._extend():
+                lost = self.identity
+                self._enter()
+                _log.warning("Worker %s was fenced off and joined again as %s.", lost, self.identity)
+            # After an outage every lease has expired: give the others time to renew theirs before taking over.
+            if time.monotonic() - self._failed_at >= self._seconds:
+                self._remove_dead_workers()
+        except BaseException:
+            self._failed_at = time.monotonic()
+            self._drop_connection()
+            raise
 
     def leave(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=self._seconds)
         try:
             with self._store.engine.begin() as connection:
-                connection.execute(sa.delete(workers).where(workers.c.executor_id == self._identity))
-        except sa.exc.SQLAlchemyError:
-            _log.warning("Could not delete the lease of %s; it will expire.", self._identity)
+                connection.execute(sa.delete(workers).where(workers.c.executor_id == self.identity))
+        except DatabaseUnavailableError:
+            _log.warning("Could not delete the lease of %s; it will expire.", self.identity)
         self._drop_connection()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._seconds / 10):
-            try:
-                if time.monotonic() >= self._valid_until or not self._renew():
-                    lost = self._identity
-                    self._enter()
-                    self._on_rejoin(self._identity)
-                    _log.warning("Worker %s was fenced off and joined again as %s.", lost, self._identity)
-                self._remove_dead_workers()
-            except Exception as error:
-                # Whatever the error, a worker that stops renewing can never run anything again.
-                reason = str(getattr(error, "orig", error)).partition("\n")[0]
-                _log.warning("Worker %s could not renew its lease: %s", self._identity, reason)
-                self._drop_connection()
 
     def _enter(self) -> None:
         identity = new_identity()
@@ -120,27 +129,33 @@ class PostgresLease:
                 executor_id=identity, version=self._version, lease_until_ms=_now() + int(self._seconds * 1000)
             )
         )
-        self._identity, self._valid_until = identity, asked + self._seconds
+        self._valid_until = asked + self._seconds
+        self.identity = identity
 
-    def _renew(self) -> bool:
+    def _extend(self) -> bool:
+        """Extend the lease; False if another worker has deleted it."""
         asked = time.monotonic()
-        connection = self._connection or self._locked_connection(self._identity)
-        renewed = connection.execute(
+        connection = self._connection or self._locked_connection(self.identity)
+        extended = connection.execute(
             sa.update(workers)
-            .where(workers.c.executor_id == self._identity)
+            .where(workers.c.executor_id == self.identity)
             .values(lease_until_ms=_now() + int(self._seconds * 1000))
         ).rowcount
-        if renewed:
+        if extended:
             self._valid_until = asked + self._seconds
-        return bool(renewed)
+        return bool(extended)
 
     def _remove_dead_workers(self) -> None:
-        """Delete workers whose lease expired or whose lock is free, and take over their work."""
-        connection = self._connection or self._locked_connection(self._identity)
+        """Delete workers whose lease expired or whose lock is free, and take over their work.
+
+        Not shortly after the server started, when every worker has lost its connection and most live.
+        """
+        connection = self._connection or self._locked_connection(self.identity)
         lock_is_free = sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(workers.c.executor_id, 0))
+        up_since = sa.cast(sa.extract("epoch", sa.func.pg_postmaster_start_time()) * 1000, sa.BigInteger)
         removed = (
             sa.delete(workers)
-            .where(workers.c.executor_id != self._identity)
+            .where(workers.c.executor_id != self.identity, up_since < _now() - int(self._seconds * 1000))
             .where(sa.or_(workers.c.lease_until_ms < _now(), lock_is_free))
             .returning(workers.c.executor_id)
         )
@@ -173,8 +188,10 @@ class FileLock:
         self._file: Any = None
 
     def acquire(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115
+        try:
+            file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            raise unavailable(str(self.path), error) from error
         try:
             _lock(file)
         except OSError as error:
@@ -183,12 +200,13 @@ class FileLock:
             file.close()
             raise DatabaseBusyError(
                 f"Process {holder} runs the work of {self.path.with_suffix('')}; submit() your work to it and wait "
-                "with result(), or use postgresql://... for several workers."
+                "with result(), as DurableClient does, or use postgresql://... for several workers."
             ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
         self._file = file
+        # Only for the message above; a full disk must not stop the worker.
+        with suppress(OSError):
+            os.truncate(file.fileno(), 0)
+            os.write(file.fileno(), str(os.getpid()).encode())
 
     def release(self) -> None:
         if self._file is not None:

@@ -1,6 +1,9 @@
 """Which worker runs which work: handing back, waiting for an answer, taking over.
 
 The engine has no calls for these. Each is a guarded UPDATE of its rows, which is why its minor version is pinned.
+
+Work that is cancelled while it runs keeps its owner until the execution has left: the step it is in is still recorded,
+and a retry lets that execution go on instead of starting a second one beside it.
 """
 
 from __future__ import annotations
@@ -37,29 +40,55 @@ class Ownership:
             if _lock_owned(connection, work_id, owner):
                 _release(connection, work_id)
 
+    def leave(self, work_id: str, owner: str) -> None:
+        """Give up the work that an execution stopped: cancelled work has no owner from now on.
+
+        Work that was retried in the meantime goes back to its queue.
+        """
+        cancelled = (*_owned(work_id, owner), status.c.status == "CANCELLED")
+        with self._engine.begin() as connection:
+            if connection.execute(sa.update(status).where(*cancelled).values(owner_xid=None)).rowcount:
+                return
+            if _lock_owned(connection, work_id, owner):
+                _release(connection, work_id)
+
+    def running(self, worker: str) -> frozenset[tuple[str, str]]:
+        """The work that belongs to executions of this worker, with their tokens."""
+        query = sa.select(status.c.workflow_uuid, status.c.owner_xid).where(
+            status.c.status == "PENDING", status.c.executor_id == worker, status.c.owner_xid.is_not(None)
+        )
+        with self._engine.connect() as connection:
+            return frozenset((row.workflow_uuid, row.owner_xid) for row in connection.execute(query))
+
+    def requeue(self, work_id: str, owner: str) -> None:
+        """Return work whose execution ended without an outcome to its queue. The attempt stays counted."""
+        with self._engine.begin() as connection:
+            running = (*_owned(work_id, owner), status.c.status == "PENDING")
+            connection.execute(sa.update(status).where(*running).values(**_queued("ENQUEUED")))
+
     def reset_attempts(self, work_id: str, owner: str) -> None:
         """Count attempts from one again, because the work got further than earlier attempts did."""
-        owned = (status.c.workflow_uuid == work_id, status.c.owner_xid == owner)
         with self._engine.begin() as connection:
-            connection.execute(sa.update(status).where(*owned).values(recovery_attempts=1))
+            connection.execute(sa.update(status).where(*_owned(work_id, owner)).values(recovery_attempts=1))
 
     def take_over(self, connection: sa.Connection | None = None) -> int:
-        """Return the work of workers without a lease to its queues; returns how many rows that was.
+        """Return the work of workers without a lease to its queues; returns how many runs that was.
 
         Attempts stay counted, so that work that kills its workers ends as a dead letter. Rows that a frozen worker has
         locked are left for the next call.
         """
-        orphaned = (
-            sa.select(status.c.workflow_uuid)
-            .where(status.c.status == "PENDING", status.c.application_name == APPLICATION)
-            .where(status.c.executor_id.notin_(sa.select(workers.c.executor_id)))
-            .with_for_update(skip_locked=True)
-        )
+        if connection is None:
+            with self._engine.begin() as own_connection:
+                return self.take_over(own_connection)
+        orphaned = _orphaned("PENDING").with_for_update(skip_locked=True)
         taken = sa.update(status).where(status.c.workflow_uuid.in_(orphaned)).values(**_queued("ENQUEUED"))
-        if connection is not None:
-            return connection.execute(taken).rowcount
-        with self._engine.begin() as own_connection:
-            return own_connection.execute(taken).rowcount
+        return connection.execute(taken).rowcount
+
+    def release_cancelled(self) -> None:
+        """Take cancelled work from workers that died before they left it."""
+        left = _orphaned("CANCELLED").where(status.c.owner_xid.is_not(None))
+        with self._engine.begin() as connection:
+            connection.execute(sa.update(status).where(status.c.workflow_uuid.in_(left)).values(owner_xid=None))
 
     def ask(self, work_id: str, owner: str, question: Question) -> Approval | None:
         """Return the answer, or None after taking the work off its worker until there is one.
@@ -98,12 +127,52 @@ class Ownership:
             _release(connection, work_id, until_ms=question.expires_ms or _FOREVER_MS)
         return None
 
+    def cancel(self, work_id: str) -> None:
+        """Stop the work at its next step, unless it has finished. A running execution keeps it until it leaves."""
+        now = int(time.time() * 1000)
+        unfinished = (status.c.workflow_uuid == work_id, status.c.status.notin_(("SUCCESS", "ERROR", "CANCELLED")))
+        with self._engine.begin() as connection:
+            cancelled = (
+                sa.update(status).where(*unfinished).values(status="CANCELLED", updated_at=now, completed_at=now)
+            )
+            connection.execute(cancelled)
+
+    def resume(self, work_id: str, queue: str) -> bool:
+        """Continue cancelled or dead work where it stopped; False if it is neither."""
+        now = int(time.time() * 1000)
+        stopped = (status.c.workflow_uuid == work_id, status.c.status == "CANCELLED", status.c.owner_xid.is_not(None))
+        ended = (
+            status.c.workflow_uuid == work_id,
+            status.c.status.in_(("CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")),
+            status.c.owner_xid.is_(None),
+        )
+        with self._engine.begin() as connection:
+            uncancelled = sa.update(status).where(*stopped).values(status="PENDING", updated_at=now, completed_at=None)
+            if connection.execute(uncancelled).rowcount:
+                return True
+            fresh = _queued("ENQUEUED") | {"queue_name": queue, "recovery_attempts": 0, "completed_at": None}
+            requeued = sa.update(status).where(*ended).values(**fresh, delay_until_epoch_ms=None)
+            return bool(connection.execute(requeued).rowcount)
+
+
+def _owned(work_id: str, owner: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return (status.c.workflow_uuid == work_id, status.c.owner_xid == owner)
+
+
+def _orphaned(name: str) -> sa.Select[tuple[str]]:
+    """The work with this status that belongs to a worker without a lease."""
+    return (
+        sa.select(status.c.workflow_uuid)
+        .where(status.c.status == name, status.c.application_name == APPLICATION)
+        .where(status.c.executor_id.notin_(sa.select(workers.c.executor_id)))
+    )
+
 
 def _lock_owned(connection: sa.Connection, work_id: str, owner: str) -> bool:
     """Whether the owner still runs the work; if so, the row stays locked until the transaction ends."""
     # An UPDATE, because that locks the row on both databases.
-    owned = (status.c.workflow_uuid == work_id, status.c.owner_xid == owner, status.c.status == "PENDING")
-    return bool(connection.execute(sa.update(status).where(*owned).values(owner_xid=owner)).rowcount)
+    running = (*_owned(work_id, owner), status.c.status == "PENDING")
+    return bool(connection.execute(sa.update(status).where(*running).values(owner_xid=owner)).rowcount)
 
 
 def _release(connection: sa.Connection, work_id: str, *, until_ms: int | None = None) -> None:

@@ -1,13 +1,16 @@
-"""Durable work as rows of a database: submit, look up, cancel, retry, answer."""
+"""Durable work as rows of a database: submit, look up, cancel, retry, answer, prune."""
 
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import sqlalchemy as sa
 from dbos import DBOSClient
+from dbos._error import DBOSException
 
 from weakincentives.durable.approval import Approval, Question
 from weakincentives.durable.database import (
@@ -17,6 +20,7 @@ from weakincentives.durable.database import (
     SCHEMA,
     connect,
     database_url,
+    describe,
     input_table,
     output_table,
     own_tables,
@@ -25,12 +29,19 @@ from weakincentives.durable.database import (
     status_table,
     step_table,
 )
-from weakincentives.durable.errors import DurableError, KeyConflictError, NoSuchWorkError, RemoteError
+from weakincentives.durable.errors import (
+    DatabaseUnavailableError,
+    DurableError,
+    KeyConflictError,
+    NoSuchWorkError,
+    RemoteError,
+)
 from weakincentives.durable.ownership import Ownership
 from weakincentives.durable.serializer import TaggedSerializer
-from weakincentives.durable.work import ENGINE_STATUS, STATUS_OF, Step, Work, WorkStatus
+from weakincentives.durable.work import ENGINE_STATUS, FINISHED, STATUS_OF, Step, Work, WorkStatus
 
 _SCHEMA_LOCK = 7_739_461
+_PRUNED_AT_ONCE = 500
 
 _opening = threading.Lock()
 _open: dict[str, WorkStore] = {}
@@ -44,21 +55,9 @@ class WorkStore:
         self.serializer = TaggedSerializer()
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.base_engine = engine
-        self.client = DBOSClient(
-            system_database_engine=engine,
-            dbos_system_schema=SCHEMA,
-            serializer=cast(Any, self.serializer),
-            application_name=APPLICATION,
-            lazy=True,
-        )
-        self._system = self.client._sys_db
-        self.engine = self._system.engine
+        self.client = _engine_client(engine, self.serializer)
+        self.engine = self.client._sys_db.engine
         self.ownership = Ownership(self.engine, self.serializer)
-        try:
-            self._create_tables()
-        except sa.exc.OperationalError as error:
-            reason = str(error.orig).partition("\n")[0]
-            raise DurableError(f"Cannot use {self.place}: {reason}") from error
 
     @classmethod
     def open(cls, url: str | None = None, *, create: bool = True, idle_timeout: float = 5.0) -> WorkStore:
@@ -73,6 +72,7 @@ class WorkStore:
         with _opening:
             store = _open.get(url)
             if store is None:
+                _create_tables(url)
                 store = _open[url] = cls(connect(url, idle_timeout=idle_timeout))
             store._users += 1
             return store
@@ -89,24 +89,23 @@ class WorkStore:
 
     @property
     def place(self) -> str:
-        """The database's URL without its password."""
-        return self.base_engine.url.render_as_string(hide_password=True)
+        """The database's URL without its secrets."""
+        return describe(self.base_engine.url)
 
     def submit(self, loop: str, key: str, request: Any, *, queue: str, version: str, tenant: str | None) -> None:
         """Enqueue the work unless the key is known; reject a key that was used for another request."""
         work_id = f"{loop}/{key}"
-        self.client.enqueue(
-            {
-                "workflow_name": loop,
-                "queue_name": queue,
-                "workflow_id": work_id,
-                "app_version": version,
-                "queue_partition_key": tenant or NO_TENANT,
-                # The engine drops the queue of cancelled and dead work; a retry must go back to it.
-                "attributes": {"queue": queue},
-            },
-            request,
-        )
+        options: Any = {
+            "workflow_name": loop,
+            "queue_name": queue,
+            "workflow_id": work_id,
+            "app_version": version,
+            "queue_partition_key": tenant or NO_TENANT,
+            # The engine drops the queue of dead work; a retry must go back to it.
+            "attributes": {"queue": queue},
+        }
+        with _engine_errors():
+            self.client.enqueue(options, request)
         self.check_request(work_id, request)
 
     def check_request(self, work_id: str, request: Any) -> None:
@@ -118,21 +117,23 @@ class WorkStore:
             raise KeyConflictError(f"Key {work_id!r} was used for another request; use a new key for a new request.")
 
     def find(self, work_id: str) -> Work:
-        found = self.client.list_workflows(workflow_ids=[work_id], load_input=False, load_output=False)
+        with _engine_errors():
+            found = self.client.list_workflows(workflow_ids=[work_id], load_input=False, load_output=False)
         if not found:
             raise NoSuchWorkError(f"There is no work {work_id!r}; `wink work list` shows what there is.")
         return _work(found[0])
 
     def list(self, *, status: WorkStatus | None = None, loop: str | None = None, limit: int = 100) -> tuple[Work, ...]:
         """The newest work first."""
-        found = self.client.list_workflows(
-            status=ENGINE_STATUS[status] if status else None,
-            name=loop,
-            limit=limit,
-            sort_desc=True,
-            load_input=False,
-            load_output=False,
-        )
+        with _engine_errors():
+            found = self.client.list_workflows(
+                status=ENGINE_STATUS[status] if status else None,
+                name=loop,
+                limit=limit,
+                sort_desc=True,
+                load_input=False,
+                load_output=False,
+            )
         return tuple(_work(each) for each in found)
 
     def steps(self, work_id: str) -> tuple[Step, ...]:
@@ -154,12 +155,31 @@ class WorkStore:
         """The exception that the work failed with, as text."""
         return self._describe_error(self._outcome(work_id)[1])
 
-    def questions(self, work_id: str) -> tuple[Question, ...]:
-        """The questions of this work that wait for an answer."""
-        c = question_table.c
-        query = sa.select(question_table).where(c.workflow_uuid == work_id, c.answer.is_(None))
+    def questions(self, *, work_id: str | None = None, loop: str | None = None) -> tuple[Question, ...]:
+        """The questions that wait for an answer, the oldest first; of one run, of one loop, or all."""
+        q, s = question_table.c, status_table.c
+        query = (
+            sa.select(question_table, s.name)
+            .join(status_table, s.workflow_uuid == q.workflow_uuid)
+            .where(q.answer.is_(None), s.status == "DELAYED")
+            .order_by(q.asked_ms, q.workflow_uuid, q.call_id)
+        )
+        if work_id is not None:
+            query = query.where(q.workflow_uuid == work_id)
+        if loop is not None:
+            query = query.where(s.name == loop)
         with self.engine.connect() as connection:
-            return tuple(Question(row.call_id, row.text, row.expires_ms, row.step) for row in connection.execute(query))
+            return tuple(
+                Question(
+                    row.call_id,
+                    row.text,
+                    expires_ms=row.expires_ms,
+                    step=row.step,
+                    key=row.workflow_uuid.removeprefix(f"{row.name}/"),
+                    asked_ms=row.asked_ms,
+                )
+                for row in connection.execute(query)
+            )
 
     def answer(self, work_id: str, call_id: str, approval: Approval) -> None:
         """Record a person's answer, once, and put the waiting work back into its queue."""
@@ -176,26 +196,59 @@ class WorkStore:
             awake = sa.update(status_table).where(*asleep).values(status="ENQUEUED", delay_until_epoch_ms=None)
             connection.execute(awake)
 
-    def cancel(self, work_id: str) -> None:
+    def cancel(self, work_id: str) -> Work:
+        """Stop the work at its next step; the step that it is in is still recorded."""
         self.find(work_id)
-        self.client.cancel_workflow(work_id)
+        self.ownership.cancel(work_id)
+        return self.find(work_id)
 
     def retry(self, work_id: str) -> Work:
-        """Run failed work again from its last step, and continue cancelled or dead work where it stopped."""
+        """Run failed work again from its last step, and continue cancelled or dead work where it stopped.
+
+        Cancelled work that is still in a step goes on after it, and is not started a second time.
+        """
         work = self.find(work_id)
         queue = work.queue or work.loop + DIRECT
         if work.status == "failed":
             last = max((step.number for step in self.steps(work_id)), default=1)
             self._forget_questions(work_id, since_step=last)
-            self.client.rewind_workflow(
-                work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT
-            )
-        elif work.status in ("cancelled", "dead"):
-            self.client.resume_workflow(work_id, queue_name=queue)
-            self._set_tenant(work_id)
-        else:
+            with _engine_errors():
+                self.client.rewind_workflow(
+                    work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT
+                )
+        elif not self.ownership.resume(work_id, queue):
             raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
         return self.find(work_id)
+
+    def prune(
+        self, *, older_than_seconds: float, statuses: Iterable[WorkStatus] = FINISHED, loop: str | None = None
+    ) -> int:
+        """Delete work that finished longer ago than this, with its steps; returns how many runs that was.
+
+        A deleted key is free: submitting it again does the work again.
+        """
+        c = status_table.c
+        names = [ENGINE_STATUS[status] for status in FINISHED.intersection(statuses)]
+        finished_before = int((time.time() - older_than_seconds) * 1000)
+        old = (
+            sa.select(c.workflow_uuid)
+            .where(c.status.in_(names), sa.func.coalesce(c.completed_at, c.updated_at) < finished_before)
+            # Cancelled work with an owner is still in its last step.
+            .where(c.application_name == APPLICATION, c.owner_xid.is_(None))
+            .limit(_PRUNED_AT_ONCE)
+        )
+        if loop is not None:
+            old = old.where(c.name == loop)
+        deleted = 0
+        while True:
+            with self.engine.begin() as connection:
+                chosen = sa.delete(status_table).where(c.workflow_uuid.in_(old), c.status.in_(names))
+                ids = connection.execute(chosen.returning(c.workflow_uuid)).scalars().all()
+                for table in (input_table, output_table, step_table, question_table):
+                    connection.execute(sa.delete(table).where(table.c.workflow_uuid.in_(ids)))
+            deleted += len(ids)
+            if not ids:
+                return deleted
 
     def _outcome(self, work_id: str) -> tuple[Any, Any]:
         query = sa.select(output_table.c.output, output_table.c.error).where(output_table.c.workflow_uuid == work_id)
@@ -223,27 +276,47 @@ class WorkStore:
         with self.engine.begin() as connection:
             connection.execute(sa.delete(question_table).where(c.workflow_uuid == work_id, c.step >= since_step))
 
-    def _set_tenant(self, work_id: str) -> None:
-        c = status_table.c
-        tenant = sa.func.coalesce(c.queue_partition_key, NO_TENANT)
-        with self.engine.begin() as connection:
-            connection.execute(
-                sa.update(status_table).where(c.workflow_uuid == work_id).values(queue_partition_key=tenant)
-            )
 
-    def _create_tables(self) -> None:
-        if self.is_sqlite:
-            self._system.run_migrations()
-            own_tables.create_all(self.engine)
+def _engine_client(engine: sa.Engine, serializer: TaggedSerializer) -> DBOSClient:
+    return DBOSClient(
+        system_database_engine=engine,
+        dbos_system_schema=SCHEMA,
+        serializer=cast(Any, serializer),
+        application_name=APPLICATION,
+        lazy=True,
+        retry_connection_errors=False,
+    )
+
+
+def _create_tables(url: str) -> None:
+    """Create or upgrade the tables, one process at a time: several may open a new database at the same moment."""
+    engine = connect(url, idle_timeout=60.0, exclusive=True)
+    system = _engine_client(engine, TaggedSerializer())._sys_db
+    try:
+        if engine.dialect.name == "sqlite":
+            system.run_migrations()
+            own_tables.create_all(system.engine)
             return
-        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(sa.select(sa.func.pg_advisory_lock(_SCHEMA_LOCK)))
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            # Not pg_advisory_lock(): CREATE INDEX CONCURRENTLY waits for every statement that runs, so also for that.
+            while not connection.execute(sa.select(sa.func.pg_try_advisory_lock(_SCHEMA_LOCK))).scalar():
+                time.sleep(0.1)
             try:
-                self._system.run_migrations()
-                own_tables.create_all(self.engine)
+                system.run_migrations()
+                own_tables.create_all(system.engine)
             finally:
-                with suppress(sa.exc.DBAPIError):
+                with suppress(DatabaseUnavailableError):
                     connection.execute(sa.select(sa.func.pg_advisory_unlock(_SCHEMA_LOCK)))
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    try:
+        yield
+    except DBOSException as error:
+        raise DurableError(str(error)) from error
 
 
 def _work(status: Any) -> Work:

@@ -38,6 +38,10 @@ class Work:
     created_ms: int
     updated_ms: int
 
+    @property
+    def key(self) -> str:
+        return self.id.removeprefix(f"{self.loop}/")
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -52,6 +56,21 @@ class Step:
     @property
     def milliseconds(self) -> int:
         return (self.completed_ms or 0) - (self.started_ms or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """How a worker is doing. `reason` says why it is not ready; `running` counts the runs it works on.
+
+    A worker that is not live must be restarted. One that is not ready is starting, draining, or waiting for its
+    database, which a restart does not help.
+    """
+
+    live: bool
+    ready: bool
+    reason: str
+    worker: str
+    running: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,4 +60,11 @@ class BadPatternError(FilesystemError, ValueError):
 
 
 class SnapshotError(FilesystemError):
-    """The filesystem cannot take or restore a snapshot."""
+    """The filesystem cannot take or restore a snapshot.
+
+    `saved_in` is the folder with the content of the files that could not be restored, None if there are none.
+    """
+
+    def __init__(self, message: str, *, path: str = "", saved_in: str | None = None) -> None:
+        super().__init__(message, path=path)
+        self.saved_in = saved_in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from weakincentives._fence import check_fence
 from weakincentives.filesystem import search
 from weakincentives.filesystem.errors import (
     AlreadyExistsError,
@@ -24,6 +26,7 @@ from weakincentives.filesystem.errors import (
 )
 from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
 from weakincentives.filesystem.protocol import (
+    GREP_TIMEOUT,
     SNIFF_LENGTH,
     Entry,
     EntryKind,
@@ -39,7 +42,7 @@ from weakincentives.filesystem.protocol import (
     split,
 )
 from weakincentives.filesystem.tracking import Tracker
-from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, create, replace
+from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, append, create, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,21 @@ class HostFilesystem:
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], *, track_external: bool = False, ignore: Iterable[str] = ()
+        self,
+        root: str | os.PathLike[str],
+        *,
+        track_external: bool = False,
+        ignore: Iterable[str] = (),
+        grep_timeout: float = GREP_TIMEOUT,
     ) -> None:
+        self._grep_timeout = grep_timeout
         self._jail = Jail(root)
         self._store = StateStore(self._jail)
         self._journal = Journal(self._store)
         self._tracker = Tracker(self._store, ignore) if track_external else None
         self._lock = threading.RLock()
+        self._unrestored: dict[Parts, State] = {}
+        self._exported: str | None = None
 
     @property
     def root(self) -> str:
@@ -84,6 +95,7 @@ class HostFilesystem:
             return stream.read()
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
+        check_fence()
         check_mode(mode)
         data = encode(content, path)
         parts = split(path)
@@ -100,14 +112,14 @@ class HostFilesystem:
                     os.close(place.open(os.O_WRONLY))
                 self._record(place)
                 if mode == "append" and status is not None:
-                    with os.fdopen(place.open(os.O_WRONLY | os.O_APPEND), "wb") as stream:
-                        stream.write(data)
+                    append(place, data)
                 elif mode == "create":
                     create(place, data)
                 else:
                     replace(place, data, None if status is None else stat.S_IMODE(status.st_mode))
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
+        check_fence()
         parts = split(path)
         with self._lock:
             if parents:
@@ -140,7 +152,7 @@ class HostFilesystem:
         self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
     ) -> tuple[Match, ...]:
         self.stat(path)
-        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit)
+        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit, timeout=self._grep_timeout)
 
     def stat(self, path: str) -> Stat:
         parts = split(path)
@@ -158,6 +170,7 @@ class HostFilesystem:
         return True
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
+        check_fence()
         parts = split(path)
         with self._lock, self._jail.locate(parts, path, follow=False) as place:
             if place.name == ".":
@@ -174,25 +187,28 @@ class HostFilesystem:
 
     def snapshot(self) -> HostSnapshot:
         with self._lock:
+            if self._unrestored:
+                self._put_back(self._unrestored)
             return HostSnapshot(self._journal.mark(), self._tracker.scan() if self._tracker else None)
 
     def restore(self, snapshot: HostSnapshot) -> None:
+        check_fence()
         if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal is not self._journal:
             raise SnapshotError(
                 f"The snapshot was not taken from this filesystem ({self.root}), or it has been closed since"
             )
         with self._lock:
-            changes = self._journal.switch_to(snapshot.mark)
+            changes = {parts: state for parts, state in self._unrestored.items() if not self._is_tracked(parts)}
+            changes |= self._journal.switch_to(snapshot.mark)
             if self._tracker is not None and snapshot.tree is not None:
                 changes |= self._tracker.changes_to(snapshot.tree)
-            failures = self._store.put_back(changes)
-        if failures:
-            raise SnapshotError(f"Could not restore everything: {'; '.join(failures)}")
+            self._put_back(changes)
 
     def close(self) -> None:
-        """Discard the snapshots and what was saved for them; the files stay as they are."""
+        """Discard the snapshots and what was saved for them; the files, and those in `saved_in`, stay as they are."""
         with self._lock:
             self._journal = Journal(self._store)
+            self._unrestored, self._exported = {}, None
             self._store.clear()
 
     def __repr__(self) -> str:
@@ -254,9 +270,32 @@ class HostFilesystem:
             self._record(place)
             remove(place.name, dir_fd=place.fd)
 
+    def _put_back(self, states: dict[Parts, State]) -> None:
+        """Put the states on the disk. Those that fail are kept for the next attempt, and their files exported."""
+        # Until it is done, all of them count as not restored: an interrupt may come at any time.
+        self._unrestored = states
+        self._journal.expect({parts: state for parts, state in states.items() if not self._is_tracked(parts)})
+        failures = self._store.put_back(states)
+        self._journal.reached(states.keys() - failures.keys())
+        self._unrestored = {parts: states[parts] for parts in failures}
+        outdated, (self._exported, missing) = self._exported, self._store.export(self._unrestored)
+        if outdated is not None:
+            shutil.rmtree(outdated, ignore_errors=True)
+        if failures:
+            message = f"Could not restore everything: {'; '.join(failures.values())}"
+            if self._exported is not None:
+                message += f"; the saved files are in {self._exported}"
+            if missing:
+                message += f"; {', '.join(map(repr, missing))} could only be kept in memory"
+            raise SnapshotError(f"{message}; the next snapshot or restore tries again", saved_in=self._exported)
+
     def _record(self, place: Place) -> None:
-        if self._tracker is None or self._tracker.ignores(place.parts):
+        self._unrestored.pop(place.parts, None)
+        if not self._is_tracked(place.parts):
             self._journal.record(place)
+
+    def _is_tracked(self, parts: Parts) -> bool:
+        return self._tracker is not None and not self._tracker.ignores(parts)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from weakincentives._fence import check_fence
 from weakincentives.filesystem import search
 from weakincentives.filesystem.errors import (
     AlreadyExistsError,
@@ -19,6 +20,7 @@ from weakincentives.filesystem.errors import (
     SnapshotError,
 )
 from weakincentives.filesystem.protocol import (
+    GREP_TIMEOUT,
     Entry,
     Match,
     Parts,
@@ -53,9 +55,10 @@ class InMemoryFilesystem:
     directories created since the last snapshot are changed in place.
     """
 
-    __slots__ = ("_fresh", "_lock", "_root")
+    __slots__ = ("_fresh", "_grep_timeout", "_lock", "_root")
 
-    def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
+    def __init__(self, files: Mapping[str, str | bytes] | None = None, *, grep_timeout: float = GREP_TIMEOUT) -> None:
+        self._grep_timeout = grep_timeout
         self._lock = threading.RLock()
         self._root = InMemoryDirectory()
         self._fresh: dict[int, dict[str, InMemoryDirectory | bytes]] = {}
@@ -72,6 +75,7 @@ class InMemoryFilesystem:
         return node
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
+        check_fence()
         check_mode(mode)
         data = encode(content, path)
         parts = _parts(path)
@@ -84,6 +88,7 @@ class InMemoryFilesystem:
             self._change(parts[:-1])[parts[-1]] = (old or b"") + data if mode == "append" else data
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
+        check_fence()
         parts = _parts(path)
         with self._lock:
             old = self._find(parts, path)
@@ -120,7 +125,7 @@ class InMemoryFilesystem:
         self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
     ) -> tuple[Match, ...]:
         self._node(path)
-        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit)
+        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit, timeout=self._grep_timeout)
 
     def stat(self, path: str) -> Stat:
         node = self._node(path)
@@ -134,6 +139,7 @@ class InMemoryFilesystem:
             return False
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
+        check_fence()
         parts = _parts(path)
         if not parts:
             raise InvalidPathError("The root cannot be deleted", path=path)
@@ -149,6 +155,7 @@ class InMemoryFilesystem:
             return InMemorySnapshot(self._root)
 
     def restore(self, snapshot: InMemorySnapshot) -> None:
+        check_fence()
         if not isinstance(snapshot, InMemorySnapshot):
             raise SnapshotError(f"snapshot must be an InMemorySnapshot, got {type(snapshot).__name__}")
         with self._lock:

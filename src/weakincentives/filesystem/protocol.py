@@ -16,6 +16,8 @@ Parts = tuple[str, ...]
 MAX_DEPTH = 200
 SNIFF_LENGTH = 8192
 """How many bytes of a file are checked for NUL bytes, which mark it as binary."""
+GREP_TIMEOUT = 5.0
+"""How many seconds one grep may spend on matching."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class Filesystem(Protocol):
     ) -> tuple[Match, ...]:
         """The lines of a file, or of the text files below a directory, that match a regular expression.
 
-        `glob` selects the files to search (`*.py` at any depth, `src/**` below `path`).
+        The pattern may use all of Python's `re` syntax. Matching that takes too long is a `BadPatternError`. `glob`
+        selects the files to search (`*.py` at any depth, `src/**` below `path`).
         """
         ...
 

@@ -6,16 +6,19 @@ A walk yields files in sorted order, so a limit always cuts at the same place.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, islice
+from operator import itemgetter
 
 from weakincentives.filesystem.errors import BadPatternError, FilesystemError, InvalidPathError
 from weakincentives.filesystem.protocol import Match, Parts, is_binary, join
+from weakincentives.filesystem.regex import LineMatcher
 
 Walk = Callable[[Parts, int | None], Iterator[tuple[Parts, Callable[[], bytes]]]]
 """Takes a directory and a maximum depth; yields each file's path and a function that loads it."""
 
 MAX_ALTERNATIVES = 256
+BATCH_SIZE = 1_000_000
 
 
 def glob(walk: Walk, pattern: str, base: Parts) -> tuple[str, ...]:
@@ -26,36 +29,55 @@ def glob(walk: Walk, pattern: str, base: Parts) -> tuple[str, ...]:
     return tuple(join(parts) for parts, _ in walk(base, depth) if expression.fullmatch("/".join(parts[skip:])))
 
 
-def grep(walk: Walk, pattern: str, base: Parts, *, only: str | None, limit: int | None) -> tuple[Match, ...]:
-    expression = compile_regex(pattern)
-    wanted = compile_filter(only) if only is not None else None
+def grep(
+    walk: Walk, pattern: str, base: Parts, *, only: str | None, limit: int | None, timeout: float
+) -> tuple[Match, ...]:
     if limit is not None and limit < 1:
         raise FilesystemError(f"limit must be 1 or more, got {limit} while searching {join(base)!r}", path=join(base))
+    wanted = compile_filter(only) if only is not None else None
     skip = len(base)
-    found = (
-        match
+    files = (
+        (join(parts), _text(load()))
         for parts, load in walk(base, None)
         if wanted is None or wanted(parts[skip:] or parts[-1:])
-        for match in _grep_lines(load(), join(parts), expression)
     )
-    return tuple(islice(found, limit))
+    with LineMatcher(pattern, timeout=timeout) as matcher:
+        return tuple(islice((match for batch in _batches(files) for match in _matches(batch, matcher)), limit))
 
 
-def _grep_lines(data: bytes, path: str, expression: re.Pattern[str]) -> Iterator[Match]:
-    """The matching lines of a file; none if it is not text."""
+def _batches(files: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Group files, to keep down the number of round trips to the process that matches them."""
+    batch: list[tuple[str, str]] = []
+    size = 0
+    for path, text in files:
+        batch.append((path, text))
+        size += len(text)
+        if size >= BATCH_SIZE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _matches(batch: list[tuple[str, str]], matcher: LineMatcher) -> Iterator[Match]:
+    found = matcher.find([text for _, text in batch])
+    for index, numbers in groupby(found, key=itemgetter(0)):
+        path, text = batch[index]
+        lines = text.split("\n")
+        for _, number in numbers:
+            # The empty text after the last newline is not a line.
+            if number + 1 < len(lines) or lines[number]:
+                yield Match(path, number + 1, lines[number].removesuffix("\r"))
+
+
+def _text(data: bytes) -> str:
+    """The text of a file; empty if it is binary."""
     if is_binary(data):
-        return
+        return ""
     try:
-        text = data.decode()
+        return data.decode()
     except UnicodeDecodeError:
-        return
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    for number, line in enumerate(lines, start=1):
-        line = line.removesuffix("\r")
-        if expression.search(line):
-            yield Match(path, number, line)
+        return ""
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
@@ -79,42 +101,6 @@ def compile_filter(pattern: str) -> Callable[[Parts], bool]:
     if "/" in pattern.rstrip("/"):
         return lambda parts: expression.fullmatch("/".join(parts)) is not None
     return lambda parts: bool(parts) and expression.fullmatch(parts[-1]) is not None
-
-
-def compile_regex(pattern: str) -> re.Pattern[str]:
-    """Compile a regular expression; reject one that repeats a repetition, because it may never finish."""
-    try:
-        expression = re.compile(pattern)
-    except (re.error, RecursionError, OverflowError, Warning) as error:
-        raise BadPatternError(f"{pattern!r} is not a regular expression: {error}", path=pattern) from None
-    if _repeats_a_repetition(pattern):
-        raise BadPatternError(
-            f"{pattern!r} repeats a group that holds a repetition, which may take forever; "
-            "drop the outer '*' or '+', or make the inner one possessive ('*+', '++')",
-            path=pattern,
-        )
-    return expression
-
-
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\(|\)|(?:[*+]|\{\d*,\d*\})[?+]?|.", re.DOTALL)
-
-
-def _repeats_a_repetition(pattern: str) -> bool:
-    """True if `*`, `+` or `{n,}` follows a group that itself contains a repetition that can backtrack."""
-    groups, closed = [False], False
-    for piece in _PIECE.findall(pattern):
-        if piece == "(":
-            groups.append(False)
-        elif piece == ")" and len(groups) > 1:
-            closed = groups.pop()
-            groups[-1] |= closed
-            continue
-        elif piece[0] in "*+" or (piece[0] == "{" and len(piece) > 1):
-            if closed and (piece[0] != "{" or ",}" in piece):
-                return True
-            groups[-1] |= not piece.endswith("+") or len(piece) == 1
-        closed = False
-    return False
 
 
 def _expand(pattern: str, whole: str) -> list[str]:

@@ -98,7 +98,7 @@ class Tracker:
 def _reject(parts: Parts, error: OSError) -> NoReturn:
     path = join(parts)
     raise SnapshotError(
-        f"{path!r} cannot be read ({error.strerror}) and so could not be restored; add it to ignore=", path=path
+        f"{path!r} cannot be saved ({error.strerror}) and so could not be restored; add it to ignore=", path=path
     ) from error
 
 

@@ -8,13 +8,13 @@ import shutil
 import stat
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 from uuid import uuid4
 
-from weakincentives.filesystem.errors import FilesystemError
+from weakincentives.filesystem.errors import FilesystemError, NotDirectoryError, NotFoundError
 from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated
 from weakincentives.filesystem.protocol import Parts, join
 
@@ -50,6 +50,15 @@ class Blob:
             with open(self.file, "rb") as source:
                 shutil.copyfileobj(source, target)
 
+    def export(self, path: str) -> None:
+        """Make the content available at another path, without a copy if possible."""
+        if self.file is not None:
+            with suppress(OSError):
+                os.link(self.file, path)
+                return
+        with open(path, "wb") as target:
+            self.copy_to(target)
+
 
 @dataclass(frozen=True, slots=True)
 class FileState:
@@ -68,7 +77,14 @@ class LinkState:
     target: str
 
 
-State = FileState | DirectoryState | LinkState | None
+@dataclass(frozen=True, slots=True)
+class LostState:
+    """What could not be saved, so it cannot be put back."""
+
+    reason: str
+
+
+State = FileState | DirectoryState | LinkState | LostState | None
 """None means that nothing is there."""
 
 
@@ -99,30 +115,46 @@ class StateStore:
         try:
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 return self.save(place, place.stat())
-        except FilesystemError:
+        except (NotFoundError, NotDirectoryError):
             return None
+        except FilesystemError as error:
+            return LostState(f"{error}, so it was not saved")
 
-    def put_back(self, states: Mapping[Parts, State]) -> list[str]:
-        """Put every state back at its path, even if some fail; returns the failures as text."""
-        failures: list[str] = []
-        for parts in sorted(states, key=len, reverse=True):
-            try:
-                self._clear(parts, states[parts])
-            except FilesystemError as error:
-                failures.append(str(error))
-        for parts in sorted(states, key=len):
-            try:
-                self._put(parts, states[parts])
-            except FilesystemError as error:
-                failures.append(str(error))
-        directories = [(parts, state) for parts, state in states.items() if isinstance(state, DirectoryState)]
-        for parts, state in sorted(directories, key=lambda item: len(item[0]), reverse=True):
-            try:
-                with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
-                    _set_mode(place, state.mode)
-            except FilesystemError as error:
-                failures.append(str(error))
+    def put_back(self, states: Mapping[Parts, State]) -> dict[Parts, str]:
+        """Put every state back at its path, even if some fail; returns the reasons of those that did."""
+        failures = {parts: state.reason for parts, state in states.items() if isinstance(state, LostState)}
+
+        def attempt(put: Callable[[Parts], None], order: Iterable[Parts]) -> None:
+            for parts in order:
+                if parts not in failures:
+                    try:
+                        put(parts)
+                    except FilesystemError as error:
+                        failures[parts] = str(error)
+
+        deepest_first = sorted(states, key=len, reverse=True)
+        attempt(lambda parts: self._clear(parts, states[parts]), deepest_first)
+        attempt(lambda parts: self._put(parts, states[parts]), reversed(deepest_first))
+        attempt(lambda parts: self._finish(parts, states[parts]), deepest_first)
         return failures
+
+    def export(self, states: Mapping[Parts, State]) -> tuple[str | None, list[str]]:
+        """Write the files among these states to a new folder that outlives the process.
+
+        Returns the folder, None if there was nothing or no room to write, and the paths for which there was no room.
+        """
+        folder: str | None = None
+        missing: list[str] = []
+        for parts, state in states.items():
+            if isinstance(state, FileState):
+                try:
+                    folder = folder or tempfile.mkdtemp(prefix="wink-unrestored-")
+                    target = os.path.join(folder, *parts)
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    state.blob.export(target)
+                except OSError:
+                    missing.append(join(parts))
+        return folder, missing
 
     def clear(self) -> None:
         """Delete what was saved to disk."""
@@ -140,8 +172,12 @@ class StateStore:
             self._folder = tempfile.mkdtemp(prefix="wink-undo-")
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         file = os.path.join(self._folder, uuid4().hex)
-        with open(file, "wb") as target:
-            shutil.copyfileobj(source, target)
+        try:
+            with open(file, "wb") as target:
+                shutil.copyfileobj(source, target)
+        except BaseException:
+            _unlink(file)
+            raise
         return Blob(None, file)
 
     def _clear(self, parts: Parts, state: State) -> None:
@@ -179,11 +215,16 @@ class StateStore:
                 if status is not None:
                     os.unlink(place.name, dir_fd=place.fd)
                 os.symlink(state.target, place.name, dir_fd=place.fd)
-            else:
+            elif isinstance(state, DirectoryState):
                 if status is None:
                     os.mkdir(place.name, dir_fd=place.fd)
-                # The saved mode may forbid writing into it, so it is set once everything is in place.
                 _set_mode(place, state.mode | stat.S_IRWXU)
+
+    def _finish(self, parts: Parts, state: State) -> None:
+        """Give a directory the mode it had; it may forbid what was done in it before."""
+        if isinstance(state, DirectoryState):
+            with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
+                _set_mode(place, state.mode)
 
     def _make_parents(self, parts: Parts) -> None:
         for depth in range(1, len(parts) + 1):
@@ -240,17 +281,35 @@ class Journal:
         elif place.parts not in self._current.before:
             self._current.before[place.parts] = self._store.save(place, place.stat())
 
+    def expect(self, states: Mapping[Parts, State]) -> None:
+        """Note that the current version has these states, although the disk does not."""
+        self._current.before.update(states)
+
+    def reached(self, paths: Iterable[Parts]) -> None:
+        """Note that the disk now has the expected states of these paths."""
+        for parts in paths:
+            self._current.before.pop(parts, None)
+
     def switch_to(self, mark: Mark) -> dict[Parts, State]:
         """Make that version the current one; returns the states to put on the disk."""
         chain = [mark.version]
         while chain[-1].next is not None:
             chain.append(chain[-1].next)
-        target, self._current.before = self._current.before, {}
+        marked = {mark.version for mark in self._marks}
+        target = dict(self._current.before)
+        reversed_links: list[tuple[Version, dict[Parts, State], Version]] = []
+        wanted = False
         for older, newer in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
-            states, older.before = older.before, {}
-            newer.before = {parts: target[parts] if parts in target else self._store.current(parts) for parts in states}
-            newer.next, older.next = older, None
-            target.update(states)
+            # Saving what the disk has now may be expensive, and is only needed to go forward again.
+            wanted = wanted or newer in marked
+            paths = older.before if wanted else ()
+            states = {parts: target[parts] if parts in target else self._store.current(parts) for parts in paths}
+            reversed_links.append((newer, states, older))
+            target.update(older.before)
+        self._current.before = {}
+        for newer, states, older in reversed_links:
+            newer.before, newer.next = states, older
+            older.before, older.next = {}, None
             self._current = older
         return target
 
@@ -273,6 +332,37 @@ def replace(place: Place, content: Blob | bytes, mode: int | None, modified_ns: 
         os.replace(temporary, place.name, src_dir_fd=place.fd, dst_dir_fd=place.fd)
     except BaseException:
         os.unlink(temporary, dir_fd=place.fd)
+        raise
+
+
+def append(place: Place, content: bytes) -> None:
+    """Add to the end of a file completely or not at all.
+
+    A file that has other names may be one outside the root, so it is replaced by a copy.
+    """
+    fd = place.open(os.O_WRONLY | os.O_APPEND)
+    try:
+        status = os.fstat(fd)
+        shared = status.st_nlink > 1
+        if not shared:
+            _append(fd, content, status.st_size)
+    finally:
+        os.close(fd)
+    if shared:
+        with os.fdopen(place.open(os.O_RDONLY), "rb") as source:
+            content = source.read() + content
+        replace(place, content, stat.S_IMODE(status.st_mode))
+
+
+def _append(fd: int, content: bytes, size: int) -> None:
+    view, written = memoryview(content), 0
+    try:
+        while written < len(content):
+            written += os.write(fd, view[written:])
+    except BaseException:
+        # Another process may have appended as well; then the end of the file is not ours to cut.
+        if os.fstat(fd).st_size == size + written:
+            os.ftruncate(fd, size)
         raise
 
 

@@ -44,8 +44,11 @@ from weakincentives.prompt.visibility import (
     SectionPath,
     SectionVisibility,
     SetVisibilityOverride,
+    VisibilityChange,
     VisibilityExpansionRequired,
     VisibilityOverrides,
+    ancestors,
+    with_ancestors,
 )
 from weakincentives.prompt.workspace import WorkspaceSection
 
@@ -99,10 +102,13 @@ __all__ = [
     "ToolResult",
     "ToolValidationError",
     "View",
+    "VisibilityChange",
     "VisibilityExpansionRequired",
     "VisibilityOverrides",
     "WorkspaceSection",
+    "ancestors",
     "default_tokenizer",
     "parse_structured_output",
     "tool",
+    "with_ancestors",
 ]

@@ -149,7 +149,7 @@ class PromptTemplate(Generic[OutputT]):
 class Prompt(Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; make one for each run.
 
-    `Prompt[Out](ns=, key=, sections=[...])` builds its template in place.
+    `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `run_id` is its last run.
     """
 
     _output_type: ClassVar[Any] = None
@@ -170,6 +170,7 @@ class Prompt(Generic[OutputT]):
             )
         self.template = template
         self.resources = PromptResources(self)
+        self.run_id = ""
         self._overrides_store = overrides_store
         self._overrides_tag = overrides_tag
         self._bound: dict[type, Any] = {}
@@ -177,6 +178,7 @@ class Prompt(Generic[OutputT]):
         self._bound_resources = ResourceRegistry()
         self._base: VisibilityState | None = None
         self._base_outline: Outline | None = None
+        self._base_session: Session | None = None
 
     def __class_getitem__(cls, item: Any) -> Any:
         args = type_args(item)
@@ -236,24 +238,33 @@ class Prompt(Generic[OutputT]):
 
     def begin(self, session: Session | None, visibility_overrides: Overrides | None = None) -> RenderedPrompt[OutputT]:
         """Render for a run, and keep what was declared, selected, overridden and fitted as the base of its views."""
-        self._base = None
-        self._base_outline = self.outline()
-        self._base = self._declared(self._base_outline, session, visibility_overrides)
+        outline = self.outline()
+        base = self._declared(outline, session, visibility_overrides)
+        self._base, self._base_outline, self._base_session = base, outline, session
         return self._rendered(self.view(session))
 
-    def resume(self, visibility: Mapping[str, SectionVisibility]) -> None:
+    def resume(self, session: Session | None, visibility: Mapping[str, SectionVisibility]) -> None:
         """Continue a run that began elsewhere with this visibility of each section, by key."""
-        self._base_outline = self.outline()
-        self._base = state_from_keys(self._base_outline, visibility)
+        outline = self.outline()
+        base = state_from_keys(outline, visibility)
+        self._base, self._base_outline, self._base_session = base, outline, session
 
     def base_visibility(self) -> dict[str, SectionVisibility]:
         """What the run began with, by section key: what `resume` takes."""
         return {} if self._base is None else self._base.by_key(self._base_outline or self.outline())
 
     def view(self, session: Session | None = None) -> View:
-        """What is shown and offered at this moment; within a run, what the run began with is the base."""
-        outline = self._base_outline or self.outline()
-        return self._view(outline, self._base or self._declared(outline, session), session)
+        """What is shown and offered at this moment; for a run's own session, on top of what the run began with."""
+        if self._base is not None and self._base_outline is not None and session is self._base_session:
+            return self._view(self._base_outline, self._base, session)
+        outline = self.outline()
+        return self._view(outline, self._declared(outline, session), session)
+
+    def base_view(self) -> View:
+        """What the run began with, without the session's overrides."""
+        if self._base is None or self._base_outline is None:
+            return self.view()
+        return self._view(self._base_outline, self._base, None)
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""

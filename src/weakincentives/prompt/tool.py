@@ -97,6 +97,8 @@ class Tool(Generic[ParamsT, ResultT]):
             raise PromptValidationError(
                 f"Tool '{name}': params must be a dataclass or None, got {params_type!r}; write Tool[Params, Result]."
             )
+        if params_type is not None:
+            _check_params(name, params_type)
         self.name = name
         self.description = description
         self.handler = handler
@@ -201,6 +203,16 @@ def _tool_types(args: tuple[Any, ...]) -> tuple[Any, Any]:
         raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
     params_type, result_type = (None if arg in (None, type(None), Any) else arg for arg in args)
     return params_type, result_type
+
+
+def _check_params(name: str, params_type: type) -> None:
+    """Reject types and constraints that have no schema. What is defined later is checked when it is first needed."""
+    try:
+        serde.codec(params_type)
+    except serde.UnresolvedType:
+        pass
+    except SerdeError as error:
+        raise PromptValidationError(f"The params of tool '{name}' have no schema: {error}") from None
 
 
 def _check_handler(tool_name: str, what: str, handler: Any) -> None:
@@ -328,8 +340,7 @@ def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mappi
             )
         annotation, metadata = hints[parameter.name], {}
         if get_origin(annotation) is Annotated:
-            annotation, *notes = get_args(annotation)
-            words = [note for note in notes if isinstance(note, str)]
+            words = [note for note in get_args(annotation)[1:] if isinstance(note, str)]
             metadata = {"description": " ".join(words)} if words else {}
         columns.append((parameter.name, annotation, _column(parameter.default, metadata)))
     made = make_dataclass(f"{tool_name}_params", columns, frozen=True)

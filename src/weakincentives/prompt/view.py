@@ -102,6 +102,10 @@ class View:
             return SectionVisibility.HIDDEN
         return PACKED[packed[node.index]]
 
+    def own_visibility(self, node: Node) -> SectionVisibility:
+        """What the section would show, were its ancestors open."""
+        return PACKED[self.state.packed[node.index]]
+
     def decided_by(self, node: Node) -> Decider:
         return self.state.decided.get(node.index, "declared")
 
@@ -133,14 +137,18 @@ class View:
         """Every enabled section, shown or not."""
         return (node for node in self.outline.nodes if self._exists(node))
 
-    def own_text(self, node: Node) -> str:
-        """The section in full without its children."""
+    def own_text(self, path: SectionPath, visibility: SectionVisibility = SectionVisibility.FULL) -> str:
+        """The section by itself, without its children and unnumbered."""
+        node = self.outline.by_path[path]
         states = bytearray(self.state.packed)
-        states[node.index] = FULL
+        states[node.index] = PACKED.index(visibility)
         for below in self.outline.subtree(node)[1:]:
             states[below.index] = ABSENT
-        layout = self._cached(("own", node.index), lambda: Layout(self.outline, bytes(states), self._suffix, root=node))
-        return "".join(layout.fill(self._params))
+        layout = self._cached(
+            ("own", node.index, visibility),
+            lambda: Layout(self.outline, bytes(states), self._suffix, root=node),
+        )
+        return "".join(layout.fill(self._params, self._price()))
 
     def opening(self, path: SectionPath) -> Opening:
         """What opening the section, together with its closed ancestors, would show and which tools it would bring."""

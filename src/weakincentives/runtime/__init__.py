@@ -2,26 +2,64 @@
 
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest
-from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.drivers import Channel, Completed, StreamEvent, TextDelta, ToolEnded, ToolStarted
+from weakincentives.runtime.accounts import (
+    Ledger,
+    LedgerSection,
+    LedgerTurn,
+    RequestTokens,
+    ledger,
+    ledger_of,
+    request_tokens,
+)
+from weakincentives.runtime.adapter import ProviderAdapter, closing_resources
+from weakincentives.runtime.conversation import Conversation
+from weakincentives.runtime.drivers import (
+    ArgumentsDelta,
+    AsyncEventStream,
+    Channel,
+    Completed,
+    EventStream,
+    LoopCursor,
+    ModelDelta,
+    PartialOutput,
+    ReasoningDelta,
+    Restarted,
+    SectionOpened,
+    StreamEvent,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+)
 from weakincentives.runtime.events import (
     EvaluationFailed,
+    EvaluationStopped,
     HostedToolInvoked,
     ModelCalled,
+    PromptChanged,
     PromptExecuted,
     PromptRendered,
+    ResourcesNotClosed,
     RunRestarted,
     SectionState,
     ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.executor import CallSuspended, ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
+from weakincentives.runtime.history import (
+    HistoryBuilder,
+    HistoryTurn,
+    RunHistory,
+    RunState,
+    Step,
+    ToolUse,
+    TurnSection,
+    run_history,
+)
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
-from weakincentives.runtime.ledger import Ledger, LedgerSection, LedgerTurn, ledger, ledger_of
-from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.main_loop import Expansions, MainLoop
 from weakincentives.runtime.messages import (
     CallModel,
     Effect,
@@ -30,6 +68,7 @@ from weakincentives.runtime.messages import (
     ModelRequest,
     PromptResponse,
     RunTools,
+    Settings,
     StopReason,
     ToolCall,
 )
@@ -39,15 +78,24 @@ from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
     "AdapterSpec",
+    "ArgumentsDelta",
+    "AsyncEventStream",
     "BudgetExceededError",
     "CallModel",
+    "CallSuspended",
     "Channel",
     "Completed",
+    "Conversation",
     "DeadlineExceededError",
     "DisclosureRequest",
     "Effect",
     "EvaluationFailed",
+    "EvaluationStopped",
+    "EventStream",
+    "Expansions",
     "Explanation",
+    "HistoryBuilder",
+    "HistoryTurn",
     "HostedToolCodec",
     "HostedToolInvoked",
     "InnerLoop",
@@ -55,22 +103,35 @@ __all__ = [
     "Ledger",
     "LedgerSection",
     "LedgerTurn",
+    "LoopCursor",
     "MainLoop",
     "Message",
     "ModelCalled",
+    "ModelDelta",
     "ModelReply",
     "ModelRequest",
+    "PartialOutput",
     "PrefixBreak",
+    "PromptChanged",
     "PromptEvaluationError",
     "PromptExecuted",
     "PromptRendered",
     "PromptResponse",
     "ProviderAdapter",
+    "ReasoningDelta",
+    "RequestTokens",
+    "ResourcesNotClosed",
+    "Restarted",
     "Run",
+    "RunHistory",
     "RunRestarted",
     "RunScope",
+    "RunState",
     "RunTools",
+    "SectionOpened",
     "SectionState",
+    "Settings",
+    "Step",
     "StopReason",
     "StreamEvent",
     "TextDelta",
@@ -80,13 +141,18 @@ __all__ = [
     "ToolExecutor",
     "ToolInvoked",
     "ToolStarted",
+    "ToolUse",
     "ToolsInjected",
     "ToolsWithdrawn",
+    "TurnSection",
     "adapter_spec",
     "adapter_specs",
     "assert_prefix_kept",
     "cache_safe_routes",
+    "closing_resources",
     "ledger",
     "ledger_of",
     "prefix_breaks",
+    "request_tokens",
+    "run_history",
 ]

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
+from weakincentives._generics import OutputT as AdapterOutputT
+from weakincentives.content import Part, Text
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
-from weakincentives.runtime.drivers import Channel, StreamEvent, drive, drive_async, drive_stream, drive_stream_async
+from weakincentives.resources import ResourceCloseError
+from weakincentives.runtime.drivers import (
+    AsyncEventStream,
+    Channel,
+    EventStream,
+    StreamEvent,
+    drive,
+    drive_async,
+    drive_stream,
+    drive_stream_async,
+)
+from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
-from weakincentives.runtime.messages import PromptResponse
+from weakincentives.runtime.inner_loop import Beginning, InnerLoop, InnerLoopConfig
+from weakincentives.runtime.messages import Message, PromptResponse, Settings
 from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
 
+logger = logging.getLogger("weakincentives.runtime")
 OutputT = TypeVar("OutputT")
 
 
@@ -32,21 +48,26 @@ class RunOptions(TypedDict, total=False):
     """The options of every method that runs a prompt.
 
     `bus` receives the run's events, as the session does. `visibility_overrides` open or summarize sections for this
-    run. `scope` is how a main loop shares one deadline and one budget between restarts; it replaces those two.
+    run. `settings` add to the adapter's. `scope` is how a main loop shares one deadline and one budget between
+    restarts; it replaces those two. `beginning` and `message` are how a conversation takes its next turn.
     """
 
     bus: EventSink | None
     deadline: Deadline | None
     budget: Budget | None
     visibility_overrides: Overrides | None
+    settings: Settings | None
     scope: RunScope | None
+    beginning: Beginning
+    message: Message | None
 
 
-class ProviderAdapter(ABC):
+class ProviderAdapter(Generic[AdapterOutputT]):
     """Evaluates prompts on one model of one provider.
 
     A subclass declares its capabilities (`supports_dynamic_tools`, `tool_route`, `default_codecs`) and opens a
-    `channel` to the model. The `hosted_tool_codecs` given here add to the adapter's own.
+    `channel` to the model, or overrides `evaluate` as a whole. The `hosted_tool_codecs` given here add to the adapter's
+    own.
     """
 
     name: ClassVar[str] = "adapter"
@@ -58,8 +79,10 @@ class ProviderAdapter(ABC):
         hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None = None,
         output_retries: int = 1,
         tokenizer: Tokenizer | None = None,
+        settings: Settings | None = None,
     ) -> None:
         self.model = model
+        self.settings = settings or Settings()
         self._added_codecs = hosted_tool_codecs or {}
         self.output_retries = output_retries
         self._tokenizer = tokenizer
@@ -89,13 +112,23 @@ class ProviderAdapter(ABC):
         spec = adapter_spec(self.name)
         return {} if spec is None else spec.codecs()
 
-    @abstractmethod
     def channel(self) -> Channel:
         """A connection to the model for one run."""
+        raise TypeError(f"{type(self).__name__} has no channel(); define it, or override the method that was called")
 
     def define_tool(self, tool: AnyTool) -> str:
         """The tool as JSON text, as this adapter sends it to the model."""
         return tool.definition
+
+    def check_content(self, parts: Sequence[Part]) -> None:
+        """Raise `PromptEvaluationError` for media that this adapter's model does not take."""
+        media = [part for part in parts if not isinstance(part, Text)]
+        if media:
+            kind = type(media[0]).__name__.lower()
+            raise PromptEvaluationError(
+                f"The {self.name} adapter with model '{self.model}' takes text only, got {kind} {media[0]}.",
+                phase="request",
+            )
 
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
@@ -122,31 +155,34 @@ class ProviderAdapter(ABC):
         async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
             return await drive_async(loop, channel)
 
-    def stream(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> Iterator[StreamEvent]:
-        """`evaluate` as a stream of events: text deltas, tool starts and ends, and last the response."""
-        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
-            yield from drive_stream(loop, channel)
+    def stream(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> EventStream:
+        """`evaluate` as a stream of events: text deltas, tool starts and ends, and last the response.
 
-    async def stream_async(
-        self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]
-    ) -> AsyncIterator[StreamEvent]:
+        with adapter.stream(prompt, session=session) as events:
+            for event in events: ...
+        """
+        loop = self.loop(prompt, session, **options)
+        return EventStream(self._stream(loop, options), loop.scope)
+
+    def stream_async(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> AsyncEventStream:
         """`stream` on an event loop."""
-        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
-            async for event in drive_stream_async(loop, channel):
-                yield event
+        loop = self.loop(prompt, session, **options)
+        return AsyncEventStream(self._stream_async(loop, options), loop.scope)
 
     def resume(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """Continue the run that the session holds: the same next request, in this process or another."""
-        with self._running(self.loop(prompt, session, resume=True, **options), options) as (loop, channel):
+        options["beginning"] = "resume"
+        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
             return drive(loop, channel)
 
     async def resume_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`resume` on an event loop."""
-        async with self._running_async(self.loop(prompt, session, resume=True, **options), options) as (loop, channel):
+        options["beginning"] = "resume"
+        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
             return await drive_async(loop, channel)
 
     def explain(
@@ -155,9 +191,7 @@ class ProviderAdapter(ABC):
         """What would happen, before any money is spent."""
         return explain(prompt, self.config(), session=session, visibility_overrides=visibility_overrides)
 
-    def loop(
-        self, prompt: Prompt[Any], session: Session, *, resume: bool = False, **options: Unpack[RunOptions]
-    ) -> InnerLoop:
+    def loop(self, prompt: Prompt[Any], session: Session, **options: Unpack[RunOptions]) -> InnerLoop:
         """The inner loop of one evaluation, for a driver to run."""
         unknown = options.keys() - RunOptions.__annotations__.keys()
         if unknown:
@@ -168,9 +202,10 @@ class ProviderAdapter(ABC):
             prompt,
             session,
             options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline"))),
-            self.config(),
+            replace(self.config(), settings=self.settings.merged(options.get("settings"))),
             visibility_overrides=options.get("visibility_overrides"),
-            resume=resume,
+            beginning=options.get("beginning", "new"),
+            message=options.get("message"),
         )
 
     def config(self) -> InnerLoopConfig:
@@ -184,24 +219,45 @@ class ProviderAdapter(ABC):
             count_tokens=self._count_tokens,
             tokenizer=self.tokenizer.name,
             define_tool=self.define_tool,
+            check_content=self.check_content,
         )
+
+    def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent, None, None]:
+        with self._running(loop, options) as (loop, channel):
+            yield from drive_stream(loop, channel)
+
+    async def _stream_async(self, loop: InnerLoop, options: RunOptions) -> AsyncGenerator[StreamEvent, None]:
+        async with self._running_async(loop, options) as (loop, channel):
+            events = drive_stream_async(loop, channel)
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                await events.aclose()
 
     @contextmanager
     def _running(self, loop: InnerLoop, options: RunOptions) -> Iterator[tuple[InnerLoop, Channel]]:
-        with _claimed(loop, options.get("bus")), loop.prompt.resources, self.open_channel(loop) as channel:
+        with (
+            _claimed(loop, options.get("bus")),
+            closing_resources(loop.prompt, loop.session, loop.scope.run_id),
+            self.open_channel(loop) as channel,
+        ):
             yield loop, channel
 
     @asynccontextmanager
     async def _running_async(self, loop: InnerLoop, options: RunOptions) -> AsyncIterator[tuple[InnerLoop, Channel]]:
         with _claimed(loop, options.get("bus")):
-            async with loop.prompt.resources, self.open_channel_async(loop) as channel:
+            async with (
+                closing_resources_async(loop.prompt, loop.session, loop.scope.run_id),
+                self.open_channel_async(loop) as channel,
+            ):
                 yield loop, channel
 
 
 @contextmanager
 def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
     """Claim the session, connect the bus, and stop the async tools' helper thread afterwards."""
-    with loop.session.claim(f"{loop.prompt.name} ({loop.scope.run_id})"):
+    with loop.session.claim(loop.owner):
         unsubscribe = None if bus is None else loop.session.observe(bus.dispatch)
         try:
             yield
@@ -209,3 +265,36 @@ def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
             loop.executor.bridge.close()
             if unsubscribe is not None:
                 unsubscribe()
+
+
+@contextmanager
+def closing_resources(prompt: Prompt[Any], session: Session, run_id: str) -> Iterator[None]:
+    """The prompt's resources for a run; if they fail to close after it has succeeded, that is only recorded."""
+    finished = False
+    try:
+        with prompt.resources:
+            yield
+            finished = True
+    except ResourceCloseError as error:
+        if not finished:
+            raise
+        _record_not_closed(error, session, run_id)
+
+
+@asynccontextmanager
+async def closing_resources_async(prompt: Prompt[Any], session: Session, run_id: str) -> AsyncIterator[None]:
+    """`closing_resources` on an event loop."""
+    finished = False
+    try:
+        async with prompt.resources:
+            yield
+            finished = True
+    except ResourceCloseError as error:
+        if not finished:
+            raise
+        _record_not_closed(error, session, run_id)
+
+
+def _record_not_closed(error: ResourceCloseError, session: Session, run_id: str) -> None:
+    logger.error("%s", error, exc_info=error)
+    session.dispatch(ResourcesNotClosed(run_id, error.message, session.timestamp()))

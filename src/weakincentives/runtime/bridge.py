@@ -1,6 +1,6 @@
 """The bridge between sync and async code: one generator of steps, driven from a thread or from an event loop.
 
-A step is a function to call, whose result may be awaitable, or a resource scope to close.
+A step is a tool handler to call, another function whose result may be awaitable, or a resource scope to close.
 """
 
 from __future__ import annotations
@@ -12,13 +12,58 @@ import inspect
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
+from weakincentives._fence import Fence
+from weakincentives.limits import Deadline
 from weakincentives.resources import ScopedResourceContext
 
 T = TypeVar("T")
-Step = Callable[[], Any] | ScopedResourceContext
-MAX_SIDE_BY_SIDE = 8
+MAX_PARALLEL = 8
+# How long a cancelled handler may take to clean up before it is fenced off.
+CLEANUP_SECONDS = 5.0
+
+
+class HandlerTimeout(Exception):
+    """The deadline passed while a handler was running; the handler is cancelled, or fenced if it blocks."""
+
+
+class HandlerCall:
+    """A tool handler to call behind a fence, until the deadline.
+
+    `effect` says that it may do something outside that has to be compensated: when it is stopped, it is first given
+    some time to end, so that the compensation comes after what it undoes.
+    """
+
+    __slots__ = ("_deadline", "effect", "ended", "fence", "function")
+
+    def __init__(self, function: Callable[[], Any], deadline: Deadline | None, *, effect: bool = False) -> None:
+        self.function = function
+        self.effect = effect
+        self.fence = Fence(None if deadline is None else lambda: deadline.expired)
+        self.ended = threading.Event()
+        self._deadline = deadline
+
+    def seconds(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline.remaining().total_seconds())
+
+    def call(self) -> Any:
+        try:
+            return self.function()
+        except StopIteration as error:
+            # A future cannot carry it: awaiting it would hang.
+            raise RuntimeError("raised StopIteration") from error
+        finally:
+            self.ended.set()
+
+    def abandon(self) -> None:
+        """Fence the handler off, wherever it runs; one that has an effect is given some time to end before."""
+        if self.effect:
+            self.ended.wait(CLEANUP_SECONDS)
+        self.fence.close()
+
+
+Step = HandlerCall | Callable[[], Any] | ScopedResourceContext
 
 
 class AsyncBridge:
@@ -29,9 +74,12 @@ class AsyncBridge:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def wait(self, awaitable: Any) -> Any:
+    def wait(self, awaitable: Any, seconds: float | None = None, fence: Fence | None = None) -> Any:
+        """The awaitable's result. On a timeout or an interrupt it is cancelled and has ended before this raises."""
         loop = self._started()
         future: Future[Any] = Future()
+        task: asyncio.Task[None] | None = None
+        stopped = False
 
         async def run() -> None:
             try:
@@ -39,9 +87,34 @@ class AsyncBridge:
             except BaseException as error:
                 future.set_exception(error)
 
+        def start() -> None:
+            nonlocal task
+            task = loop.create_task(run(), context=context)
+            if stopped:
+                loop.call_soon(task.cancel)
+
+        def cancel() -> None:
+            nonlocal stopped
+            stopped = True
+            if task is not None:
+                task.cancel()
+
         context = contextvars.copy_context()
-        loop.call_soon_threadsafe(lambda: loop.create_task(run(), context=context))
-        return future.result()
+        try:
+            loop.call_soon_threadsafe(start)
+            return future.result(seconds)
+        except BaseException as error:
+            if future.done():
+                raise
+            loop.call_soon_threadsafe(cancel)
+            try:
+                future.exception(CLEANUP_SECONDS)
+            except BaseException:
+                if fence is not None:
+                    fence.close()
+            if isinstance(error, TimeoutError):
+                raise HandlerTimeout from None
+            raise
 
     def close(self) -> None:
         with self._lock:
@@ -68,6 +141,10 @@ def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
     def perform(step: Step) -> Any:
         if isinstance(step, ScopedResourceContext):
             return step.close()
+        if isinstance(step, HandlerCall):
+            with step.fence:
+                value = step.call()
+                return bridge.wait(value, step.seconds(), step.fence) if inspect.isawaitable(value) else value
         value = step()
         return bridge.wait(value) if inspect.isawaitable(value) else value
 
@@ -91,8 +168,10 @@ async def call_async(steps: Generator[Step, Any, T]) -> T:
     async def perform(step: Step) -> Any:
         if isinstance(step, ScopedResourceContext):
             return await step.aclose()
-        # Calling a coroutine function only creates the coroutine, so it needs no thread.
-        value = step() if _is_async(step) else await asyncio.to_thread(_without_stop_iteration, step)
+        if isinstance(step, HandlerCall):
+            with step.fence:
+                return await _handle(step)
+        value = step() if _is_async(step) else await asyncio.to_thread(step)
         return await value if inspect.isawaitable(value) else value
 
     value: Any = None
@@ -109,28 +188,61 @@ async def call_async(steps: Generator[Step, Any, T]) -> T:
             value, error = None, raised
 
 
-def side_by_side(functions: Sequence[Callable[[], T]]) -> list[T]:
+async def _handle(call: HandlerCall) -> Any:
+    # Calling a coroutine function only creates the coroutine, so it needs no thread.
+    value = call.function() if _is_async(call.function) else await _in_thread(call)
+    if not inspect.isawaitable(value):
+        return value
+    try:
+        async with asyncio.timeout(call.seconds()) as limit:
+            return await value
+    except TimeoutError:
+        if limit.expired():
+            raise HandlerTimeout from None
+        raise
+
+
+async def _in_thread(call: HandlerCall) -> Any:
+    """Call a blocking handler; when it is cancelled or late it goes on in its thread, behind its fence."""
+    work = asyncio.ensure_future(asyncio.to_thread(call.call))
+    try:
+        done, _ = await asyncio.wait({work}, timeout=call.seconds())
+        if done:
+            return work.result()
+        raise HandlerTimeout
+    finally:
+        if not work.done():
+            work.add_done_callback(_retrieve)
+            await asyncio.to_thread(call.abandon)
+
+
+def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:
     """Call all functions in threads, each with the current context variables; results come in order."""
-    with ThreadPoolExecutor(min(len(functions), MAX_SIDE_BY_SIDE)) as pool:
+    with ThreadPoolExecutor(min(len(functions), MAX_PARALLEL)) as pool:
         futures = [pool.submit(contextvars.copy_context().run, function) for function in functions]
         return [future.result() for future in futures]
 
 
-async def side_by_side_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all calls, even if one fails: none may still be running when its run is over."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return cast("list[T]", results)
-
-
-def _without_stop_iteration(step: Callable[[], T]) -> T:
-    """Replace StopIteration, which a future cannot carry: awaiting it would hang."""
+async def in_parallel_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await all calls, even if one fails or the caller is cancelled: none may still be running when its run is over."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
     try:
-        return step()
-    except StopIteration as error:
-        raise RuntimeError("raised StopIteration") from error
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        raise
+    finally:
+        for task in tasks:
+            _retrieve(task)
+    return [task.result() for task in tasks]
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Mark an exception as seen that nobody awaits."""
+    if task.done() and not task.cancelled():
+        task.exception()
 
 
 def _is_async(step: Callable[[], Any]) -> bool:

@@ -4,46 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
 from typing import Any, Protocol
 
+from weakincentives.errors import AbandonedCallError
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import CallModel, Effect, ModelReply, ModelRequest, PromptResponse, RunTools
-
-
-class Channel(Protocol):
-    """What an adapter provides: the connection of one run to its model.
-
-    A channel may keep what it has encoded, since a conversation only grows at its end. Failures are
-    `PromptEvaluationError` with a phase. Streams yield text deltas and, last, the reply. A subclass needs only `call`:
-    the async form then runs it in a thread, and a stream is the whole reply in one piece.
-    """
-
-    @abstractmethod
-    def call(self, request: ModelRequest) -> ModelReply: ...
-
-    async def call_async(self, request: ModelRequest) -> ModelReply:
-        return await asyncio.to_thread(self.call, request)
-
-    def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
-        reply = self.call(request)
-        if reply.text:
-            yield reply.text
-        yield reply
-
-    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
-        reply = await self.call_async(request)
-        if reply.text:
-            yield reply.text
-        yield reply
+from weakincentives.runtime.run import RunScope
+from weakincentives.serde import dump
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """More of the model's text."""
 
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More of what the model shows of its thinking."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsDelta:
+    """More of the arguments of a call that the model is writing."""
+
+    call_id: str
+    name: str
     text: str
 
 
@@ -67,40 +61,183 @@ class ToolEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SectionOpened:
+    """A section was opened or read, and these tools appeared with it."""
+
+    section_key: str
+    tool_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartialOutput:
+    """The typed answer so far, as plain data; the last one equals the whole answer."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The evaluation starts again with more sections open; the conversation goes on."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """The last event of a stream: the whole response."""
 
     response: PromptResponse[Any]
 
 
-StreamEvent = TextDelta | ToolStarted | ToolEnded | Completed
+ModelDelta = TextDelta | ReasoningDelta | ArgumentsDelta
+StreamEvent = ModelDelta | ToolStarted | ToolEnded | SectionOpened | PartialOutput | Restarted | Completed
+
+
+class Channel(Protocol):
+    """What an adapter provides: the connection of one run to its model.
+
+    A channel may keep what it has encoded, since a conversation only grows at its end. Failures are
+    `PromptEvaluationError` with a phase. Streams yield deltas (plain text is a text delta) and, last, the
+    reply. A subclass needs only `call`: the async form then runs it in a thread, and a stream is one piece.
+    """
+
+    @abstractmethod
+    def call(self, request: ModelRequest) -> ModelReply: ...
+
+    async def call_async(self, request: ModelRequest) -> ModelReply:
+        return await asyncio.to_thread(self.call, request)
+
+    def stream(self, request: ModelRequest) -> Iterator[str | ModelDelta | ModelReply]:
+        reply = self.call(request)
+        yield from _deltas(reply)
+        yield reply
+
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelDelta | ModelReply]:
+        reply = await self.call_async(request)
+        for delta in _deltas(reply):
+            yield delta
+        yield reply
+
+
+def _deltas(reply: ModelReply) -> Iterator[ModelDelta]:
+    if reply.reasoning:
+        yield ReasoningDelta(reply.reasoning)
+    if reply.text:
+        yield TextDelta(reply.text)
+
+
+class EventStream(Iterator[StreamEvent]):
+    """The events of a run: an iterator, and a context manager that stops the run when it is left early.
+
+    `close` may be called from another thread. The session is free once it returns.
+    """
+
+    def __init__(self, events: Generator[StreamEvent, None, None], scope: RunScope) -> None:
+        self._events = events
+        self._scope = scope
+
+    def __next__(self) -> StreamEvent:
+        with self._scope.fence:
+            try:
+                return next(self._events)
+            except AbandonedCallError:
+                if not self._scope.fence.closed:
+                    raise
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the run where it stands; what was shown and done so far stays in the conversation."""
+        try:
+            self._events.close()
+        except ValueError:  # The generator is executing, in another thread.
+            if self._scope.abandon is not None:
+                self._scope.abandon()
+
+    def __enter__(self) -> EventStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncEventStream(AsyncIterator[StreamEvent]):
+    """`EventStream` on an event loop, with `aclose`."""
+
+    def __init__(self, events: AsyncGenerator[StreamEvent, None], scope: RunScope) -> None:
+        self._events = events
+        self._scope = scope
+        self._reader: asyncio.Task[Any] | None = None
+
+    async def __anext__(self) -> StreamEvent:
+        self._reader = asyncio.current_task()
+        try:
+            return await anext(self._events)
+        except asyncio.CancelledError:
+            if self._reader is not None or (task := asyncio.current_task()) is None:
+                raise
+            # Cancelled by `aclose` in another task, not by whoever runs this one.
+            task.uncancel()
+        finally:
+            self._reader = None
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop the run where it stands; what was shown and done so far stays in the conversation."""
+        reader, self._reader = self._reader, None
+        if reader is None or reader is asyncio.current_task():
+            await self._events.aclose()
+            return
+        reader.cancel()
+        while self._scope.abandon is not None:
+            await asyncio.sleep(0)
+
+    async def __aenter__(self) -> AsyncEventStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # The event loop closes an async generator that was dropped only later; the session must be free at once.
+        if self._scope.abandon is not None:
+            self._scope.abandon()
 
 
 class LoopCursor:
-    """An inner loop advanced by one outcome at a time; `effect` is None once `response` is there."""
+    """An inner loop advanced by one outcome at a time; `effect` is None once it has ended."""
 
     def __init__(self, loop: InnerLoop) -> None:
         self._generator: Generator[Effect, Any, PromptResponse[Any]] = loop.run()
-        self.response: PromptResponse[Any] | None = None
+        self._response: PromptResponse[Any] | None = None
+        self._error: BaseException | None = None
         self.effect: Effect | None = None
         self.answer(None)
 
     def answer(self, outcome: Any) -> None:
-        try:
-            self.effect = self._generator.send(outcome)
-        except StopIteration as stop:
-            self.effect, self.response = None, stop.value
+        self._advance(lambda: self._generator.send(outcome))
 
     def fail(self, error: BaseException) -> None:
-        """Throw the error into the loop, which raises it again unless it can handle it."""
-        try:
-            self.effect = self._generator.throw(error)
-        except StopIteration as stop:
-            self.effect, self.response = None, stop.value
+        """Throw the error into the loop, which ends with it unless it can handle it."""
+        self._advance(lambda: self._generator.throw(error))
 
     def result(self) -> PromptResponse[Any]:
-        assert self.response is not None
-        return self.response
+        """The response, or the error that the loop ended with."""
+        if self._error is not None:
+            raise self._error
+        assert self._response is not None
+        return self._response
+
+    def _advance(self, step: Callable[[], Effect]) -> None:
+        try:
+            self.effect = step()
+        except StopIteration as stop:
+            self.effect, self._response = None, stop.value
+        except BaseException as error:
+            self.effect, self._error = None, error
 
 
 def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
@@ -137,52 +274,107 @@ async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     return cursor.result()
 
 
-def drive_stream(loop: InnerLoop, channel: Channel) -> Iterator[StreamEvent]:
+def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent, None, None]:
     """Run the loop and yield what happens."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
+                partial = PartialParser(effect.request)
                 for part in channel.stream(effect.request):
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
-                        yield TextDelta(part)
+                        yield from _shown(part, loop, partial)
             else:
                 yield from _started(effect)
                 outcome = loop.executor.execute_all(effect.calls)
+            # The results are in the conversation before they are shown, so a reader who leaves at one keeps it.
+            cursor.answer(outcome)
+            if isinstance(effect, RunTools):
                 yield from _ended(outcome)
         except BaseException as error:
             cursor.fail(error)
-        else:
-            cursor.answer(outcome)
-    yield Completed(cursor.result())
+    yield from _completed(cursor.result())
 
 
-async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncIterator[StreamEvent]:
+async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent, None]:
     """`drive_stream` on the running event loop."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
+                partial = PartialParser(effect.request)
                 async for part in channel.stream_async(effect.request):
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
-                        yield TextDelta(part)
+                        for event in _shown(part, loop, partial):
+                            yield event
             else:
-                for started in _started(effect):
-                    yield started
+                for event in _started(effect):
+                    yield event
                 outcome = await loop.executor.execute_all_async(effect.calls)
-                for ended in _ended(outcome):
-                    yield ended
+            cursor.answer(outcome)
+            if isinstance(effect, RunTools):
+                for event in _ended(outcome):
+                    yield event
         except BaseException as error:
             cursor.fail(error)
-        else:
-            cursor.answer(outcome)
-    yield Completed(cursor.result())
+    for event in _completed(cursor.result()):
+        yield event
+
+
+class PartialParser:
+    """Reads the typed answer while it is still being written."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._config = request.output
+        self._text = ""
+        self._parsed = 0
+        self._last: Any = None
+
+    def feed(self, text: str) -> Iterator[PartialOutput]:
+        parse = None if self._config is None else _partial_json()
+        if self._config is None or parse is None:
+            return
+        self._text += text
+        # Parsing anew for each delta would be quadratic; each time a twentieth more keeps it linear.
+        if len(self._text) < self._parsed + 8 + self._parsed // 20:
+            return
+        self._parsed = len(self._text)
+        start = self._text.find("{")
+        try:
+            value = parse(self._text[max(start, 0) :].encode(), partial_mode="trailing-strings")
+        except ValueError:
+            return
+        if self._config.container == "array" and isinstance(value, dict):
+            value = value.get("items")
+        if value is not None and value != self._last:
+            self._last = value
+            yield PartialOutput(value)
+
+
+@cache
+def _partial_json() -> Callable[..., Any] | None:
+    """jiter's parser, which comes with the SDKs; without it a stream shows the typed answer once, whole."""
+    try:
+        from jiter import from_json
+    except ImportError:
+        return None
+    return from_json
+
+
+def _shown(delta: ModelDelta | str, loop: InnerLoop, partial: PartialParser) -> Iterator[StreamEvent]:
+    if isinstance(delta, str):
+        delta = TextDelta(delta)
+    if isinstance(delta, TextDelta):
+        loop.partial_text.append(delta.text)
+    yield delta
+    if isinstance(delta, TextDelta):
+        yield from partial.feed(delta.text)
 
 
 def _started(effect: RunTools) -> Iterator[StreamEvent]:
@@ -190,4 +382,15 @@ def _started(effect: RunTools) -> Iterator[StreamEvent]:
 
 
 def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent]:
-    return (ToolEnded(o.tool_call_id, o.name, o.success, o.message) for o in outcomes)
+    for outcome in outcomes:
+        yield ToolEnded(outcome.tool_call_id, outcome.name, outcome.success, outcome.message)
+        names = tuple(tool.name for tool in outcome.expanded_tools)
+        for key in outcome.opened:
+            yield SectionOpened(key, names)
+            names = ()
+
+
+def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent]:
+    if response.output is not None:
+        yield PartialOutput(dump(response.output))
+    yield Completed(response)

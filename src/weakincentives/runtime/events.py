@@ -16,7 +16,8 @@ from weakincentives.session import LogEntry
 class SectionState:
     """One section of the tree at render: what it shows, what decided it, and its tokens shown and in full.
 
-    The counts are of the section by itself (no children); `tool_tokens` is what its tools add when it is open.
+    The counts are of the section by itself (no children); `tool_tokens` is what its tools add when it is open. `base`
+    is what it would show, were its ancestors open, without the session's overrides.
     """
 
     path: SectionPath
@@ -28,11 +29,17 @@ class SectionState:
     tools: tuple[str, ...] = ()
     tool_tokens: int = 0
     collapsible: bool = False
+    base: SectionVisibility = SectionVisibility.FULL
+    base_decided_by: str = "declared"
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRendered(LogEntry):
-    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last."""
+    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last.
+
+    `overrides` are the session's at this moment. `continues` is the run whose conversation goes on here under the same
+    text, and `read` are the sections whose content is already in it.
+    """
 
     run_id: str
     prompt_ns: str
@@ -49,12 +56,19 @@ class PromptRendered(LogEntry):
     tokenizer: str = ""
     builtin_tool_tokens: int = 0
     definitions: tuple[str, ...] = ()
+    overrides: Overrides = field(default_factory=dict)
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+    continues: str = ""
+    read: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCalled(LogEntry):
-    """The model was called once, with the first `messages` messages; `tools` are those it could call."""
+    """The model was called once, with the first `messages` messages; `tools` are those it could call.
+
+    `overrides` are the session's at that moment, so that what was open is known even where a change was undone.
+    """
 
     run_id: str
     prompt_name: str
@@ -68,7 +82,9 @@ class ModelCalled(LogEntry):
     response_id: str = ""
     messages: int = 0
     tools: tuple[str, ...] = ()
+    overrides: Overrides = field(default_factory=dict)
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +102,7 @@ class ToolInvoked(LogEntry):
     section_key: str = ""
     compensation: str = ""
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
     @property
     def success(self) -> bool:
@@ -107,6 +124,7 @@ class ToolsInjected(LogEntry):
     run_id: str = ""
     route: str = ""
     definitions: tuple[str, ...] = ()
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +136,7 @@ class ToolsWithdrawn(LogEntry):
     timestamp: float = field(default_factory=time.time)
     run_id: str = ""
     route: str = ""
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +148,7 @@ class HostedToolInvoked(LogEntry):
     output: Any
     run_id: str = ""
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +160,29 @@ class RunRestarted(LogEntry):
     reason: str
     requested_overrides: Overrides
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChanged(LogEntry):
+    """A conversation goes on with a prompt that reads otherwise than when it began; the model was told."""
+
+    run_id: str
+    changed_sections: tuple[str, ...] = ()
+    removed_sections: tuple[str, ...] = ()
+    removed_tools: tuple[str, ...] = ()
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesNotClosed(LogEntry):
+    """Resources failed to close after a run; its answer was returned all the same."""
+
+    run_id: str
+    message: str
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +195,17 @@ class EvaluationFailed(LogEntry):
     message: str
     phase: str = ""
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationStopped(LogEntry):
+    """The evaluation was stopped from outside: its stream was closed, its task cancelled, or Ctrl-C pressed."""
+
+    run_id: str
+    prompt_name: str
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +223,4 @@ class PromptExecuted(LogEntry):
     halted: bool = False
     duration: float = 0.0
     timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives import serde
-from weakincentives.errors import FieldProblem, PromptEvaluationError, SerdeError
+from weakincentives.errors import (
+    AbandonedCallError,
+    BudgetExceededError,
+    DeadlineExceededError,
+    FieldProblem,
+    PromptEvaluationError,
+    SerdeError,
+    ToolValidationError,
+)
 from weakincentives.prompt import (
     DisclosureRequest,
     OpenSectionsResult,
@@ -22,7 +30,16 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
 )
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.runtime.bridge import AsyncBridge, Step, call_async, call_sync, side_by_side, side_by_side_async
+from weakincentives.runtime.bridge import (
+    AsyncBridge,
+    HandlerCall,
+    HandlerTimeout,
+    Step,
+    call_async,
+    call_sync,
+    in_parallel,
+    in_parallel_async,
+)
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import ToolCall
 from weakincentives.runtime.run import RunScope, Toolbox
@@ -31,12 +48,19 @@ from weakincentives.session import Session
 logger = logging.getLogger("weakincentives.runtime")
 
 
+class CallSuspended(BaseException):
+    """Leaves a tool call as if it had not been made: it is rolled back, neither compensated nor recorded.
+
+    A BaseException, so that a handler's own `except Exception` does not take it for a failure.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class ToolExecutionOutcome:
     """The outcome of one call. `message` is what the model reads.
 
-    `expanded_tools` appeared with a section. `expansion` (sections that only a new evaluation can open) and `halt` end
-    the turn.
+    `opened` are the sections that were opened or read, `expanded_tools` appeared with them. `expansion` (sections that
+    only a new evaluation can open) and `halt` end the turn.
     """
 
     tool_call_id: str
@@ -46,6 +70,7 @@ class ToolExecutionOutcome:
     name: str = ""
     expansion: DisclosureRequest | None = None
     halt: OpenSectionsResult | None = None
+    opened: tuple[str, ...] = ()
 
     @property
     def ends_turn(self) -> bool:
@@ -63,6 +88,7 @@ class ToolExecutor:
     supports_dynamic_tools: bool = False
     bridge: AsyncBridge = field(default_factory=AsyncBridge)
     idempotency_key: Callable[[ToolCall], str] | None = None
+    _flights: list[_Flight] = field(default_factory=list)
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """Run the calls in order, or in parallel if all of them are read-only.
@@ -70,7 +96,7 @@ class ToolExecutor:
         No call runs after one that ends the turn.
         """
         if len(calls) > 1 and self.all_read_only(calls):
-            return side_by_side([functools.partial(self._execute, call) for call in calls])
+            return in_parallel([functools.partial(self._execute, call) for call in calls])
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(self._execute(call))
@@ -81,7 +107,7 @@ class ToolExecutor:
     async def execute_all_async(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """`execute_all` on an event loop; sync handlers run in threads."""
         if len(calls) > 1 and self.all_read_only(calls):
-            return await side_by_side_async([call_async(self._execution(call)) for call in calls])
+            return await in_parallel_async([call_async(self._execution(call)) for call in calls])
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(await call_async(self._execution(call)))
@@ -102,55 +128,100 @@ class ToolExecutor:
         tool = self.toolbox.tool(call.name)
         refusal = self._refusal(call.name)
         if tool is None or refusal:
-            return self._finish(call, _Attempt(ToolResult(refusal, success=False)), started)
+            return self._record(call, None, _Attempt(ToolResult(refusal, success=False)), started)
         try:
             params = parse_arguments(tool, call.arguments)
         except SerdeError as error:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             result: ToolResult[Any] = ToolResult(f"Invalid arguments for '{tool.name}': {listed}", success=False)
-            return self._finish(call, _Attempt(result), started)
-        attempt = yield from self._attempt(tool, params, call)
-        attempt.params = params
-        outcome = self._finish(call, attempt, started)
-        if attempt.mistake is not None:
-            raise attempt.mistake
+            return self._record(call, None, _Attempt(result), started)
+        flight = self._take_off(tool, params, call, started)
+        attempt = yield from self._attempt(flight)
+        outcome = self._finish(flight, attempt)
+        if attempt.error is not None:
+            raise attempt.error
         return outcome
 
-    def _attempt(self, tool: Tool[Any, Any], params: Any, call: ToolCall) -> Generator[Step, Any, _Attempt]:
-        """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
+    def _take_off(self, tool: Tool[Any, Any], params: Any, call: ToolCall, started: float) -> _Flight:
+        """Snapshot what the call may change, and prepare its handler."""
         before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
         resources = self.prompt.resources.context.tool_scope()
-        context = self._context(call, resources)
+        handler = functools.partial(tool.handler, params, context=self._context(call, resources))
+        deadline, effect = self.scope.meter.deadline, tool.compensate is not None
+        return _Flight(call, tool, params, started, before, resources, HandlerCall(handler, deadline, effect=effect))
+
+    def abandon(self) -> None:
+        """Stop the calls in flight, from any thread: each is fenced off, compensated, rolled back and recorded."""
+        for flight in list(self._flights):
+            flight.abandoned = True
+            flight.handler.abandon()
+            stopped = _Attempt(ToolResult(f"Tool '{flight.tool.name}' was stopped.", success=False))
+            call_sync(self._settle(flight, stopped), self.bridge)
+            self._finish(flight, stopped)
+
+    def _attempt(self, flight: _Flight) -> Generator[Step, Any, _Attempt]:
+        """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
         attempt = _Attempt(ToolResult())
+        self._flights.append(flight)
         try:
-            try:
-                result = yield functools.partial(tool.handler, params, context=context)
-            except VisibilityExpansionRequired as signal:
-                attempt.expansion = self._requested(signal)
-                result = ToolResult(f"Opening: {', '.join(signal.section_keys)}.", disclosure=attempt.expansion)
-            except Exception as error:
-                logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=error)
-                result = ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
-            self._accept_result(tool, result, attempt)
-            if not attempt.result.success:
-                yield from _compensate(tool, params, context, attempt)
-        except BaseException:
-            self._undo(before, resources)
-            resources.close()
+            result = yield flight.handler
+            self.scope.meter.check_deadline(self.prompt.name)
+        except CallSuspended:
+            self._undo(flight)
+            flight.resources.close()
             raise
+        except BaseException as error:
+            result = self._failed(flight.tool, error, attempt)
+        finally:
+            self._flights.remove(flight)
+        if flight.abandoned:
+            raise AbandonedCallError(f"Tool '{flight.tool.name}' was stopped.")
+        self._accept_result(flight.tool, result, attempt)
+        yield from self._settle(flight, attempt)
+        return attempt
+
+    def _settle(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
+        """Compensate and roll back a call that failed, and close its resources."""
+        if not attempt.result.success:
+            yield from self._compensate(flight, attempt)
         if not attempt.result.success or attempt.expansion is not None:
-            attempt.rolled_back = self._undo(before, resources)
+            self._roll_back(flight, attempt)
         try:
-            yield resources
+            yield flight.resources
         except Exception as error:
-            message = f"Tool '{tool.name}' failed to close its resources: {error}"
+            message = f"Tool '{flight.tool.name}' failed to close its resources: {error}"
             logger.warning("%s", message, exc_info=error)
+            flight.resources = self.prompt.resources.context
             if attempt.result.success:
                 attempt.result, attempt.message = ToolResult(message, success=False), ""
-                with self.prompt.resources.context.tool_scope() as resources:
-                    yield from _compensate(tool, params, self._context(call, resources), attempt)
-            attempt.rolled_back = self._undo(before, self.prompt.resources.context)
-        return attempt
+                with self.prompt.resources.context.tool_scope() as flight.resources:
+                    yield from self._compensate(flight, attempt)
+                flight.resources = self.prompt.resources.context
+            self._roll_back(flight, attempt)
+
+    def _failed(self, tool: Tool[Any, Any], error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
+        """The result for the model; what is not for the model to handle is kept, to be raised once it is recorded."""
+        match error:
+            case VisibilityExpansionRequired():
+                attempt.expansion = self._requested(error)
+                return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=attempt.expansion)
+            case ToolValidationError():
+                return ToolResult(str(error), success=False)
+            case HandlerTimeout() | AbandonedCallError():
+                attempt.error = DeadlineExceededError(
+                    f"The deadline of prompt '{self.prompt.name}' passed while tool '{tool.name}' was running.",
+                    prompt_name=self.prompt.name,
+                    phase="tool",
+                )
+            case DeadlineExceededError() | BudgetExceededError():
+                error.prompt_name = error.prompt_name or self.prompt.name
+                attempt.error = error
+            case Exception():
+                logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=error)
+                return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
+            case _:
+                attempt.error = error
+        return ToolResult(f"Tool '{tool.name}' was stopped: {attempt.error or type(error).__name__}", success=False)
 
     def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
         meter = self.scope.meter
@@ -194,23 +265,50 @@ class ToolExecutor:
         way = "return a ToolResult." if cause is None else "give its value a render() method or JSON-able fields."
         mistake = PromptEvaluationError(f"{problem}; {way}", prompt_name=self.prompt.name, phase="tool")
         mistake.__cause__ = cause
-        attempt.result, attempt.message, attempt.mistake = ToolResult(str(mistake), success=False), "", mistake
+        attempt.result, attempt.message, attempt.error = ToolResult(str(mistake), success=False), "", mistake
 
     def _requested(self, signal: VisibilityExpansionRequired) -> DisclosureRequest:
         """The request behind a signal that a handler raised."""
         shown = self.prompt.view(self.session).visibility()
         return DisclosureRequest(tuple(signal.section_keys), signal.reason, shown, signal.requested_overrides)
 
-    def _undo(self, before: tuple[Any, Any] | None, resources: ScopedResourceContext) -> bool:
+    def _compensate(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
+        tool = flight.tool
+        if tool.compensate is None:
+            return
+        context = self._context(flight.call, flight.resources)
+        try:
+            yield functools.partial(tool.compensate, flight.params, context=context)
+            attempt.compensation = "done"
+        except Exception as error:
+            attempt.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
+            logger.error("%s", attempt.compensation, exc_info=error)
+            attempt.result = replace(attempt.result, message=f"{attempt.result.message}\n{attempt.compensation}")
+            attempt.message = attempt.message and f"{attempt.message}\n{attempt.compensation}"
+
+    def _undo(self, flight: _Flight) -> bool:
         """Restore session and resources to before the call; a read-only call has nothing to undo."""
-        if before is None:
+        if flight.before is None:
             return False
-        session, states = before
+        session, states = flight.before
         self.session.restore(session)
-        resources.restore(states)
+        flight.resources.restore(states)
         return True
 
-    def _finish(self, call: ToolCall, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
+    def _roll_back(self, flight: _Flight, attempt: _Attempt) -> None:
+        """Undo the call. A restore that fails is raised in the end, unless the call was stopped: that comes first."""
+        try:
+            attempt.rolled_back = self._undo(flight)
+        except Exception as error:
+            if attempt.error is None:
+                attempt.error = error
+            else:
+                attempt.error.add_note(f"Rolling back failed as well: {error}")
+
+    def _finish(self, flight: _Flight, attempt: _Attempt) -> ToolExecutionOutcome:
+        return self._record(flight.call, flight.params, attempt, flight.started)
+
+    def _record(self, call: ToolCall, params: Any, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""
         result, value, halt = self._with_disclosure(attempt.result), attempt.result.value, None
         expanded: tuple[Any, ...] = ()
@@ -227,21 +325,25 @@ class ToolExecutor:
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
         message = attempt.message or result.message
+        if attempt.expansion is not None and isinstance(value, ReadSectionResult):
+            keys = ", ".join(attempt.expansion.requested_sections)
+            message = f"Opened {keys}: the prompt now shows the full text, and its tools are available."
         if isinstance(value, ReadSectionResult):
             result = replace(result, value=replace(value, expanded_tools=()))
         self.session.dispatch(
             ToolInvoked(
                 name=call.name,
-                params=attempt.params,
+                params=params,
                 result=result,
                 call_id=call.id,
                 run_id=self.scope.run_id,
+                conversation_id=self.scope.conversation_id,
                 arguments=call.arguments,
                 rolled_back=attempt.rolled_back,
                 duration=self.session.clock.monotonic() - started,
                 section_key=self.toolbox.section_of(call.name),
                 compensation=attempt.compensation,
-                timestamp=self.session.clock.now().timestamp(),
+                timestamp=self.session.timestamp(),
             )
         )
         return ToolExecutionOutcome(
@@ -252,6 +354,7 @@ class ToolExecutor:
             name=call.name,
             expansion=attempt.expansion,
             halt=halt,
+            opened=_opened(result),
         )
 
     def _with_disclosure(self, result: ToolResult[Any]) -> ToolResult[Any]:
@@ -262,6 +365,11 @@ class ToolExecutor:
         keys = tuple(".".join(path) for path in value.requested_overrides)
         shown = self.prompt.view(self.session).visibility()
         return replace(result, disclosure=DisclosureRequest(keys, "", shown, value.requested_overrides))
+
+
+def _opened(result: ToolResult[Any]) -> tuple[str, ...]:
+    request = result.disclosure
+    return request.requested_sections if request is not None and result.success and request.action == "open" else ()
 
 
 def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
@@ -277,27 +385,27 @@ def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
     return None
 
 
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A call that is under way: what it runs, and what it has to restore if it fails."""
+
+    call: ToolCall
+    tool: Tool[Any, Any]
+    params: Any
+    started: float
+    before: tuple[Any, Any] | None
+    resources: ScopedResourceContext
+    handler: HandlerCall
+    abandoned: bool = False
+
+
 @dataclass(slots=True)
 class _Attempt:
+    """What a call has come to so far; `error` is raised once the call is recorded."""
+
     result: ToolResult[Any]
     message: str = ""
-    mistake: PromptEvaluationError | None = None
-    params: Any = None
+    error: BaseException | None = None
     expansion: DisclosureRequest | None = None
     rolled_back: bool = False
     compensation: str = ""
-
-
-def _compensate(
-    tool: Tool[Any, Any], params: Any, context: ToolContext, attempt: _Attempt
-) -> Generator[Step, Any, None]:
-    if tool.compensate is None:
-        return
-    try:
-        yield functools.partial(tool.compensate, params, context=context)
-        attempt.compensation = "done"
-    except Exception as error:
-        attempt.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
-        logger.error("%s", attempt.compensation, exc_info=error)
-        attempt.result = replace(attempt.result, message=f"{attempt.result.message}\n{attempt.compensation}")
-        attempt.message = attempt.message and f"{attempt.message}\n{attempt.compensation}"

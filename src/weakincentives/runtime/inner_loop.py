@@ -7,29 +7,34 @@ outcome. Everything it knows between two effects is in the session, so a run can
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from weakincentives.errors import OutputParseError, PromptError, PromptEvaluationError
+from weakincentives.content import Part
+from weakincentives.errors import AbandonedCallError, OutputParseError, PromptError, PromptEvaluationError
+from weakincentives.limits import Spent
 from weakincentives.prompt import (
-    AnyTool,
     CollapseSection,
     DisclosureRequest,
     HostedTool,
     OpenSectionsResult,
     Overrides,
     Prompt,
+    RenderedPrompt,
     SectionVisibility,
     View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
     parse_structured_output,
 )
+from weakincentives.runtime.continuation import prompt_difference
 from weakincentives.runtime.events import (
     EvaluationFailed,
+    EvaluationStopped,
     HostedToolInvoked,
     ModelCalled,
+    PromptChanged,
     PromptExecuted,
     PromptRendered,
     ToolsInjected,
@@ -46,19 +51,35 @@ from weakincentives.runtime.messages import (
     ModelRequest,
     PromptResponse,
     RunTools,
+    Settings,
     ToolCall,
+    not_run,
+    rebased,
+    results_before_user,
     text_before_pauses,
     unanswered_calls,
+    unanswered_words,
 )
 from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef
-from weakincentives.session import Session
+from weakincentives.session import LogEntry, Session
 
 logger = logging.getLogger("weakincentives.runtime")
+
+Beginning = Literal["new", "resume", "turn"]
+_NOT_SEEN = object()
+_STOPPED = {
+    "refusal": "refused to answer",
+    "content_filter": "was stopped by a content filter",
+    "length": "was cut off at its length limit",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class InnerLoopConfig:
-    """What the loop needs to know about its adapter; `define_tool` gives a tool as the adapter sends it."""
+    """What the loop needs to know about its adapter.
+
+    `define_tool` gives a tool as the adapter sends it; `check_content` raises for parts that its model does not take.
+    """
 
     adapter: str = ""
     model: str = ""
@@ -69,6 +90,8 @@ class InnerLoopConfig:
     count_tokens: Count = len
     tokenizer: str = ""
     define_tool: Define = field(default=lambda tool: tool.definition)
+    check_content: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
+    settings: Settings = field(default_factory=Settings)
 
 
 def check_prompt(prompt: object) -> None:
@@ -78,7 +101,11 @@ def check_prompt(prompt: object) -> None:
 
 
 class InnerLoop:
-    """One evaluation of one prompt on one session."""
+    """One evaluation of one prompt on one session.
+
+    It begins a `new` conversation (or, as a restart, the same one under a new system text), goes on with a run that the
+    session holds (`resume`), or takes the next `turn` of a conversation, with what the user says.
+    """
 
     def __init__(
         self,
@@ -88,7 +115,8 @@ class InnerLoop:
         config: InnerLoopConfig,
         *,
         visibility_overrides: Overrides | None = None,
-        resume: bool = False,
+        beginning: Beginning = "new",
+        message: Message | None = None,
     ) -> None:
         check_prompt(prompt)
         if not isinstance(session, Session):
@@ -101,48 +129,74 @@ class InnerLoop:
         self.executor = ToolExecutor(
             prompt, session, scope, self.toolbox, supports_dynamic_tools=config.supports_dynamic_tools
         )
-        self._resume = resume
+        # What a streaming driver has shown of the reply under way.
+        self.partial_text: list[str] = []
+        self._beginning = beginning
+        self._message = message
         self._visibility_overrides = visibility_overrides
-        self._seen_overrides: Any = None
+        self._seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
+        self._told_version = 0
         self._context_tokens = 0
         self._run = Run("", "", "", {})
+
+    @property
+    def owner(self) -> str:
+        """The name under which the run claims its session."""
+        return f"{self.prompt.name} ({self.scope.run_id})"
 
     def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         """Yield effects, receive their outcomes, return the response."""
         started = self.session.clock.monotonic()
+        self.scope.abandon = self.abandon
         try:
-            pending = self._resume_run() if self._resume else self._start()
+            pending = self._begin()
             response = yield from self._turns(pending)
-        except VisibilityExpansionRequired:
+        except (VisibilityExpansionRequired, AbandonedCallError):
             raise
         except Exception as error:
-            self.session.dispatch(
-                EvaluationFailed(
-                    run_id=self.scope.run_id,
-                    prompt_name=self.prompt.name,
-                    error=type(error).__name__,
-                    message=str(error),
-                    phase=phase_of(error),
-                    timestamp=self._now(),
-                )
+            self._emit(
+                EvaluationFailed,
+                prompt_name=self.prompt.name,
+                error=type(error).__name__,
+                message=str(error),
+                phase=phase_of(error),
             )
             raise
-        self.session.dispatch(
-            PromptExecuted(
-                run_id=self.scope.run_id,
-                prompt_name=self.prompt.name,
-                adapter=self.config.adapter,
-                model=self.config.model,
-                text=response.text,
-                output=response.output,
-                usage=response.usage,
-                turns=response.turns,
-                halted=response.halt is not None,
-                duration=self.session.clock.monotonic() - started,
-                timestamp=self._now(),
-            )
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            self.scope.abandon = None
+        self._emit(
+            PromptExecuted,
+            prompt_name=self.prompt.name,
+            adapter=self.config.adapter,
+            model=self.config.model,
+            text=response.text,
+            output=response.output,
+            usage=response.usage,
+            turns=response.turns,
+            halted=response.halt is not None,
+            duration=self.session.clock.monotonic() - started,
         )
         return response
+
+    def abandon(self) -> None:
+        """Stop the run from another thread while its own is busy, and free the session before this returns."""
+        self.scope.abandon = None
+        self.scope.fence.close()
+        self.executor.abandon()
+        self._stop()
+        self.session.release(self.owner)
+
+    def _stop(self) -> None:
+        """Leave a conversation that can go on: the text so far stays, and every open call has an answer."""
+        partial, self.partial_text = "".join(self.partial_text), []
+        if partial:
+            self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
+        for message in not_run(unanswered_calls(self.session[Message].view()), "the run was stopped."):
+            self._say(message)
+        self._emit(EvaluationStopped, prompt_name=self.prompt.name)
 
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
         last = self.session[Message].latest()
@@ -152,14 +206,15 @@ class InnerLoop:
                 return answer
         while True:
             while pending:
-                group = self._next_group(pending)
-                outcomes = yield RunTools(group)
-                halt = self._record_outcomes(outcomes)
-                if halt is not None:
-                    return self._response("", None, halt)
-                pending = pending[len(group) :]
+                outcomes = yield RunTools(self._next_group(pending))
+                pending = pending[len(outcomes) :]
+                if (ended := self._record_outcomes(outcomes)) is not None:
+                    return self._stop_to_open(ended, pending)
+                if pending and self.config.supports_dynamic_tools:
+                    self._register_tools()
             self._update_tools()
             self._evict()
+            self._order_messages()
             self.scope.meter.check_model_call(self.prompt.name)
             request = self._request()
             asked = self.session.clock.monotonic()
@@ -172,8 +227,38 @@ class InnerLoop:
             if answer is not None:
                 return answer
 
-    def _start(self) -> tuple[ToolCall, ...]:
-        """Render, offer the first tools, and begin a new conversation."""
+    def _stop_to_open(self, ended: ToolExecutionOutcome, pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
+        """End the turn at a call that opens sections: return to the caller, or raise for a new evaluation."""
+        for message in not_run(pending, "the turn ended to open sections. Call the tool again if it is still needed."):
+            self._say(message)
+        self._save(opening=True)
+        if ended.expansion is not None:
+            raise _expansion(ended.expansion)
+        return self._response("", None, ended.halt)
+
+    def _begin(self) -> tuple[ToolCall, ...]:
+        """Put the session into the state of the first request; return the calls that are still to be made."""
+        run = self.session[Run].latest()
+        self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
+        if self._message is not None:
+            self.config.check_content(self._message.parts)
+        restarts = self.scope.attempt > 1 or (run is not None and run.opening and run.run_id == self.prompt.run_id)
+        same_prompt = run is not None and (run.prompt_ns, run.prompt_key) == (self.prompt.ns, self.prompt.key)
+        if self._beginning == "resume":
+            if run is None or not same_prompt:
+                raise self._cannot_resume(run)
+            self.scope.run_id = self.prompt.run_id = run.run_id
+            return self._continue(run)
+        self.prompt.run_id = self.scope.run_id
+        if self._beginning == "turn" and run is not None and same_prompt and not restarts:
+            return self._take_turn(run)
+        self._start(restarts=restarts)
+        return ()
+
+    def _start(self, *, restarts: bool) -> None:
+        """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
+        messages = self.session[Message].all()
+        kept = rebased(messages) if restarts or self._beginning == "turn" else unanswered_words(messages)
         rendered = self.prompt.begin(self.session, self._visibility_overrides)
         view = self.prompt.view(self.session)
         self._check_hosted([(node.key, hosted) for node in view.existing() for hosted in node.hosted_tools])
@@ -182,63 +267,115 @@ class InnerLoop:
             prompt_ns=self.prompt.ns,
             prompt_key=self.prompt.key,
             visibility=self.prompt.base_visibility(),
+            conversation_id=self.scope.conversation_id,
         )
         for offer in _offers(view, initial=True):
             self.toolbox.add(offer)
+        self._told_version = self.toolbox.version
         self._save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
-        count, define = self.config.count_tokens, self.config.define_tool
-        offered: tuple[AnyTool, ...] = (*rendered.tools, *rendered.hosted_tools)
-        self.session.dispatch(
-            PromptRendered(
-                run_id=self.scope.run_id,
-                prompt_ns=self.prompt.ns,
-                prompt_key=self.prompt.key,
-                prompt_name=self.prompt.name,
-                adapter=self.config.adapter,
-                model=self.config.model,
-                attempt=self.scope.attempt,
-                text=rendered.text,
-                tools=tuple(tool.name for tool in rendered.tools),
-                hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
-                spans=rendered.spans,
-                sections=inventory(view, rendered.text, count, define),
-                tokenizer=self.config.tokenizer,
-                builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
-                definitions=tuple(define(tool) for tool in offered),
-                timestamp=self._now(),
-            )
-        )
+        self._emit_rendered(rendered, view)
         self._say(Message(role="system", text=rendered.text))
+        for message in kept:
+            self._say(message)
+        self._say_message()
+
+    def _say_message(self) -> None:
+        """Add what the user says now, once: a restart finds it in the conversation."""
+        message, self._message = self._message, None
+        if message is not None and self.scope.attempt == 1:
+            self._say(message)
+
+    def _emit_rendered(self, rendered: RenderedPrompt[Any], view: View) -> None:
+        count, define = self.config.count_tokens, self.config.define_tool
+        self._emit(
+            PromptRendered,
+            prompt_ns=self.prompt.ns,
+            prompt_key=self.prompt.key,
+            prompt_name=self.prompt.name,
+            adapter=self.config.adapter,
+            model=self.config.model,
+            attempt=self.scope.attempt,
+            text=rendered.text,
+            tools=tuple(tool.name for tool in rendered.tools),
+            hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
+            spans=rendered.spans,
+            sections=inventory(view, rendered.text, count, define, base=self.prompt.base_view()),
+            tokenizer=self.config.tokenizer,
+            builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
+            definitions=self._definitions(),
+            overrides=self._overrides(),
+        )
+
+    def _take_turn(self, run: Run) -> tuple[ToolCall, ...]:
+        """Go on with the conversation of an earlier run, under an id of its own."""
+        before = self.session[PromptRendered].latest()
+        self._continue(replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False))
+        if before is not None:
+            self.session.dispatch(
+                replace(
+                    before,
+                    run_id=self.scope.run_id,
+                    adapter=self.config.adapter,
+                    model=self.config.model,
+                    attempt=1,
+                    tools=tuple(tool.name for tool in self.toolbox.offered["tools"]),
+                    hosted_tools=tuple(tool.name for tool in self.toolbox.hosted_tools),
+                    definitions=self._definitions(),
+                    overrides=self._overrides(),
+                    timestamp=self._now(),
+                    continues=before.run_id,
+                    read=run.read,
+                )
+            )
+        for message in not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."):
+            self._say(message)
+        self._say_message()
         return ()
 
-    def _resume_run(self) -> tuple[ToolCall, ...]:
-        """Continue from what the session holds."""
-        run = self.session[Run].latest()
-        if run is None or (run.prompt_ns, run.prompt_key) != (self.prompt.ns, self.prompt.key):
-            found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
-            raise PromptEvaluationError(
-                f"Cannot resume '{self.prompt.ns}/{self.prompt.key}': the session holds {found}; "
-                "restore a snapshot that was taken during a run of this prompt.",
-                prompt_name=self.prompt.name,
-                phase="render",
-            )
-        self.scope.run_id = run.run_id
-        self.prompt.resume(run.visibility)
+    def _continue(self, run: Run) -> tuple[ToolCall, ...]:
+        """Take over the state of a run; return its open calls."""
+        self.prompt.resume(self.session, run.visibility)
         self._run = run
+        removed: list[str] = []
         for ref in run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
-            if tool is None:
-                raise PromptEvaluationError(
-                    f"Cannot resume '{self.prompt.name}': tool '{ref.name}' of section '{ref.section_key}' is gone.",
-                    prompt_name=self.prompt.name,
-                    phase="render",
-                )
-            self.toolbox.add(Offer(ref, tool))
+            if tool is not None:
+                self.toolbox.add(Offer(ref, tool))
+            elif not ref.revoked:
+                removed.append(ref.name)
+        self._told_version = self.toolbox.version
         self._check_hosted((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
         self.scope.meter.restore(run.spent)
-        return unanswered_calls(self.session[Message].view())
+        self._order_messages()
+        pending = unanswered_calls(self.session[Message].view())
+        if pending and self.config.supports_dynamic_tools:
+            self._register_tools()
+        self._tell_changes(removed)
+        return pending
+
+    def _tell_changes(self, removed_tools: list[str]) -> None:
+        """Tell the model how the prompt differs from the one that the conversation began with."""
+        view = self.prompt.view(self.session)
+        difference = prompt_difference(self.session[PromptRendered].latest(), view, removed_tools)
+        if difference:
+            self._emit(
+                PromptChanged,
+                changed_sections=tuple(difference.changed),
+                removed_sections=difference.removed_sections,
+                removed_tools=difference.removed_tools,
+            )
+            self._say(Message("system", difference.render()))
+
+    def _cannot_resume(self, run: Run | None) -> PromptEvaluationError:
+        found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
+        return PromptEvaluationError(
+            f"Cannot resume '{self.prompt.ns}/{self.prompt.key}': the session holds {found}; "
+            "restore a snapshot that was taken during a run of this prompt.",
+            prompt_name=self.prompt.name,
+            phase="render",
+        )
 
     def _next_group(self, pending: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """The next call, or the next few when all of them are read-only."""
@@ -253,29 +390,29 @@ class InnerLoop:
             messages=self.session[Message].view(),
             output=self.prompt.template.structured_output,
             deadline=self.scope.meter.deadline,
+            settings=self.config.settings,
             **self.toolbox.offered,
         )
 
     def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
+        self.partial_text = []
         self.scope.meter.add_usage(reply.usage)
         self._context_tokens = reply.usage.input_tokens
         self._save(spent=self.scope.meter.spent)
-        self.session.dispatch(
-            ModelCalled(
-                run_id=self.scope.run_id,
-                prompt_name=self.prompt.name,
-                adapter=self.config.adapter,
-                model=reply.model or self.config.model,
-                turn=self.scope.meter.turns,
-                usage=reply.usage,
-                stop_reason=reply.stop_reason,
-                latency=latency,
-                retries=reply.retries,
-                response_id=reply.response_id,
-                messages=len(request.messages),
-                tools=self.toolbox.callable_names,
-                timestamp=self._now(),
-            )
+        self._emit(
+            ModelCalled,
+            prompt_name=self.prompt.name,
+            adapter=self.config.adapter,
+            model=reply.model or self.config.model,
+            turn=self.scope.meter.turns,
+            usage=reply.usage,
+            stop_reason=reply.stop_reason,
+            latency=latency,
+            retries=reply.retries,
+            response_id=reply.response_id,
+            messages=len(request.messages),
+            tools=self.toolbox.callable_names,
+            overrides=self._overrides(),
         )
         # A reply that is not whole stays out of the conversation: none of its calls may run, now or on resume.
         self._check_stop(reply)
@@ -287,13 +424,16 @@ class InnerLoop:
                 items=reply.items,
                 provider=self.config.adapter,
                 paused=reply.stop_reason == "pause",
+                reasoning=reply.reasoning,
             )
         )
 
-    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> OpenSectionsResult | None:
+    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> ToolExecutionOutcome | None:
+        """Add the results to the conversation; return the outcome that ends the turn, if one does."""
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
-        self._save(last_used={**self._run.last_used, **used}, spent=meter.spent)
+        read = dict.fromkeys((*self._run.read, *(key for outcome in outcomes for key in outcome.opened)))
+        self._save(last_used={**self._run.last_used, **used}, read=tuple(read), spent=meter.spent)
         for outcome in outcomes:
             self._say(
                 Message(
@@ -304,15 +444,16 @@ class InnerLoop:
                     success=outcome.success,
                 )
             )
-        for outcome in outcomes:
-            if outcome.expansion is not None:
-                raise _expansion(outcome.expansion)
-            if outcome.halt is not None:
-                return outcome.halt
-        return None
+        return next((outcome for outcome in outcomes if outcome.ends_turn), None)
 
-    def _update_tools(self) -> None:
-        """Offer the tools of the sections now shown, and withdraw those of closed ones."""
+    def _order_messages(self) -> None:
+        """Put results before what the user said meanwhile: every provider insists on that order."""
+        ordered = results_before_user(self.session[Message].view())
+        if ordered is not None:
+            self.session[Message].seed(ordered)
+
+    def _register_tools(self) -> None:
+        """Make the tools of the sections now shown callable, and those of closed ones not; the model is told later."""
         overrides = self.session[VisibilityOverrides].latest()
         if overrides is self._seen_overrides:
             return
@@ -321,14 +462,20 @@ class InnerLoop:
         if changes.new and not self.config.supports_dynamic_tools:
             raise self._restart_for(changes.new[0].ref.section_key)
         self._check_hosted((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
-        for offer in changes.new:
-            self.toolbox.add(offer)
-        self.toolbox.set_revoked(changes.back, False)
-        self.toolbox.set_revoked(changes.gone, True)
-        appeared = _by_section([*(offer.ref for offer in changes.new), *changes.back])
+        self.toolbox.apply(changes)
+
+    def _update_tools(self) -> None:
+        """Register what the sections now shown offer, and tell the model what has changed since it was last told."""
+        self._register_tools()
+        if self.toolbox.version == self._told_version:
+            return
+        self._told_version = self.toolbox.version
+        told = {ref.name for ref in self._run.tools if not ref.revoked}
+        appeared = _by_section(ref for ref in self.toolbox.refs if not ref.revoked and ref.name not in told)
+        gone = _by_section(ref for ref in self.toolbox.refs if ref.revoked and ref.name in told)
         used = dict.fromkeys(appeared, self.scope.meter.turns)
         self._save(tools=self.toolbox.refs, last_used={**self._run.last_used, **used})
-        self._announce(appeared, _by_section(changes.gone))
+        self._announce(appeared, gone)
 
     def _restart_for(self, key: str) -> VisibilityExpansionRequired:
         """The signal for a section that a handler opened and whose tools this adapter cannot add."""
@@ -340,15 +487,15 @@ class InnerLoop:
         )
 
     def _announce(self, appeared: Mapping[str, tuple[str, ...]], gone: Mapping[str, tuple[str, ...]]) -> None:
-        route, run_id = self.config.tool_route, self.scope.run_id
+        route = self.config.tool_route
         for key, names in gone.items():
-            self.session.dispatch(ToolsWithdrawn(names, key, self._now(), run_id, route))
+            self._emit(ToolsWithdrawn, tool_names=names, section_key=key, route=route)
             self._say(Message(role="tools_removed", tools=names, section_key=key))
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
         for key, names in appeared.items():
             offers = [offer for name in names if (offer := self.toolbox.get(name))]
             definitions = tuple(self.config.define_tool(offer.tool) for offer in offers)
-            self.session.dispatch(ToolsInjected(names, key, self._now(), run_id, route, definitions))
+            self._emit(ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
             self._say(Message(role="tools_added", tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
@@ -405,6 +552,7 @@ class InnerLoop:
             usage=self.scope.meter.usage,
             turns=self.scope.meter.turns,
             run_id=self.scope.run_id,
+            conversation_id=self.scope.conversation_id,
         )
 
     def _hosted_outputs(self) -> Mapping[str, Any]:
@@ -412,8 +560,7 @@ class InnerLoop:
         outputs = hosted_outputs(self.toolbox.hosted_tools, messages, codecs, self.config.adapter, self.prompt.name)
         for tool in self.toolbox.hosted_tools:
             if tool.name in outputs:
-                output = outputs[tool.name]
-                self.session.dispatch(HostedToolInvoked(tool.name, tool.kind, output, self.scope.run_id, self._now()))
+                self._emit(HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
         return outputs
 
     def _check_hosted(self, owned: Iterable[Owned]) -> None:
@@ -423,9 +570,26 @@ class InnerLoop:
         self._run = replace(self._run, **changes)
         self.session[Run].seed(self._run)
 
+    def _overrides(self) -> Overrides:
+        """The session's overrides by which the last request was made, or the first one will be."""
+        seen = self._seen_overrides
+        if seen is _NOT_SEEN:
+            seen = self.session[VisibilityOverrides].latest()
+        return seen.overrides if isinstance(seen, VisibilityOverrides) else {}
+
+    def _definitions(self) -> tuple[str, ...]:
+        """Every tool offered so far as the adapter sends it, hosted ones last."""
+        offered = (*self.toolbox.offered["tools"], *self.toolbox.hosted_tools)
+        return tuple(self.config.define_tool(tool) for tool in offered)
+
+    def _emit(self, event: Callable[..., LogEntry], /, **fields: Any) -> None:
+        """Record an event of this run."""
+        ids = {"run_id": self.scope.run_id, "conversation_id": self.scope.conversation_id}
+        self.session.dispatch(event(**ids, timestamp=self._now(), **fields))
+
     def _now(self) -> float:
         """The session's time, so that a replay of recorded steps records the same times."""
-        return self.session.clock.now().timestamp()
+        return self.session.timestamp()
 
     def _say(self, message: Message) -> None:
         self.session.dispatch(message)
@@ -459,10 +623,3 @@ def _by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
     for ref in refs:
         grouped[ref.section_key] = (*grouped.get(ref.section_key, ()), ref.name)
     return grouped
-
-
-_STOPPED = {
-    "refusal": "refused to answer",
-    "content_filter": "was stopped by a content filter",
-    "length": "was cut off at its length limit",
-}

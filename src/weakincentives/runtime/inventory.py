@@ -12,8 +12,14 @@ Count = Callable[[str], int]
 Define = Callable[[AnyTool], str]
 
 
-def inventory(view: View, text: str, count: Count, define: Define) -> tuple[SectionState, ...]:
-    """Every enabled section with its tokens, as the tokenizer counts and the adapter defines tools."""
+def inventory(
+    view: View, text: str, count: Count, define: Define, *, base: View | None = None
+) -> tuple[SectionState, ...]:
+    """Every enabled section with its tokens, as the tokenizer counts and the adapter defines tools.
+
+    `base` is the view without the session's overrides.
+    """
+    base = base or view
     shown = {span.path: text[span.start : span.end] for span in view.spans(view.pieces())}
     return tuple(
         SectionState(
@@ -26,6 +32,8 @@ def inventory(view: View, text: str, count: Count, define: Define) -> tuple[Sect
             tools=tuple(tool.name for tool in node.all_tools),
             tool_tokens=sum(count(define(tool)) for tool in node.all_tools),
             collapsible=node.summary is not None,
+            base=base.own_visibility(node),
+            base_decided_by=base.decided_by(node),
         )
         for node in view.existing()
     )
@@ -53,6 +61,6 @@ def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, cou
 def _full_tokens(view: View, path: SectionPath, count: Count) -> int:
     """0 for a section that cannot be rendered: that is an error only for whoever opens it."""
     try:
-        return count(view.own_text(view.outline.by_path[path]))
+        return count(view.own_text(path))
     except PromptRenderError:
         return 0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import Prompt, SetVisibilityOverride, VisibilityExpansionRequired
-from weakincentives.runtime.adapter import ProviderAdapter
+from weakincentives.prompt import Overrides, Prompt, SetVisibilityOverride, VisibilityExpansionRequired
+from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
+from weakincentives.runtime.drivers import AsyncEventStream, Completed, EventStream, Restarted, StreamEvent
 from weakincentives.runtime.events import EvaluationFailed, RunRestarted
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import PromptResponse
@@ -19,11 +20,60 @@ from weakincentives.session import Session
 OutputT = TypeVar("OutputT")
 
 
+class Expansions:
+    """Opens, between the evaluations of one run, what the last one asked for; refuses when that was too often."""
+
+    def __init__(self, prompt: Prompt[Any], session: Session, scope: RunScope, limit: int) -> None:
+        self._prompt = prompt
+        self._session = session
+        self._scope = scope
+        self._limit = limit
+
+    def settled(self, response: PromptResponse[Any]) -> bool:
+        """Whether this is the answer; if the run halted instead, the sections are opened."""
+        if response.halt is None:
+            return True
+        keys = tuple(".".join(path) for path in response.halt.requested_overrides)
+        self._open(response.halt.requested_overrides, keys, response.halt.reason)
+        return False
+
+    def open(self, signal: VisibilityExpansionRequired) -> None:
+        self._open(signal.requested_overrides, tuple(signal.section_keys), signal.reason)
+
+    def _open(self, overrides: Overrides, keys: tuple[str, ...], reason: str) -> None:
+        scope, session = self._scope, self._session
+        now = session.timestamp()
+        if scope.attempt > self._limit:
+            error = PromptEvaluationError(
+                f"'{self._prompt.name}' asked to open sections more than {self._limit} times "
+                f"(now: {', '.join(keys)}); raise max_expansions or show these sections in full.",
+                prompt_name=self._prompt.name,
+                phase="tool",
+            )
+            session.dispatch(
+                EvaluationFailed(
+                    run_id=scope.run_id,
+                    prompt_name=self._prompt.name,
+                    error=type(error).__name__,
+                    message=str(error),
+                    phase=error.phase,
+                    timestamp=now,
+                    conversation_id=scope.conversation_id,
+                )
+            )
+            raise error
+        for path, visibility in overrides.items():
+            session.dispatch(SetVisibilityOverride(path, visibility))
+        session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides, now, scope.conversation_id))
+        scope.attempt += 1
+
+
 class MainLoop:
     """Runs a prompt to its answer, restarting with more sections open where the adapter or strategy needs it.
 
     Deadline and budget cover all evaluations together; at most `max_expansions` restarts are made. A deadline is a
     point in time, so a loop that serves many requests gives each its own: `execute(..., deadline=Deadline.after(30))`.
+    `execute` and `stream` take the options of an adapter's `evaluate`.
     """
 
     def __init__(
@@ -42,93 +92,94 @@ class MainLoop:
         self.recorder = recorder
 
     def execute(
-        self,
-        prompt: Prompt[OutputT],
-        *,
-        session: Session,
-        adapter: ProviderAdapter,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
-        attempts = self.attempts(prompt, session, deadline=deadline, budget=budget)
-        scope = next(attempts)
-        _check(prompt, adapter)
-        with self.recorder or nullcontext(), prompt.resources:
+        scope = options["scope"] = self._scope(prompt, adapter, options)
+        expansions = Expansions(prompt, session, scope, self.max_expansions)
+        with self.recorder or nullcontext(), closing_resources(prompt, session, scope.run_id):
             while True:
                 try:
-                    response = adapter.evaluate(prompt, session=session, scope=scope)
-                    scope = attempts.send(response)
+                    response = adapter.evaluate(prompt, session=session, **options)
+                    if expansions.settled(response):
+                        return response
                 except VisibilityExpansionRequired as signal:
-                    scope = attempts.throw(signal)
-                except StopIteration as done:
-                    answer: PromptResponse[OutputT] = done.value
-                    return answer
+                    expansions.open(signal)
 
     async def execute_async(
-        self,
-        prompt: Prompt[OutputT],
-        *,
-        session: Session,
-        adapter: ProviderAdapter,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`execute` on an event loop."""
-        attempts = self.attempts(prompt, session, deadline=deadline, budget=budget)
-        scope = next(attempts)
-        _check(prompt, adapter)
+        scope = options["scope"] = self._scope(prompt, adapter, options)
+        expansions = Expansions(prompt, session, scope, self.max_expansions)
         with self.recorder or nullcontext():
-            async with prompt.resources:
+            async with closing_resources_async(prompt, session, scope.run_id):
                 while True:
                     try:
-                        response = await adapter.evaluate_async(prompt, session=session, scope=scope)
-                        scope = attempts.send(response)
+                        response = await adapter.evaluate_async(prompt, session=session, **options)
+                        if expansions.settled(response):
+                            return response
                     except VisibilityExpansionRequired as signal:
-                        scope = attempts.throw(signal)
-                    except StopIteration as done:
-                        answer: PromptResponse[OutputT] = done.value
-                        return answer
+                        expansions.open(signal)
 
-    def attempts(
-        self,
-        prompt: Prompt[Any],
-        session: Session,
-        *,
-        run_id: str | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-    ) -> Generator[RunScope, PromptResponse[Any], PromptResponse[Any]]:
-        """Yield the scope of each evaluation; expects its response to be sent, or its signal thrown, back in."""
-        meter = Meter(budget or self.budget, deadline or self.deadline)
-        scope = RunScope(meter) if run_id is None else RunScope(meter, run_id)
-        while True:
-            try:
-                response = yield scope
-                if response.halt is None:
-                    return response
-                overrides = response.halt.requested_overrides
-                keys, reason = tuple(".".join(path) for path in overrides), ""
-            except VisibilityExpansionRequired as signal:
-                overrides, keys, reason = signal.requested_overrides, signal.section_keys, signal.reason
-            if scope.attempt > self.max_expansions:
-                error = PromptEvaluationError(
-                    f"'{prompt.name}' asked to open sections more than {self.max_expansions} times "
-                    f"(now: {', '.join(keys)}); raise max_expansions or show these sections in full.",
-                    prompt_name=prompt.name,
-                    phase="tool",
-                )
-                now = session.clock.now().timestamp()
-                failed = EvaluationFailed(scope.run_id, prompt.name, type(error).__name__, str(error), error.phase, now)
-                session.dispatch(failed)
-                raise error
-            for path, visibility in overrides.items():
-                session.dispatch(SetVisibilityOverride(path, visibility))
-            session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides, session.clock.now().timestamp()))
-            scope.attempt += 1
+    def stream(
+        self, prompt: Prompt[Any], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
+    ) -> EventStream:
+        """`execute` as a stream of events, through restarts."""
+        scope = options["scope"] = self._scope(prompt, adapter, options)
+        expansions = Expansions(prompt, session, scope, self.max_expansions)
 
+        def events() -> Generator[StreamEvent, None, None]:
+            with self.recorder or nullcontext(), closing_resources(prompt, session, scope.run_id):
+                while True:
+                    try:
+                        with adapter.stream(prompt, session=session, **options) as evaluation:
+                            for event in evaluation:
+                                if not isinstance(event, Completed) or expansions.settled(event.response):
+                                    yield event
+                                    continue
+                                yield Restarted(event.response.halt.reason if event.response.halt else "")
+                                break
+                            else:
+                                return
+                    except VisibilityExpansionRequired as signal:
+                        expansions.open(signal)
+                        yield Restarted(signal.reason)
 
-def _check(prompt: object, adapter: object) -> None:
-    check_prompt(prompt)
-    if not isinstance(adapter, ProviderAdapter):
-        raise TypeError(f"adapter must be a ProviderAdapter, got {adapter!r}; pass one, such as OpenAIAdapter(model)")
+        return EventStream(events(), scope)
+
+    def stream_async(
+        self, prompt: Prompt[Any], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
+    ) -> AsyncEventStream:
+        """`stream` on an event loop."""
+        scope = options["scope"] = self._scope(prompt, adapter, options)
+        expansions = Expansions(prompt, session, scope, self.max_expansions)
+
+        async def events() -> AsyncGenerator[StreamEvent, None]:
+            with self.recorder or nullcontext():
+                async with closing_resources_async(prompt, session, scope.run_id):
+                    while True:
+                        try:
+                            async with adapter.stream_async(prompt, session=session, **options) as evaluation:
+                                async for event in evaluation:
+                                    if not isinstance(event, Completed) or expansions.settled(event.response):
+                                        yield event
+                                        continue
+                                    yield Restarted(event.response.halt.reason if event.response.halt else "")
+                                    break
+                                else:
+                                    return
+                        except VisibilityExpansionRequired as signal:
+                            expansions.open(signal)
+                            yield Restarted(signal.reason)
+
+        return AsyncEventStream(events(), scope)
+
+    def _scope(self, prompt: object, adapter: object, options: RunOptions) -> RunScope:
+        """What the evaluations of one run share."""
+        check_prompt(prompt)
+        if not isinstance(adapter, ProviderAdapter):
+            raise TypeError(
+                f"adapter must be a ProviderAdapter, got {adapter!r}; pass one, such as OpenAIAdapter(model)"
+            )
+        return RunScope(Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline))

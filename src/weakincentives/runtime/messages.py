@@ -6,16 +6,46 @@ adapter can encode and another process can continue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Generic, Literal, get_args
 
 from weakincentives._generics import OutputT
+from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import HostedTool, OpenSectionsResult, StructuredOutputConfig, Tool
 
 Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_removed"]
 StopReason = Literal["end", "tool_calls", "length", "refusal", "content_filter", "pause"]
+Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
+_ROLES = frozenset(get_args(Role))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings that every provider knows under some name; None leaves the choice to the model.
+
+    What a model does not take is refused before the request, by name. An adapter's `parameters=` are for the rest.
+    """
+
+    effort: Effort | None = None
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    show_reasoning: bool = False
+    parallel_tool_calls: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.effort is not None and self.effort not in get_args(Effort):
+            raise ValueError(f"effort must be one of {', '.join(get_args(Effort))}, got {self.effort!r}")
+        if self.max_output_tokens is not None and self.max_output_tokens < 1:
+            raise ValueError(f"max_output_tokens must be at least 1, got {self.max_output_tokens}")
+
+    def merged(self, other: Settings | None) -> Settings:
+        """These settings, with what the other one sets on top."""
+        if other is None:
+            return self
+        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) not in (None, False)}
+        return replace(self, **chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +64,9 @@ class Message:
     `items` are the provider's own output items as verbatim JSON texts: the same provider gets them back untouched,
     another one encodes `text` and `tool_calls` instead. `tools_added` and `tools_removed` mark where in the
     conversation tools (by name, in `tools`) began or stopped being callable, with the section they belong to.
+    `parts` is the content where it is more than text; `text` then names them in words. `reasoning` is what the model
+    showed of its thinking. `rebased` marks an assistant message that was written under another system text: reasoning
+    that its provider binds to that text is no longer valid.
     """
 
     role: Role
@@ -47,11 +80,18 @@ class Message:
     items: tuple[str, ...] = ()
     provider: str = ""
     paused: bool = False
+    rebased: bool = False
+    parts: tuple[Part, ...] = ()
+    reasoning: str = ""
+
+    def __post_init__(self) -> None:
+        if self.role not in _ROLES:
+            raise ValueError(f"Message role must be one of {', '.join(get_args(Role))}, got {self.role!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One answer of a model."""
+    """One answer of a model; `reasoning` is what it showed of its thinking."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -61,6 +101,7 @@ class ModelReply:
     response_id: str = ""
     model: str = ""
     retries: int = 0
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +122,7 @@ class ModelRequest:
     revoked: frozenset[str] = frozenset()
     output: StructuredOutputConfig | None = None
     deadline: Deadline | None = None
+    settings: Settings = Settings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +161,65 @@ class PromptResponse(Generic[OutputT]):
     usage: TokenUsage = field(default_factory=TokenUsage)
     turns: int = 0
     run_id: str = ""
+    conversation_id: str = ""
+
+
+def user_message(content: Content) -> Message:
+    """What the user says, as a message."""
+    parts = parts_of(content)
+    if not parts:
+        raise ValueError("A user message needs some content, got nothing; call send() without content instead")
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return Message("user", parts[0].text)
+    return Message("user", text_of(parts), parts=parts)
+
+
+def last_exchange(messages: Sequence[Message]) -> int:
+    """The index after the last assistant message; 0 if there is none."""
+    return next((index for index in range(len(messages), 0, -1) if messages[index - 1].role == "assistant"), 0)
 
 
 def unanswered_calls(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
     """Calls of the last turn whose results are not in the conversation yet."""
-    answered: set[str] = set()
-    for index in range(len(messages) - 1, -1, -1):
-        message = messages[index]
-        if message.role == "assistant":
-            return tuple(call for call in message.tool_calls if call.id not in answered)
-        answered.add(message.call_id)
-    return ()
+    start = last_exchange(messages)
+    answered = {message.call_id for message in messages[start:]}
+    return tuple(call for call in messages[start - 1].tool_calls if call.id not in answered) if start else ()
+
+
+def not_run(calls: Iterable[ToolCall], why: str) -> list[Message]:
+    """The results of calls that will never be made; every provider insists on one for each call."""
+    return [Message("tool", f"Not run: {why}", call_id=call.id, name=call.name, success=False) for call in calls]
+
+
+def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
+    """The conversation with the results of the last turn before what the user said meanwhile.
+
+    A user who speaks over open calls answers them: they are not made. None means that nothing has to change.
+    """
+    start = last_exchange(messages)
+    tail = messages[start:]
+    spoken = next((index for index, message in enumerate(tail) if message.role == "user"), None)
+    if not start or spoken is None:
+        return None
+    open_calls = unanswered_calls(messages)
+    late = any(message.role == "tool" for message in tail[spoken:])
+    if not open_calls and not late:
+        return None
+    results = [message for message in tail if message.role == "tool"]
+    others = [message for message in tail if message.role != "tool"]
+    return [*messages[:start], *results, *not_run(open_calls, "the user spoke before this call was made."), *others]
+
+
+def rebased(messages: Iterable[Message]) -> list[Message]:
+    """What goes on when the system text and the tools are replaced: what the user, the model and the tools said."""
+    kept = [message for message in messages if message.role in ("user", "assistant", "tool")]
+    return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
+
+
+def unanswered_words(messages: Sequence[Message]) -> list[Message]:
+    """What the user has said since anyone else did."""
+    start = next((i for i in range(len(messages), 0, -1) if messages[i - 1].role != "user"), 0)
+    return list(messages[start:])
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:

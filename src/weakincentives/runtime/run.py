@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from weakincentives._fence import Fence
 from weakincentives.limits import Meter, Spent
 from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool
 
@@ -27,7 +28,10 @@ class ToolRef:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One evaluation so far. `visibility` is what it began with, by section key."""
+    """One evaluation so far. `visibility` is what it began with, by section key; `read` are the sections read since.
+
+    `opening` says that it stopped so that sections can be opened by a new evaluation.
+    """
 
     run_id: str
     prompt_ns: str
@@ -35,17 +39,27 @@ class Run:
     visibility: Mapping[str, SectionVisibility]
     tools: tuple[ToolRef, ...] = ()
     last_used: Mapping[str, int] = field(default_factory=dict)
+    read: tuple[str, ...] = ()
     output_retries: int = 0
+    opening: bool = False
+    conversation_id: str = ""
     spent: Spent = field(default_factory=Spent)
 
 
 @dataclass(slots=True)
 class RunScope:
-    """What all evaluations of one execution share: the id, the meter, and the number of the attempt."""
+    """What all evaluations of one execution share: the id, the meter, and the number of the attempt.
+
+    `abandon`, set by the evaluation under way, stops it from any thread; `fence` then refuses what its own thread still
+    writes.
+    """
 
     meter: Meter
     run_id: str = field(default_factory=lambda: os.urandom(8).hex())
     attempt: int = 1
+    conversation_id: str = ""
+    abandon: Callable[[], None] | None = None
+    fence: Fence = field(default_factory=Fence)
 
 
 class Offer(NamedTuple):
@@ -65,19 +79,27 @@ class ToolChanges:
 
 
 class Toolbox:
-    """The tools a run has offered, by name, in order of appearance; they are revoked, never removed."""
+    """The tools a run has offered, by name, in order of appearance; they are revoked, never removed.
+
+    `version` grows with every change.
+    """
 
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
+        self.version = 0
 
     def add(self, offer: Offer) -> None:
         self._offers[offer.ref.name] = offer
         self._changed()
 
-    def set_revoked(self, refs: Iterable[ToolRef], revoked: bool) -> None:
-        for ref in refs:
-            self._offers[ref.name] = Offer(replace(ref, revoked=revoked), self._offers[ref.name].tool)
-        self._changed()
+    def apply(self, changes: ToolChanges) -> None:
+        for offer in changes.new:
+            self._offers[offer.ref.name] = offer
+        for refs, revoked in ((changes.back, False), (changes.gone, True)):
+            for ref in refs:
+                self._offers[ref.name] = Offer(replace(ref, revoked=revoked), self._offers[ref.name].tool)
+        if changes.new or changes.back or changes.gone:
+            self._changed()
 
     def get(self, name: str) -> Offer | None:
         return self._offers.get(name)
@@ -145,5 +167,6 @@ class Toolbox:
         return ToolChanges(new, back, gone)
 
     def _changed(self) -> None:
+        self.version += 1
         for cached in ("offered", "callable_names"):
             self.__dict__.pop(cached, None)

@@ -1,19 +1,26 @@
 """Dataclasses to JSON and back, JSON Schema, and a tagged form of JSON that preserves every type."""
 
+from weakincentives.serde.checked import load_checked
 from weakincentives.serde.codecs import Codec, MalformedJson, codec, decode, parse, schema
+from weakincentives.serde.nodes import UnresolvedType
 from weakincentives.serde.scan import find_json
+from weakincentives.serde.schemas import describe_bounds, is_strict
 from weakincentives.serde.tagged import dump_tagged, load_tagged, register_type
 from weakincentives.serde.writer import dump, encode
 
 __all__ = [
     "Codec",
     "MalformedJson",
+    "UnresolvedType",
     "codec",
     "decode",
+    "describe_bounds",
     "dump",
     "dump_tagged",
     "encode",
     "find_json",
+    "is_strict",
+    "load_checked",
     "load_tagged",
     "parse",
     "register_type",

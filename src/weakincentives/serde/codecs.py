@@ -5,15 +5,27 @@ Valid data is read by msgspec alone. Only when msgspec refuses it does the slowe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, ForwardRef, Generic, Literal, TypeVar, Union
+from typing import Annotated, Any, ForwardRef, Generic, Literal, NamedTuple, TypeVar, Union
 
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde import schemas
-from weakincentives.serde.nodes import AnyOf, Array, Enumeration, FixedTuple, Map, Node, Record, Scalar, build
+from weakincentives.serde.nodes import (
+    AnyOf,
+    Array,
+    Constrained,
+    Enumeration,
+    FixedTuple,
+    Map,
+    Node,
+    Record,
+    Scalar,
+    build,
+)
 from weakincentives.serde.reader import read
 
 T = TypeVar("T")
@@ -26,21 +38,20 @@ class MalformedJson(SerdeError):
 class Codec(Generic[T]):
     """Reads JSON as one type. `codec(cls)` prepares it once and caches it."""
 
-    __slots__ = ("_fast", "_prepared", "annotation", "node")
+    __slots__ = ("_fast", "annotation", "node")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self.node = build(annotation)
-        self._prepared = False
-        self._fast: tuple[Any, Any, Any] | None = None
+        self._fast: dict[bool, _Fast | None] = {}
 
     def parse(self, data: Any, *, allow_extra: bool = False) -> T:
         """Convert decoded JSON."""
-        fast = self._fast if self._prepared else self._prepare()
+        fast = self._fast[allow_extra] if allow_extra in self._fast else self._prepare(allow_extra)
         if fast is not None:
             try:
-                if not allow_extra:
-                    msgspec.convert(data, fast[0], str_keys=True, dec_hook=_from_json)
+                if fast.strict is not None:
+                    msgspec.convert(data, fast.strict, str_keys=True, dec_hook=_from_json)
                 value: T = msgspec.convert(data, self.annotation, str_keys=True, dec_hook=_from_json)
                 return value
             except Exception:
@@ -50,12 +61,12 @@ class Codec(Generic[T]):
 
     def decode(self, text: str | bytes, *, allow_extra: bool = False) -> T:
         """Convert JSON text; raises `MalformedJson` if it is not JSON."""
-        fast = self._fast if self._prepared else self._prepare()
+        fast = self._fast[allow_extra] if allow_extra in self._fast else self._prepare(allow_extra)
         if fast is not None:
             try:
-                if not allow_extra:
-                    fast[1](text)
-                value: T = fast[2](text)
+                if fast.check is not None:
+                    fast.check(text)
+                value: T = fast.decode(text)
                 return value
             except Exception:
                 pass
@@ -66,19 +77,30 @@ class Codec(Generic[T]):
         """A new copy of the type's JSON Schema."""
         return schemas.schema(self.node, strict=strict)
 
-    def _prepare(self) -> tuple[Any, Any, Any] | None:
-        """The strict type (which rejects unknown fields), its decoder, and the decoder of the type itself."""
+    def _prepare(self, allow_extra: bool) -> _Fast | None:
         try:
-            strict = _StrictTypes().build(self.node)
+            types = _StrictTypes(allow_extra)
+            strict = types.build(self.node)
             check = msgspec.json.Decoder(strict, dec_hook=_from_json).decode
             typed = msgspec.json.Decoder(self.annotation, dec_hook=_from_json).decode
         except Exception:
             fast = None
         else:
-            fast = (strict, check, typed)
-        self._fast = fast
-        self._prepared = True
+            needed = types.constrained or not allow_extra
+            fast = _Fast(strict if needed else None, check if needed else None, typed)
+        self._fast[allow_extra] = fast
         return fast
+
+
+class _Fast(NamedTuple):
+    """Reads valid data. `strict`, a type, and `check`, its decoder, reject what `decode` would accept by mistake.
+
+    They are None if there is nothing to reject.
+    """
+
+    strict: Any
+    check: Callable[[str | bytes], Any] | None
+    decode: Callable[[str | bytes], Any]
 
 
 def codec(cls: type[T]) -> Codec[T]:
@@ -133,13 +155,15 @@ def _from_json(expected: type, data: Any) -> Any:
 
 
 class _StrictTypes:
-    """Builds msgspec types from nodes, with a struct that rejects unknown fields in place of each dataclass.
+    """Builds msgspec types from nodes, with a struct in place of each dataclass, and with all constraints.
 
-    msgspec ignores unknown fields of dataclasses, so strict input is decoded twice: against these types, then as the
-    dataclass. The two passes together take less time than `json.loads`.
+    msgspec ignores unknown fields of dataclasses and constraints that are not its own, so strict input is decoded
+    twice: against these types, then as the dataclass. The two passes together take less time than `json.loads`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allow_extra: bool) -> None:
+        self.allow_extra = allow_extra
+        self.constrained = False
         self.started: dict[Record, str] = {}
         self.structs: dict[str, Any] = {}
 
@@ -151,6 +175,15 @@ class _StrictTypes:
         return strict
 
     def of(self, node: Node) -> Any:
+        plain = self.plain(node)
+        if not isinstance(node, Constrained) or not node.constraints:
+            return plain
+        if isinstance(node, Array) and node.build in (set, frozenset):
+            raise TypeError("msgspec counts the items of a set before it removes duplicates")
+        self.constrained = True
+        return Annotated[plain, msgspec.Meta(**node.constraints)]
+
+    def plain(self, node: Node) -> Any:
         match node:
             case Scalar():
                 return None if node.type is type(None) else node.type
@@ -181,6 +214,6 @@ class _StrictTypes:
         for field in node.fields.values():
             strict = self.of(field.node)
             fields.append((field.name, strict) if field.required else (field.name, strict, msgspec.UNSET))
-        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=not self.allow_extra)
         self.structs[name] = struct
         return struct

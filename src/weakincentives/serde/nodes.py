@@ -7,16 +7,22 @@ import enum
 import sys
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from inspect import get_annotations
 from pathlib import Path, PurePath, PurePosixPath
 from types import FrameType
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union
+from typing import Annotated, Any, Generic, Literal, TypeGuard, TypeVar, Union
 from uuid import UUID
 
 from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde.constraints import BOUNDS, LENGTHS, Constraints, InvalidConstraint, collect, merge, words
+
+
+class UnresolvedType(SerdeError):
+    """An annotation names something that is not defined, or not yet."""
 
 
 class Node:
@@ -34,10 +40,29 @@ class AnyValue(Node):
     __slots__ = ()
 
 
-class Scalar(Node):
+class Constrained(Node):
+    """A node whose values may have to satisfy constraints."""
+
+    __slots__ = ("constraints", "plain_name")
+
+    unit = "item"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.plain_name = name
+        self.constraints: Constraints = {}
+
+    def constrain(self, constraints: Constraints) -> None:
+        self.constraints = merge(self.constraints, constraints)
+        self.name = f"{self.plain_name} ({words(self.constraints, self.unit)})"
+
+
+class Scalar(Constrained):
     """A type written as one JSON string, number, boolean or null."""
 
     __slots__ = ("type",)
+
+    unit = "character"
 
     def __init__(self, scalar_type: type) -> None:
         super().__init__("null" if scalar_type is type(None) else scalar_type.__name__)
@@ -55,7 +80,7 @@ class Enumeration(Node):
         self.enum = enum_type
 
 
-class Array(Node):
+class Array(Constrained):
     """Items of one type, collected with `build`."""
 
     __slots__ = ("build", "item")
@@ -76,10 +101,12 @@ class FixedTuple(Node):
         self.items = items
 
 
-class Map(Node):
+class Map(Constrained):
     """A mapping."""
 
     __slots__ = ("key", "value")
+
+    unit = "entry"
 
     def __init__(self, key: Node, value: Node) -> None:
         super().__init__(f"dict[{key.name}, {value.name}]")
@@ -100,13 +127,14 @@ class AnyOf(Node):
 class RecordField:
     """A dataclass field that data may set."""
 
-    __slots__ = ("default", "description", "name", "node", "required")
+    __slots__ = ("default", "default_factory", "description", "name", "node", "required")
 
     def __init__(self, field: Field[Any], node: Node, description: str | None) -> None:
         self.name = field.name
         self.node = node
         self.description = description
         self.default = field.default
+        self.default_factory = field.default_factory
         self.required = field.default is MISSING and field.default_factory is MISSING
 
 
@@ -191,14 +219,16 @@ class _Builder:
         if annotation is None:
             return Scalar(type(None))
         if isinstance(annotation, TypeVar):
-            return self.build(_bound(annotation), where)
+            return self.build(bound_of(annotation), where)
         if isinstance(annotation, typing.NewType):
             return self.build(annotation.__supertype__, where)
         if type(annotation).__name__ == "TypeAliasType":
             return self.build(annotation.__value__, where)
         origin = typing.get_origin(annotation)
         args = typing.get_args(annotation)
-        if origin in (Annotated, typing.Final, typing.Required, typing.NotRequired):
+        if origin is Annotated:
+            return self.constrained(self.build(args[0], where), annotation.__metadata__, {}, where)
+        if origin in (typing.Final, typing.Required, typing.NotRequired):
             return self.build(args[0], where)
         if origin is Literal:
             return Enumeration(tuple(_literal(value, where) for value in args))
@@ -237,10 +267,34 @@ class _Builder:
         hints, local = field_types(annotation, cls, frozenset(field.name for field in arguments))
         for field in arguments:
             hint = hints[field.name]
-            node = self.build(hint, f"{cls.__qualname__}.{field.name}")
+            where = f"{cls.__qualname__}.{field.name}"
+            node = self.constrained(self.build(hint, where), (), field.metadata, where)
             record.fields[field.name] = RecordField(field, node, _description(field, hint))
         record.settable = not local and len(arguments) == len(fields(cls)) and _has_generated_init(cls)
         return record
+
+    def constrained(self, node: Node, annotated: Iterable[object], metadata: Mapping[Any, Any], where: str) -> Node:
+        """The node with the constraints of its annotation or field. In a union they go to the options they apply to."""
+        try:
+            constraints = collect(annotated, metadata)
+            options = node.options if isinstance(node, AnyOf) else (node,)
+            for name, value in constraints.items():
+                taking = [option for option in options if _takes(option, name)]
+                if not taking:
+                    raise InvalidConstraint(f"{name} does not apply to {node.name}")
+                for option in taking:
+                    option.constrain({name: value})
+        except InvalidConstraint as error:
+            raise SerdeError((FieldProblem(where, f"constraint cannot be honoured: {error}"),)) from None
+        if isinstance(node, AnyOf):
+            node.name = " | ".join(option.name for option in node.options)
+        return node
+
+
+def _takes(node: Node, constraint: str) -> TypeGuard[Constrained]:
+    if isinstance(node, Scalar):
+        return node.type in (int, float) if constraint in BOUNDS else node.type is str
+    return isinstance(node, Array | Map) and constraint in LENGTHS
 
 
 def _resolve(cls: type, field: str, hint: Any) -> tuple[Any, bool]:
@@ -260,7 +314,7 @@ def _resolve(cls: type, field: str, hint: Any) -> tuple[Any, bool]:
                     f"annotation {hint!r} cannot be resolved: {error}; define the type at module level or "
                     "remove 'from __future__ import annotations'"
                 )
-                raise SerdeError((FieldProblem(f"{cls.__qualname__}.{field}", message),)) from None
+                raise UnresolvedType((FieldProblem(f"{cls.__qualname__}.{field}", message),)) from None
             known[str(error.name)] = frame.f_locals[str(error.name)]
             from_caller = True
         except Exception as error:
@@ -315,7 +369,8 @@ def _has_generated_init(cls: Any) -> bool:
 def _description(field: Field[Any], hint: Any) -> str | None:
     text = field.metadata.get("description")
     if text is None and typing.get_origin(hint) is Annotated:
-        text = next((extra for extra in hint.__metadata__ if isinstance(extra, str)), None)
+        found = (extra if isinstance(extra, str) else getattr(extra, "description", 0) for extra in hint.__metadata__)
+        text = next((each for each in found if isinstance(each, str)), None)
     return None if text is None else str(text)
 
 
@@ -331,7 +386,8 @@ def _json_value(value: object) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _bound(variable: TypeVar) -> Any:
+def bound_of(variable: TypeVar) -> Any:
+    """The bound of a type variable; a union of its constraints if it has them."""
     if variable.__constraints__:
         return Union[variable.__constraints__]  # noqa: UP007
     return Any if variable.__bound__ is None else variable.__bound__

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde.constraints import holds
 from weakincentives.serde.nodes import (
     AnyOf,
     Array,
@@ -108,6 +109,13 @@ class _Reader:
         return data
 
     def scalar(self, node: Scalar, data: Any, path: str) -> Any:
+        value = self.plain_scalar(node, data, path)
+        if not node.constraints or value is _INVALID or holds(node.constraints, value):
+            return value
+        long = isinstance(value, str) and "pattern" not in node.constraints
+        return self.problem(path, f"expected {node.name}, got {f'{len(value)} characters' if long else describe(data)}")
+
+    def plain_scalar(self, node: Scalar, data: Any, path: str) -> Any:
         expected = node.type
         if type(data) is expected:
             return data
@@ -125,7 +133,7 @@ class _Reader:
         try:
             return msgspec.convert(data, expected)
         except (msgspec.ValidationError, ValueError, OverflowError, ArithmeticError):
-            notation = _NOTATIONS.get(node.name)
+            notation = _NOTATIONS.get(node.plain_name)
             wanted = f"{node.name} ({notation})" if notation else node.name
             return self.problem(path, f"expected {wanted}, got {describe(data)}")
 
@@ -138,13 +146,15 @@ class _Reader:
     def array(self, node: Array, data: Any, path: str) -> Any:
         if not isinstance(data, list | tuple | set | frozenset):
             return self.problem(path, f"expected {node.name}, got {describe(data)}")
-        items = [self.read(node.item, item, f"{path}[{index}]") for index, item in enumerate(data)]
-        if node.build is list:
-            return items
-        try:
-            return node.build(items)
-        except TypeError as error:
-            return self.problem(path, f"expected {node.name}: {error}")
+        items: Any = [self.read(node.item, item, f"{path}[{index}]") for index, item in enumerate(data)]
+        if node.build is not list:
+            try:
+                items = node.build(items)
+            except TypeError as error:
+                return self.problem(path, f"expected {node.name}: {error}")
+        if node.constraints and not holds(node.constraints, items):
+            return self.problem(path, f"expected {node.name}, got {len(items)} items")
+        return items
 
     def fixed_tuple(self, node: FixedTuple, data: Any, path: str) -> Any:
         if not isinstance(data, list | tuple):
@@ -169,6 +179,8 @@ class _Reader:
                 result[read_key] = self.read(node.value, value, where)
             except TypeError as error:
                 self.problem(where, f"the key is not hashable: {error}")
+        if node.constraints and not holds(node.constraints, result):
+            return self.problem(path, f"expected {node.name}, got {len(result)} entries")
         return result
 
     def key(self, node: Node, key: Any, path: str) -> Any:

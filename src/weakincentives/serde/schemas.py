@@ -10,9 +10,12 @@ import re
 from dataclasses import MISSING
 from typing import Any
 
+from weakincentives.errors import SerdeError
+from weakincentives.serde.constraints import BOUNDS, LENGTHS, words
 from weakincentives.serde.nodes import (
     AnyOf,
     Array,
+    Constrained,
     Enumeration,
     FixedTuple,
     Map,
@@ -22,7 +25,7 @@ from weakincentives.serde.nodes import (
     Scalar,
     accepts_null,
 )
-from weakincentives.serde.writer import dump
+from weakincentives.serde.writer import dump, encode
 
 JsonSchema = dict[str, Any]
 
@@ -37,7 +40,17 @@ _NOTES = {
     "Decimal": "decimal number as text",
     "bytes": "base64",
 }
+_KEYWORDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+    "pattern": "pattern",
+}
+_BOUND_KEYWORDS = {name: _KEYWORDS[name] for name in BOUNDS} | {"min_length": "minItems", "max_length": "maxItems"}
 _JSON_VALUE = "JsonValue"
+MAX_DEFAULT_LENGTH = 60
 
 
 def schema(node: Node, *, strict: bool = True) -> JsonSchema:
@@ -63,7 +76,7 @@ class _Writer:
                 array: JsonSchema = {"type": "array", "items": self.write(node.item)}
                 if node.build in (set, frozenset) and not self.strict:
                     array["uniqueItems"] = True
-                return array
+                return array | _lengths(node, "Items")
             case FixedTuple():
                 return self.fixed_tuple(node)
             case Map():
@@ -75,12 +88,18 @@ class _Writer:
         return self.anything()
 
     def scalar(self, node: Scalar) -> JsonSchema:
-        if (known := _TYPES.get(node.name)) is not None:
-            return {"type": known}
+        if (known := _TYPES.get(node.plain_name)) is not None:
+            bounds = {_KEYWORDS[name]: limit for name, limit in node.constraints.items() if name in _KEYWORDS}
+            lengths = {name: limit for name, limit in node.constraints.items() if name in LENGTHS}
+            if not lengths:
+                return {"type": known, **bounds}
+            if self.strict:
+                return {"type": known, **bounds, "description": words(lengths, node.unit)}
+            return {"type": known, **bounds, **_lengths(node, "Length")}
         if self.strict:
-            note = _NOTES.get(node.name, "file path")
+            note = _NOTES.get(node.plain_name, "file path")
             return {"type": "string", "description": note}
-        extra = _FORMATS.get(node.name)
+        extra = _FORMATS.get(node.plain_name)
         return {"type": "string", "format": extra} if extra else {"type": "string"}
 
     def fixed_tuple(self, node: FixedTuple) -> JsonSchema:
@@ -94,9 +113,9 @@ class _Writer:
     def map(self, node: Map) -> JsonSchema:
         value = self.write(node.value)
         if not self.strict:
-            return {"type": "object", "additionalProperties": value}
+            return {"type": "object", "additionalProperties": value, **_lengths(node, "Properties")}
         entry = _object({"key": self.write(node.key), "value": value}, ["key", "value"])
-        return {"type": "array", "items": entry, "description": "one entry for each key"}
+        return {"type": "array", "items": entry, **_lengths(node, "Items"), "description": "one entry for each key"}
 
     def anything(self) -> JsonSchema:
         if not self.strict:
@@ -122,22 +141,86 @@ class _Writer:
 
     def record(self, node: Record) -> JsonSchema:
         properties = {name: self.field(field) for name, field in node.fields.items()}
-        required = [name for name, field in node.fields.items() if self.strict or field.required]
+        required = [
+            name
+            for name, field in node.fields.items()
+            if field.required or (self.strict and not _may_be_omitted(field))
+        ]
         return _object(properties, required)
 
     def field(self, field: RecordField) -> JsonSchema:
         written = self.write(field.node)
-        if self.strict:
-            if not field.required and not accepts_null(field.node):
+        notes = []
+        if self.strict and not field.required:
+            if not accepts_null(field.node):
                 written = _any_of([written, {"type": "null"}])
+                notes.append(f"null for the default{_default_text(field)}")
+            elif _may_be_omitted(field):
+                notes.append(f"leave out for the default{_default_text(field)}")
         elif field.default is not MISSING:
             written = {**written, "default": dump(field.default)}
-        if field.description is None:
+        if "description" in written:
+            notes.insert(0, written["description"])
+        text = "; ".join(notes)
+        if field.description is not None:
+            text = f"{field.description} ({text})" if text else field.description
+        if not text:
             return written
-        note = written.get("description")
-        text = f"{field.description} ({note})" if note else field.description
-        # Strict mode allows no other keyword beside a reference.
+        # Strict mode allows no other keyword next to a reference.
         return {**({"anyOf": [written]} if "$ref" in written else written), "description": text}
+
+
+def is_strict(schema: JsonSchema) -> bool:
+    """True if every object in the schema requires all of its properties, as strict modes demand."""
+    properties = schema.get("properties", {})
+    nested = [*properties.values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
+    if isinstance(schema.get("items"), dict):
+        nested.append(schema["items"])
+    return set(schema.get("required", ())) == set(properties) and all(map(is_strict, nested))
+
+
+def describe_bounds(schema: JsonSchema) -> JsonSchema:
+    """The schema with bounds as words in descriptions, for providers that reject the keywords."""
+    written = {key: _described(key, value) for key, value in schema.items()}
+    moved = {name: written.pop(keyword) for name, keyword in _BOUND_KEYWORDS.items() if keyword in written}
+    if not moved:
+        return written
+    text = words(moved)
+    return {**written, "description": f"{written['description']} ({text})" if "description" in written else text}
+
+
+def _described(key: str, value: Any) -> Any:
+    if key in ("properties", "$defs"):
+        return {name: describe_bounds(inner) for name, inner in value.items()}
+    if key == "anyOf":
+        return [describe_bounds(option) for option in value]
+    return describe_bounds(value) if key == "items" and isinstance(value, dict) else value
+
+
+def _may_be_omitted(field: RecordField) -> bool:
+    """True if null is a value of the field and not its default: then only leaving it out gives the default."""
+    return not field.required and accepts_null(field.node) and field.default is not None
+
+
+def _default_text(field: RecordField) -> str:
+    """The default as part of a description; empty if it is computed or too long."""
+    if field.default is not MISSING:
+        default = field.default
+    elif field.default_factory in (list, dict, tuple, set, frozenset):
+        default = field.default_factory()
+    else:
+        return ""
+    try:
+        text = encode(default).decode()
+    except SerdeError:
+        return ""
+    return f", {text}" if len(text) <= MAX_DEFAULT_LENGTH else ""
+
+
+def _lengths(node: Constrained, noun: str) -> JsonSchema:
+    """The length constraints as keywords: `minItems`, `maxLength` and so on."""
+    keywords = {"min_length": f"min{noun}", "max_length": f"max{noun}"}
+    return {keywords[name]: limit for name, limit in node.constraints.items() if name in keywords}
 
 
 def _object(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:

@@ -11,6 +11,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -22,32 +23,43 @@ from uuid import UUID
 
 import msgspec
 
+from weakincentives.content import Blob
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.reader import field_path
 
 T = TypeVar("T")
 Dump = Callable[[Any], Any]
 Load = Callable[[Any], Any]
+_blobs: ContextVar[dict[str, Blob] | None] = ContextVar("weakincentives_blobs", default=None)
 
 
-def dump_tagged(value: Any) -> Any:
-    """Convert a value to data that JSON can express and `load_tagged` turns back into an equal value."""
+def dump_tagged(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
+    """Convert a value to data that JSON can express and `load_tagged` turns back into an equal value.
+
+    With `blobs`, the bytes of media are put there once, by digest, instead of into the data.
+    """
+    token = _blobs.set(blobs)
     try:
         return _dump(value)
-    except _Failure as failure:
+    except Failure as failure:
         raise SerdeError((failure.problem(),)) from None
     except RecursionError:
         raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
+    finally:
+        _blobs.reset(token)
 
 
-def load_tagged(data: Any) -> Any:
+def load_tagged(data: Any, blobs: dict[str, Blob] | None = None) -> Any:
     """Rebuild a value from `dump_tagged`; a `SerdeError` names a class that the program does not have."""
+    token = _blobs.set(blobs)
     try:
         return _load(data)
-    except _Failure as failure:
+    except Failure as failure:
         raise SerdeError((failure.problem(),)) from None
     except RecursionError:
         raise SerdeError((FieldProblem("$", "data is nested too deeply"),)) from None
+    finally:
+        _blobs.reset(token)
 
 
 def register_type(
@@ -65,7 +77,7 @@ def register_type(
     return cls
 
 
-class _Failure(Exception):
+class Failure(Exception):
     """A problem that collects its path while it propagates."""
 
     def __init__(self, message: str) -> None:
@@ -106,22 +118,22 @@ def _load(data: Any) -> Any:
     if tag is None:
         return {key: _load_at(key, item) for key, item in data.items()}
     if "v" not in data or not isinstance(tag, str):
-        raise _Failure("an object with '$' must have a text tag and 'v'")
+        raise Failure("an object with '$' must have a text tag and 'v'")
     loader = _LOADERS.get(tag)
     if loader is None:
         loader = _LOADERS[tag] = _loader_for(tag)
     try:
         return loader(data["v"])
-    except (_Failure, RecursionError):
+    except (Failure, RecursionError):
         raise
     except Exception as error:
-        raise _Failure(f"cannot be read as {tag}: {str(error) or type(error).__name__}") from error
+        raise Failure(f"cannot be read as {tag}: {str(error) or type(error).__name__}") from error
 
 
 def _load_at(step: str | int, data: Any) -> Any:
     try:
         return _load(data)
-    except _Failure as failure:
+    except Failure as failure:
         failure.steps.append(step)
         raise
 
@@ -131,10 +143,27 @@ def _dump_items(items: Any) -> list[Any]:
     try:
         for item in items:
             dumped.append(_dump(item))
-    except _Failure as failure:
+    except Failure as failure:
         failure.steps.append(len(dumped))
         raise
     return dumped
+
+
+def _dump_blob(blob: Blob) -> Any:
+    apart = _blobs.get()
+    if apart is None:
+        return b64encode(blob.data).decode()
+    apart[blob.digest] = blob
+    return {"sha256": blob.digest}
+
+
+def _load_blob(data: Any) -> Blob:
+    if isinstance(data, str):
+        return Blob(b64decode(data, validate=True))
+    found = (_blobs.get() or {}).get(data["sha256"])
+    if found is None:
+        raise ValueError(f"the bytes with digest {data['sha256']} are missing")
+    return found
 
 
 def _dump_set(items: Any) -> list[Any]:
@@ -147,7 +176,7 @@ def _load_items(items: Any) -> list[Any]:
     try:
         for item in items:
             loaded.append(_load(item))
-    except _Failure as failure:
+    except Failure as failure:
         failure.steps.append(len(loaded))
         raise
     return loaded
@@ -177,7 +206,7 @@ def _dump_dict(value: dict[Any, Any]) -> Any:
     for key, item in value.items():
         try:
             dumped[key] = _dump(item)
-        except _Failure as failure:
+        except Failure as failure:
             failure.steps.append(key)
             raise
     return dumped
@@ -247,6 +276,7 @@ _DUMPERS.update(
         PurePosixPath: _tagger("PurePosixPath", str),
         PureWindowsPath: _tagger("PureWindowsPath", str),
         bytes: _tagger("bytes", lambda value: b64encode(value).decode()),
+        Blob: _tagger("blob", _dump_blob),
         bytearray: _tagger("bytearray", lambda value: b64encode(value).decode()),
         complex: _tagger("complex", lambda value: [_dump_float(value.real), _dump_float(value.imag)]),
     }
@@ -273,11 +303,41 @@ _LOADERS.update(
         "PurePosixPath": PurePosixPath,
         "PureWindowsPath": PureWindowsPath,
         "bytes": lambda data: b64decode(data, validate=True),
+        "blob": _load_blob,
         "bytearray": lambda data: bytearray(b64decode(data, validate=True)),
         "complex": lambda data: complex(*_load_items(data)),
-        "type": lambda data: _find(data),
+        "type": lambda data: find_class(data),
     }
 )
+
+
+TAG_TYPES: dict[str, type] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "dict": dict,
+    "datetime": datetime,
+    "time": time,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+    "OrderedDict": OrderedDict,
+    "mappingproxy": MappingProxyType,
+    "date": date,
+    "timedelta": timedelta,
+    "UUID": UUID,
+    "Decimal": Decimal,
+    "Path": Path,
+    "PurePosixPath": PurePosixPath,
+    "PureWindowsPath": PureWindowsPath,
+    "bytes": bytes,
+    "blob": Blob,
+    "bytearray": bytearray,
+    "complex": complex,
+    "type": type,
+}
+"""The class of each tag that does not name one."""
 
 
 def _dumper_for(cls: type) -> Dump:
@@ -298,7 +358,7 @@ def _dumper_for(cls: type) -> Dump:
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
     if plain is not None:
         return _tagger(_remember(cls), lambda value: _dump(plain(value)))
-    raise _Failure(
+    raise Failure(
         f"{_name(cls)} cannot be serialised; use a dataclass, or call serde.register_type(cls, dump=..., load=...)"
     )
 
@@ -311,7 +371,7 @@ def _record_dumper(cls: type, names: tuple[str, ...]) -> Dump:
         for name in names:
             try:
                 dumped[name] = _dump(getattr(value, name))
-            except _Failure as failure:
+            except Failure as failure:
                 failure.steps.append(name)
                 raise
         return {"$": tag, "v": dumped}
@@ -320,9 +380,7 @@ def _record_dumper(cls: type, names: tuple[str, ...]) -> Dump:
 
 
 def _loader_for(tag: str) -> Load:
-    if ":" not in tag:
-        raise _Failure(f"unknown tag {tag!r}")
-    cls: Any = _find(tag)
+    cls: Any = find_class(tag)
     if issubclass(cls, enum.Enum):
         return lambda data: cls[data] if isinstance(data, str) and data in cls.__members__ else cls(_load(data))
     if is_dataclass(cls):
@@ -333,7 +391,7 @@ def _loader_for(tag: str) -> Load:
         return lambda data: cls(*_load_items(data))
     if issubclass(cls, str | int | float | bytes):
         return lambda data: cls(_load(data))
-    raise _Failure(f"{tag} cannot be loaded; call serde.register_type with dump= and load=")
+    raise Failure(f"{tag} cannot be loaded; call serde.register_type with dump= and load=")
 
 
 def _record_loader(cls: Any) -> Load:
@@ -346,7 +404,7 @@ def _record_loader(cls: Any) -> Load:
         loaded = {}
         for name, item in data.items():
             if name not in settable:
-                raise _Failure(f"{_name(cls)} has no field {name!r}")
+                raise Failure(f"{_name(cls)} has no field {name!r}")
             value = loaded[name] = _load_at(name, item)
             if settable[name]:
                 arguments[name] = value
@@ -374,7 +432,10 @@ def _remember(cls: type) -> str:
     return name
 
 
-def _find(name: str) -> type:
+def find_class(name: str) -> type:
+    """The class that a tag names, among those that the program has defined."""
+    if ":" not in name:
+        raise Failure(f"unknown tag {name!r}")
     known = _KNOWN.get(name)
     if known is not None:
         return known
@@ -384,13 +445,13 @@ def _find(name: str) -> type:
     for part in qualname.split("."):
         found = getattr(found, "__dict__", {}).get(part)
     if not isinstance(found, type):
-        found = _find_defined(module_name, qualname)
+        found = _defined(module_name, qualname)
     if found is None:
-        raise _Failure(f"unknown type {name}; import the module that defines it, or call serde.register_type first")
+        raise Failure(f"unknown type {name}; import the module that defines it, or call serde.register_type first")
     return cast(type, found)
 
 
-def _find_defined(module_name: str, qualname: str) -> type | None:
+def _defined(module_name: str, qualname: str) -> type | None:
     """The newest class of this name that is not a module attribute: defined in a function, or by `make_dataclass`."""
     newest: type | None = None
     pending: list[type] = [object]

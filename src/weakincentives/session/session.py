@@ -85,7 +85,7 @@ class Slice(Generic[T]):
         """Reduce events of this type, and of its subclasses, into this slice.
 
         The reducer takes the current items and the event. It returns the slice's new value, a tuple of items, or an
-        operation such as `Append`.
+        operation such as `Append`. A reducer for the slice's own type takes the place of appending the event.
         """
         if not isinstance(event_type, type):
             raise SessionError(f"register(...) must be given an event class, got {event_type!r}")
@@ -105,7 +105,17 @@ class Session:
     session[Counter].latest()  # the state that a @reducer made of them
     """
 
-    __slots__ = ("__weakref__", "_claim_lock", "_observers", "_owner", "_store", "clock", "session_id", "silent")
+    __slots__ = (
+        "__weakref__",
+        "_claim_lock",
+        "_last_time",
+        "_observers",
+        "_owner",
+        "_store",
+        "clock",
+        "session_id",
+        "silent",
+    )
 
     def __init__(self, *, session_id: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.session_id = session_id or os.urandom(16).hex()
@@ -116,6 +126,7 @@ class Session:
         self._observers: tuple[Callable[[Any], None], ...] = ()
         self._claim_lock = threading.Lock()
         self._owner: str | None = None
+        self._last_time = 0.0
 
     def __repr__(self) -> str:
         return f"Session({self.session_id!r})"
@@ -135,7 +146,7 @@ class Session:
     def dispatch(self, event: object) -> None:
         """Append the event to the slice of its type, run its reducers, then call the observers.
 
-        If a reducer raises, nothing changes.
+        If a reducer raises, nothing changes. A slice with a reducer for its own type decides itself what it keeps.
         """
         self._store.reduce(event)
         if self._observers or process_observers:
@@ -181,6 +192,12 @@ class Session:
             session._observers = self._observers
         return session
 
+    def timestamp(self) -> float:
+        """The time by the session's clock, never the same twice: sorted by it, events are in their order."""
+        with self._claim_lock:
+            self._last_time = max(self.clock.now().timestamp(), self._last_time + 1e-6)
+            return self._last_time
+
     @contextmanager
     def claim(self, owner: str) -> Iterator[None]:
         """Reserve the session for one run while the block runs."""
@@ -188,13 +205,19 @@ class Session:
             if self._owner is not None:
                 raise SessionBusyError(
                     f"Session '{self.session_id}' is in use by {self._owner!r}, so {owner!r} cannot run on it; "
-                    "give each run its own session, for example session.clone()"
+                    "give each run its own session, for example session.clone(), or close its stream first"
                 )
             self._owner = owner
         try:
             yield
         finally:
-            self._owner = None
+            self.release(owner)
+
+    def release(self, owner: str) -> None:
+        """End a claim early; does nothing if another run has the session by now."""
+        with self._claim_lock:
+            if self._owner == owner:
+                self._owner = None
 
     def _notify(self, event: object) -> None:
         if self.silent:

@@ -207,6 +207,11 @@ class Column:
         """The reducer methods for this event, or for its nearest base class that has any."""
         return next((self.methods[base] for base in event_type.__mro__ if base in self.methods), ())
 
+    @property
+    def reduces_itself(self) -> bool:
+        """True if a function is registered for the slice's own type. It takes the place of the append."""
+        return any(event_type is self.type for event_type, _ in self.functions)
+
     def reducers(self, event_type: type) -> tuple[Callable[[Any], object], ...]:
         """Every reducer of this slice for the event, each as a function of the event alone."""
         functions = [function for base, function in self.functions if issubclass(event_type, base)]

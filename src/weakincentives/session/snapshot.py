@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from typing import Any, TypeVar
 
+from weakincentives.content import Blob
 from weakincentives.errors import SerdeError, SessionError
-from weakincentives.serde import dump_tagged, load_tagged
+from weakincentives.serde import dump_tagged, load_checked
 from weakincentives.session.slices import Mark
 
 T = TypeVar("T")
@@ -46,40 +48,64 @@ class Snapshot:
     def to_json(self) -> str:
         """The snapshot as JSON text, each item with its type."""
         slices = []
+        blobs: dict[str, Blob] = {}
         for slice_type, items in self._contents().items():
             try:
-                slices.append([dump_tagged(slice_type), [dump_tagged(item) for item in items]])
+                slices.append([dump_tagged(slice_type), [dump_tagged(item, blobs) for item in items]])
             except SerdeError as error:
                 raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as JSON: {error}") from error
-        return json.dumps({"format": FORMAT, "session_id": self.session_id, "slices": slices}, ensure_ascii=False)
+        document: dict[str, Any] = {"format": FORMAT, "session_id": self.session_id, "slices": slices}
+        if blobs:
+            document["blobs"] = [b64encode(blob.data).decode() for blob in blobs.values()]
+        return json.dumps(document, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Snapshot:
-        """Read what `to_json` wrote. Types are looked up among those the program has defined; nothing is imported."""
+        """Read what `to_json` wrote, also from a source you do not trust.
+
+        Types are looked up among those the program has defined; nothing is imported. Only slice types and what their
+        fields declare are built, and every value must match its declaration.
+        """
         try:
             document = json.loads(text)
+        except RecursionError:
+            raise SessionError("The text is not a session snapshot: it is nested too deeply") from None
         except ValueError as error:
             raise SessionError(f"The text is not a session snapshot: {error}") from error
         match document:
             case {"format": str(found), "session_id": str(session_id), "slices": list(slices)} if found == FORMAT:
-                return cls(session_id, dict(_parse_slice(entry) for entry in slices))
+                marks: dict[type, Mark] = {}
+                blobs = _parse_blobs(document.get("blobs", []))
+                for index, entry in enumerate(slices):
+                    slice_type, items = _parse_slice(entry, f"$.slices[{index}]", blobs)
+                    if slice_type in marks:
+                        raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' appears twice")
+                    marks[slice_type] = (items, len(items))
+                return cls(session_id, marks)
         raise SessionError(f"The text is not a session snapshot: expected an object with format {FORMAT!r}")
 
     def _contents(self) -> dict[type, tuple[Any, ...]]:
         return {slice_type: self[slice_type] for slice_type in self.slices}
 
 
-def _parse_slice(entry: object) -> tuple[type, Mark]:
-    if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
-        raise SessionError("The text is not a session snapshot: each slice must be a type and a list of items")
+def _parse_blobs(entries: object) -> dict[str, Blob]:
     try:
-        slice_type = load_tagged(entry[0])
-        items = [load_tagged(item) for item in entry[1]]
+        blobs = [Blob(b64decode(entry, validate=True)) for entry in entries]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise SessionError(f"The snapshot cannot be read: $.blobs: {error}") from error
+    return {blob.digest: blob for blob in blobs}
+
+
+def _parse_slice(entry: object, path: str, blobs: dict[str, Blob]) -> tuple[type, list[Any]]:
+    if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
+        raise SessionError(f"The text is not a session snapshot: {path} must be a type and a list of items")
+    slice_type = _load(type, entry[0], f"{path}[0]", blobs)
+    return slice_type, [_load(slice_type, item, f"{path}[1][{index}]", blobs) for index, item in enumerate(entry[1])]
+
+
+def _load(expected: type, data: object, path: str, blobs: dict[str, Blob]) -> Any:
+    try:
+        return load_checked(expected, data, blobs)
     except SerdeError as error:
-        raise SessionError(f"The snapshot cannot be read: {error}") from error
-    if not isinstance(slice_type, type):
-        raise SessionError(f"The text is not a session snapshot: a slice type must be a class, got {slice_type!r}")
-    for item in items:
-        if not isinstance(item, slice_type):
-            raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' contains {item!r}")
-    return slice_type, (items, len(items))
+        where, message = error.problems[0]
+        raise SessionError(f"The snapshot cannot be read: {path}{where.removeprefix('$')}: {message}") from error

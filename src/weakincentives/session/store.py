@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
+from weakincentives._fence import check_fence
 from weakincentives.errors import SessionError
 from weakincentives.session.reducers import declared_slices, has_default_constructor
 from weakincentives.session.slices import Column, FunctionReducer, InvalidResult, Mark
@@ -44,12 +45,14 @@ class SliceStore:
 
     def writable(self, slice_type: type) -> Column:
         """Like `column`, for changing it."""
+        check_fence()
         self._check_not_reducing()
         return self.column(slice_type)
 
     def reduce(self, event: object) -> None:
-        """Append the event to the slice of its type and run its reducers in all slices."""
+        """Run the event's reducers in all slices, and append it to its own slice unless that has a reducer for it."""
         with self.lock:
+            check_fence()
             if self._reducing:
                 self._check_not_reducing()
             if self._declared != declared_slices.version:
@@ -77,7 +80,7 @@ class SliceStore:
                     f"Slice '{slice_type.__qualname__}' is empty and its class needs arguments; "
                     f"call session.install({slice_type.__name__}, initial=...) or seed it first"
                 )
-            own = column if isinstance(event, slice_type) else None
+            own = column if isinstance(event, slice_type) and not column.reduces_itself else None
             self._run(DispatchPlan(own, steps, (column,)), event)
 
     def install(self, slice_type: type, initial: Callable[[], Any] | None) -> None:
@@ -103,6 +106,7 @@ class SliceStore:
 
     def reset(self, marks: dict[type, Mark], *, preserve_logs: bool) -> None:
         with self.lock:
+            check_fence()
             self._check_not_reducing()
             for slice_type in marks:
                 self.column(slice_type)
@@ -154,7 +158,7 @@ class SliceStore:
             if slice_type not in self._columns and has_default_constructor(slice_type):
                 self._add(slice_type)
         own = None
-        if is_dataclass(event_type):
+        if is_dataclass(event_type) and not self.column(event_type).reduces_itself:
             own = self.column(event_type)
         steps = tuple((column, step) for column in self._columns.values() for step in column.reducers(event_type))
         if own is None and not steps:

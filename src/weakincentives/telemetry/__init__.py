@@ -1,6 +1,6 @@
-"""What was recorded and what it says: recorder, reading runs back, advice, OpenTelemetry.
+"""Recording runs, reading them back, advice from them, and OpenTelemetry.
 
-An agent that records loads the recorder alone; what reads and advises is loaded when it is first used.
+An agent that records loads only the recorder; what reads and advises is loaded on first use.
 """
 
 from __future__ import annotations
@@ -8,19 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
-from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
+from weakincentives.telemetry.runfile import prune
 from weakincentives.telemetry.schema import RunFileError
+from weakincentives.telemetry.values import UnknownType, Unserialisable, plain
 
 if TYPE_CHECKING:
     from weakincentives.telemetry.advice import Advice, PromptAdvice, SectionAdvice, advise
-    from weakincentives.telemetry.pruning import prune
-    from weakincentives.telemetry.store import RecordedEvent, RunNotFoundError, RunStore, RunSummary, read_run
-    from weakincentives.telemetry.turns import Turn, TurnSection
+    from weakincentives.telemetry.otel import Instrumentation, instrument
+    from weakincentives.telemetry.reader import RecordedEvent
+    from weakincentives.telemetry.store import RunNotFoundError, RunStore, RunSummary, read_run
+    from weakincentives.telemetry.turns import Turn
 
 __all__ = [
     "Advice",
+    "Instrumentation",
     "PromptAdvice",
     "RecordedEvent",
     "Recorder",
@@ -31,10 +34,11 @@ __all__ = [
     "RunSummary",
     "SectionAdvice",
     "Turn",
-    "TurnSection",
     "UnknownType",
     "Unserialisable",
     "advise",
+    "instrument",
+    "plain",
     "prune",
     "read_run",
     "record",
@@ -42,16 +46,16 @@ __all__ = [
 
 _HOMES = {
     "Advice": "advice",
+    "Instrumentation": "otel",
     "PromptAdvice": "advice",
-    "RecordedEvent": "store",
+    "RecordedEvent": "reader",
     "RunNotFoundError": "store",
     "RunStore": "store",
     "RunSummary": "store",
     "SectionAdvice": "advice",
     "Turn": "turns",
-    "TurnSection": "turns",
     "advise": "advice",
-    "prune": "pruning",
+    "instrument": "otel",
     "read_run": "store",
 }
 

@@ -6,29 +6,29 @@ Per run and section, with the prices of the run's model and cache rates measured
     again   = input - c  * (input - cached)      a token that the request before had too; c of those come from the cache
     FULL    = F * (first + (n - 1) * again)      F tokens in each of the n turns that did not only open the section
     SUMMARY = what the section had in each of those n turns, new tokens at `input`, the others at `first` or `again`
-              + what the other turns cost        they only opened it, or a restart for it threw them away
+              + what the other turns cost        they only opened it, or a restart for it discarded them
               + lost * (input - cached)          tokens that could not be read from the cache, since its tools came
 
-What a summarized section hides belongs to it: to open something inside it is what its summary costs. A cost shared by
-several sections is divided among them. FULL is advised where its mean over the runs is the smaller.
+What a summarized section hides belongs to it: opening something inside it is a cost of its summary. A cost shared by
+several sections is divided among them. FULL is advised where its mean over the runs is smaller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from weakincentives.limits import Prices
-from weakincentives.prompt.tokens import Tokenizer
-from weakincentives.prompt.visibility import SectionVisibility
-from weakincentives.telemetry.facts import RunFacts, TurnFacts, run_facts
+from weakincentives.prompt import SectionVisibility, Tokenizer
+from weakincentives.runtime import HistoryTurn, RunHistory, SectionState, request_tokens
 from weakincentives.telemetry.prices import prices_for
 from weakincentives.telemetry.store import RunStore
 
-FEWEST_RUNS = 3
-# Costs in input tokens, for models without a known price: output at five times, cached input at a tenth of the price.
+MIN_RUNS = 3
+# Costs in input tokens for models without a known price: output counts five times, cached input a tenth.
 RELATIVE = Prices(1_000_000, 5_000_000, 100_000)
-# The size of a summary that no recorded run has shown, where the prompt shows no other either.
+# The assumed size of a summary where no run has shown any.
 TYPICAL_SUMMARY_TOKENS = 40
 
 NEVER_OPENED = "never opened"
@@ -41,9 +41,9 @@ TOOLS_NEVER_USED = "shown in full, but its tools were never used"
 class SectionAdvice:
     """One section over the runs of its prompt.
 
-    `cost_full` and `cost_summary` are expected per run, None where the runs cannot tell; `advised` is 'full', 'summary'
-    or '' (leave it as it is, for the reason given). `first_use` is the median turn in which it was first opened, or in
-    which a tool of it was first used when it was open from the start.
+    `cost_full` and `cost_summary` are expected costs per run, None where the runs cannot tell; `advised` is 'full',
+    'summary' or '' (leave it as it is, for the reason given). `first_use` is the median turn in which it was first
+    opened, or in which one of its tools was first used if it was open from the start.
     """
 
     key: str
@@ -68,7 +68,7 @@ class SectionAdvice:
 class PromptAdvice:
     """One prompt: its sections, and what its recorded runs cost and would have cost with the advice.
 
-    `unit` is 'USD', or 'input tokens' where the price of a model is not known. `cache_first` and `cache_again` are the
+    `unit` is 'USD', or 'input tokens' where a model's price is unknown. `cache_first` and `cache_again` are the
     measured shares of tokens that came from the cache.
     """
 
@@ -105,52 +105,91 @@ def advise(
     prices: Mapping[str, Prices] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Advice:
-    """Advice from the last runs of a file that ended well, for each of its prompts or the one named."""
+    """Advice from the last successful runs of a file, for each of its prompts or the one named."""
     found = store.list_runs(last, status="ok", prompt=prompt)
-    grouped: dict[str, list[RunFacts]] = {}
-    for run in found:
-        facts = run_facts(store.disclosure_events(run.run_id), tokenizer)
-        if facts.turns and facts.sections:
-            grouped.setdefault(run.prompt, []).append(facts)
-    return Advice(tuple(advise_prompt(name, runs, prices) for name, runs in sorted(grouped.items())))
+    grouped: dict[str, list[_Run]] = {}
+    for summary in found:
+        run = _Run(store.history(summary.run_id), tokenizer)
+        if run.turns and run.sections:
+            grouped.setdefault(summary.prompt, []).append(run)
+    return Advice(tuple(_advise_prompt(name, runs, prices) for name, runs in sorted(grouped.items())))
 
 
-def advise_prompt(name: str, runs: Sequence[RunFacts], prices: Mapping[str, Prices] | None = None) -> PromptAdvice:
+def _advise_prompt(name: str, runs: Sequence[_Run], prices: Mapping[str, Prices] | None) -> PromptAdvice:
     """The advice that the runs of one prompt give."""
-    market = _Market(runs, prices)
+    costs = PriceModel(runs, prices)
     keys = dict.fromkeys(key for run in runs for key in run.sections)
-    sections = tuple(_section(key, [run for run in runs if key in run.sections], market) for key in keys)
-    cost = sum(market.paid(run) for run in runs)
+    sections = tuple(_section(key, [run for run in runs if key in run.sections], costs) for key in keys)
+    cost = sum(costs.paid(run) for run in runs)
     changed = {section.key: section for section in sections if section.advised and section.advised != section.shown}
-    gained = sum(_gain(section, run, market) for run in runs for section in changed.values())
+    gained = sum(_gain(section, run, costs) for run in runs for section in changed.values())
     return PromptAdvice(
         prompt=name,
         runs=len(runs),
-        unit=market.unit,
+        unit=costs.unit,
         cost=cost,
         cost_advised=cost - gained,
-        cache_first=market.cache_first,
-        cache_again=market.cache_again,
+        cache_first=costs.cache_first,
+        cache_again=costs.cache_again,
         sections=sections,
     )
 
 
-class _Market:
-    """What a token costs: prices of the models, and the cache as it was measured."""
+class _Run:
+    """A run with its tokens counted: its sections as it began, and what was opened and used in which turn."""
 
-    def __init__(self, runs: Sequence[RunFacts], prices: Mapping[str, Prices] | None) -> None:
-        models = {turn.model for run in runs for turn in run.turns}
+    def __init__(self, history: RunHistory, tokenizer: Tokenizer | None) -> None:
+        self.turns = history.turns
+        self.tokens = [request.sections for request in request_tokens(history, tokenizer)]
+        self.opened_for = [history.opened_for(turn) for turn in self.turns]
+        states = [{".".join(state.path): state for state in render.sections} for render in history.renders]
+        self.sections: dict[str, SectionState] = states[0] if states else {}
+        self.shown = {
+            key: state
+            for sections in states
+            for key, state in sections.items()
+            if state.visibility is not SectionVisibility.HIDDEN
+        }
+        uses = [(turn.number, use) for turn in self.turns for use in turn.uses]
+        self.uses = [(turn, use.section_key) for turn, use in uses if use.disclosure is None]
+        openings = [
+            (turn, key)
+            for turn, use in uses
+            if use.disclosure is not None and use.success and use.disclosure.action == "open"
+            for key in use.disclosure.requested_sections
+        ]
+        restarts = [(step.turn, key) for step in history.steps if step.kind == "restart" for key in step.sections]
+        self.openings = sorted([*openings, *(found for found in restarts if found not in openings)])
+
+    def first_opening(self, key: str) -> int | None:
+        return next((turn for turn, opened in self.openings if opened == key), None)
+
+    def first_use(self, key: str) -> int | None:
+        return next((turn for turn, used in self.uses if used == key), None)
+
+    def within(self, key: str) -> set[str]:
+        """The section, and the sections inside it that it hid when the run began: they would open with it."""
+        hidden = (name for name, state in self.sections.items() if state.visibility is SectionVisibility.HIDDEN)
+        return {key, *(name for name in hidden if _is_inside(self.sections[name], self.sections.get(key)))}
+
+
+class PriceModel:
+    """What a token costs: the prices of the models, with the cache rates that were measured."""
+
+    def __init__(self, runs: Sequence[_Run], prices: Mapping[str, Prices] | None) -> None:
+        models = {turn.called.model for run in runs for turn in run.turns}
         known = {model: found for model in models if (found := prices_for(model, prices))}
         self.unit = "USD" if len(known) == len(models) else "input tokens"
         self._prices = known if self.unit == "USD" else dict.fromkeys(models, RELATIVE)
-        starts = [turn for run in runs for turn in run.turns if turn.first]
-        self.cache_first = _share((turn.usage.cached_tokens, turn.usage.input_tokens) for turn in starts)
-        self.cache_again = _share(
-            (min(turn.usage.cached_tokens, before.usage.input_tokens), before.usage.input_tokens)
+        starts = [turn.called.usage for run in runs for turn in run.turns if turn.first]
+        self.cache_first = _share((usage.cached_tokens, usage.input_tokens) for usage in starts)
+        again = [
+            (turn.called.usage.cached_tokens, before.called.usage.input_tokens)
             for run in runs
-            for before, turn in zip(run.turns, run.turns[1:], strict=False)
-            if not turn.first and not turn.lost_for
-        )
+            for before, turn in pairwise(run.turns)
+            if not turn.first and not turn.route
+        ]
+        self.cache_again = _share((min(cached, sent), sent) for cached, sent in again)
         self.summary_tokens = [
             state.shown_tokens
             for run in runs
@@ -158,46 +197,44 @@ class _Market:
             if state.visibility is SectionVisibility.SUMMARY
         ]
 
-    def of(self, turn: TurnFacts, *, first: bool) -> tuple[float, float, float]:
-        """Per token: new, at the start of an evaluation or sent again, and what a miss of the cache adds."""
-        prices = self._prices[turn.model]
+    def of(self, turn: HistoryTurn, *, first: bool) -> tuple[float, float, float]:
+        """Per token: a new one, one at the start of an evaluation or sent again, and what a cache miss adds."""
+        prices = self._prices[turn.called.model]
         fresh = prices.input / 1_000_000
         cached = fresh if prices.cached_input is None else prices.cached_input / 1_000_000
         share = self.cache_first if first else self.cache_again
         return fresh, fresh - share * (fresh - cached), fresh - cached
 
-    def paid(self, run: RunFacts) -> float:
+    def paid(self, run: _Run) -> float:
         return sum(self.price(turn) for turn in run.turns)
 
-    def price(self, turn: TurnFacts) -> float:
-        return self._prices[turn.model].cost(turn.usage)
+    def price(self, turn: HistoryTurn) -> float:
+        return self._prices[turn.called.model].cost(turn.called.usage)
 
-    def full(self, tokens: int, key: str, run: RunFacts) -> float:
-        """What so many tokens cost that are there from the start, in the turns that would have been left."""
-        within = _within(key, run)
-        left = [turn for turn in run.turns if within.isdisjoint(turn.opens)]
+    def full(self, tokens: int, key: str, run: _Run) -> float:
+        """The cost of so many tokens in every turn that would remain if they were there from the start."""
+        within = run.within(key)
+        left = [turn for turn, opens in zip(run.turns, run.opened_for, strict=True) if within.isdisjoint(opens)]
         return sum(tokens * self.of(turn, first=turn.first or turn is left[0])[1] for turn in left)
 
-    def summary(self, key: str, run: RunFacts) -> float:
-        """What the section has cost in a run that began with its summary."""
-        cost, before, within = 0.0, 0, _within(key, run)
-        for turn in run.turns:
+    def summary(self, key: str, run: _Run) -> float:
+        """What the section cost in a run that began with its summary."""
+        cost, before, within = 0.0, 0, run.within(key)
+        for turn, sections, opens in zip(run.turns, run.tokens, run.opened_for, strict=True):
             fresh, base, miss = self.of(turn, first=turn.first)
-            tokens = sum(turn.tokens.get(name, 0) for name in within)
-            if asked := within.intersection(turn.opens):
-                cost += self.price(turn) * len(asked) / len(turn.opens)
+            tokens = sum(sections.get(name, 0) for name in within)
+            if asked := within.intersection(opens):
+                cost += self.price(turn) * len(asked) / len(opens)
             else:
                 cost += tokens * base + (0 if turn.first else max(0, tokens - before) * (fresh - base))
             if blamed := within.intersection(turn.lost_for):
-                cost += run.lost(turn) * miss * len(blamed) / len(turn.lost_for)
+                cost += turn.cache_lost_tokens * miss * len(blamed) / len(turn.lost_for)
             before = tokens
         return cost
 
 
-def _within(key: str, run: RunFacts) -> set[str]:
-    """The section, and the sections inside it that it hid when the run began: they would open with it."""
-    hidden = (name for name, state in run.sections.items() if state.visibility is SectionVisibility.HIDDEN)
-    return {key, *(name for name in hidden if name.startswith(f"{key}."))}
+def _is_inside(state: SectionState, other: SectionState | None) -> bool:
+    return other is not None and state.path[: len(other.path)] == other.path
 
 
 def _share(pairs: Iterable[tuple[int, int]]) -> float:
@@ -217,7 +254,7 @@ def _median(values: Sequence[int]) -> float:
     return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _section(key: str, runs: Sequence[RunFacts], market: _Market) -> SectionAdvice:
+def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice:
     first = runs[0].sections[key]
     began = {run.sections[key].visibility for run in runs}
     shown = first.visibility.value if len(began) == 1 else "mixed"
@@ -228,13 +265,13 @@ def _section(key: str, runs: Sequence[RunFacts], market: _Market) -> SectionAdvi
     summary_tokens = round(_mean([run.sections[key].shown_tokens for run in summarized])) if summarized else None
     cost_full = cost_summary = None
     if summarized:
-        cost_full = _mean([market.full(full_tokens, key, run) for run in summarized])
-        cost_summary = _mean([market.summary(key, run) for run in summarized])
+        cost_full = _mean([costs.full(full_tokens, key, run) for run in summarized])
+        cost_summary = _mean([costs.summary(key, run) for run in summarized])
     elif shown == "full":
-        cost_full = _mean([market.full(full_tokens, key, run) for run in runs])
+        cost_full = _mean([costs.full(full_tokens, key, run) for run in runs])
     findings = []
     if shown == "summary":
-        if not any(_within(key, run) & {name for _, name in run.openings} for run in runs):
+        if not any(run.within(key) & {name for _, name in run.openings} for run in runs):
             findings.append(NEVER_OPENED)
         elif len(opened) == len(runs):
             findings.append(ALWAYS_OPENED)
@@ -268,37 +305,37 @@ def _verdict(
 ) -> tuple[str, str]:
     if shown == "hidden":
         return "", f"inside '{key.rpartition('.')[0]}', which is summarized"
-    if runs < FEWEST_RUNS:
-        return "", f"only {runs} run{'s' if runs > 1 else ''}; {FEWEST_RUNS} say more"
+    if runs < MIN_RUNS:
+        return "", f"only {runs} run{'s' if runs > 1 else ''}; at least {MIN_RUNS} are needed"
     if cost_full is not None and cost_summary is not None:
         if cost_full < cost_summary:
             return "full", f"in full it costs {1 - cost_full / cost_summary:.0%} less"
         return "summary", f"summarized it costs {1 - cost_summary / cost_full:.0%} less" if cost_full else "equal cost"
     if TOOLS_NEVER_USED in findings:
-        return "summary", "its tools were used in no run"
-    return "", "open in every run, so the runs cannot tell who would have opened it"
+        return "summary", "no run used its tools"
+    return "", "open in every run, so the runs do not show which would have opened it"
 
 
-def _full_tokens(key: str, runs: Sequence[RunFacts]) -> int:
-    """What opening the section shows: itself with its tools, and what is inside it as that was last seen."""
+def _full_tokens(key: str, runs: Sequence[_Run]) -> int:
+    """What opening the section shows: itself with its tools, and the sections inside it as they were last seen."""
     seen = {name: state for run in runs for name, state in run.shown.items()}
     total = 0
     sections = runs[-1].sections
     for name, state in sections.items():
-        if name == key or name.startswith(f"{key}."):
+        if _is_inside(state, sections[key]):
             now = seen.get(name, state)
             summarized = now.visibility is SectionVisibility.SUMMARY and name != key
             total += now.shown_tokens if summarized else state.full_tokens + state.tool_tokens
     return total
 
 
-def _gain(section: SectionAdvice, run: RunFacts, market: _Market) -> float:
+def _gain(section: SectionAdvice, run: _Run, costs: PriceModel) -> float:
     """What a run would have saved had the section been shown as advised."""
     state = run.sections.get(section.key)
     if state is None or state.visibility is SectionVisibility.HIDDEN or state.visibility.value == section.advised:
         return 0.0
-    full = market.full(section.full_tokens, section.key, run)
+    full = costs.full(section.full_tokens, section.key, run)
     if section.advised == "full":
-        return market.summary(section.key, run) - full
-    typical = round(_mean(market.summary_tokens)) if market.summary_tokens else TYPICAL_SUMMARY_TOKENS
-    return full - market.full(typical, section.key, run)
+        return costs.summary(section.key, run) - full
+    typical = round(_mean(costs.summary_tokens)) if costs.summary_tokens else TYPICAL_SUMMARY_TOKENS
+    return full - costs.full(typical, section.key, run)

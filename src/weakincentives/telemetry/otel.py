@@ -1,7 +1,8 @@
 """Session events as OpenTelemetry spans and metrics, from the extra `[otel]`.
 
 A run is a span `invoke_agent`, with a span `chat` for each call of the model and `execute_tool` for each tool call.
-They are made from the events after the fact, so they nest in your own spans, and not yours in them.
+They are made from events after the fact, so they nest inside your own spans, but spans of your tools do not nest
+inside them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from weakincentives._imports import import_extra
 from weakincentives.runtime import (
     EvaluationFailed,
     Message,
@@ -30,11 +32,6 @@ from weakincentives.runtime import (
 from weakincentives.session import Session, observing
 from weakincentives.telemetry import semconv
 
-try:
-    from opentelemetry import metrics, trace
-except ImportError as error:
-    raise ImportError("OpenTelemetry needs an extra: pip install 'weakincentives[otel]'") from error
-
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, TracerProvider
@@ -48,20 +45,20 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     capture_content: bool | None = None,
 ) -> Instrumentation:
-    """Report every run of this process while the block runs.
+    """Report every run of this process while the block is active.
 
         with instrument():
             MainLoop().execute(prompt, session=Session(), adapter=adapter)
 
-    The global providers are used unless others are given. Prompts, answers, arguments and results are reported only
-    with `capture_content=True`, or where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for it.
+    The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
+    with `capture_content=True`, or when OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
     """
     return Instrumentation(tracer_provider, meter_provider, capture_content)
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run that is under way, with the model that was asked for and what is still to be ended."""
+    """A run in progress, with the requested model and the spans that have not ended."""
 
     run_id: str
     span: Span
@@ -85,7 +82,9 @@ class Instrumentation:
     ) -> None:
         asked = os.environ.get(semconv.CAPTURE_CONTENT, "").lower() in semconv.CAPTURING_VALUES
         self._capture = asked if capture_content is None else capture_content
-        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._trace = import_extra("opentelemetry.trace", "otel", "instrument()")
+        metrics = import_extra("opentelemetry.metrics", "otel", "instrument()")
+        self._tracer = self._trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._duration, self._tool_duration = (
             meter.create_histogram(name, unit="s", explicit_bucket_boundaries_advisory=semconv.SECOND_BUCKETS)
@@ -102,7 +101,7 @@ class Instrumentation:
         self._observing: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> Instrumentation:
-        watching = observing(self._hear)
+        watching = observing(self._observe)
         watching.__enter__()
         self._observing.append(watching)
         return self
@@ -117,7 +116,7 @@ class Instrumentation:
             for run in left:
                 _end(run, run.ends)
 
-    def _hear(self, session: Session, event: object) -> None:
+    def _observe(self, session: Session, event: object) -> None:
         handle = _HANDLERS.get(type(event))
         if handle is None:
             return
@@ -128,7 +127,7 @@ class Instrumentation:
             handle(self, session, run, event)
 
     def _begin(self, session: Session, event: PromptRendered | ModelCalled) -> _Run:
-        """A run begins; one that is taken up from a snapshot is first heard of when it calls the model."""
+        """Start the span of a run; a run resumed from a snapshot is first noticed when it calls the model."""
         provider = semconv.PROVIDERS.get(event.adapter, event.adapter)
         bound = session[Run].latest()
         span = self._tracer.start_span(
@@ -150,7 +149,7 @@ class Instrumentation:
             self._runs[session] = run
         if before is not None:
             _end(before, before.ends)
-        # A session that is dropped takes its unfinished run with it.
+        # When a session is garbage-collected, its unfinished run ends too.
         finalizer = weakref.finalize(session, _end, run, None)
         finalizer.atexit = False
         run.forgotten = finalizer.detach
@@ -169,8 +168,8 @@ class Instrumentation:
         usage = event.usage
         span = self._tracer.start_span(
             f"{semconv.CHAT} {run.model}",
-            context=trace.set_span_in_context(run.span),
-            kind=trace.SpanKind.CLIENT,
+            context=self._trace.set_span_in_context(run.span),
+            kind=self._trace.SpanKind.CLIENT,
             start_time=_nanoseconds(event.timestamp - event.latency),
             attributes={
                 **common,
@@ -195,8 +194,8 @@ class Instrumentation:
         span.set_attribute(semconv.TOOL_DEFINITIONS, f"[{', '.join(offered)}]")
         run.chat, run.ends = span, event.timestamp
 
-    def _say(self, session: Session, run: _Run, event: Message) -> None:
-        """The reply that follows a captured call ends its span."""
+    def _reply(self, session: Session, run: _Run, event: Message) -> None:
+        """The reply after a captured call ends its span."""
         if run.chat is not None and event.role == "assistant":
             run.chat.set_attribute(semconv.OUTPUT_MESSAGES, _messages([event]))
             run.chat.end(None if run.ends is None else _nanoseconds(run.ends))
@@ -220,12 +219,12 @@ class Instrumentation:
             attributes[semconv.TOOL_CALL_RESULT] = _result(event)
         span = self._tracer.start_span(
             f"{semconv.EXECUTE_TOOL} {event.name}",
-            context=trace.set_span_in_context(run.span),
+            context=self._trace.set_span_in_context(run.span),
             start_time=_nanoseconds(event.timestamp - event.duration),
             attributes=attributes,
         )
         if not event.success:
-            span.set_status(trace.StatusCode.ERROR, event.result.message if self._capture else None)
+            span.set_status(self._trace.StatusCode.ERROR, event.result.message if self._capture else None)
         span.end(_nanoseconds(event.timestamp))
 
     def _inject(self, session: Session, run: _Run, event: ToolsInjected) -> None:
@@ -248,7 +247,7 @@ class Instrumentation:
 
     def _execute(self, session: Session, run: _Run, event: PromptExecuted) -> None:
         run.ends = event.timestamp
-        # A halted evaluation may go on with more sections open; another run, or the end of the block, says it did not.
+        # A halted evaluation may continue with more sections open; else the next run or the end of the block ends it.
         if not event.halted:
             run.span.set_attribute(semconv.USAGE_INPUT_TOKENS, event.usage.input_tokens)
             run.span.set_attribute(semconv.USAGE_OUTPUT_TOKENS, event.usage.output_tokens)
@@ -257,7 +256,7 @@ class Instrumentation:
     def _fail(self, session: Session, run: _Run, event: EvaluationFailed) -> None:
         run.ends = event.timestamp
         run.span.set_attribute(semconv.ERROR_TYPE, event.error)
-        run.span.set_status(trace.StatusCode.ERROR, event.message if self._capture else event.error)
+        run.span.set_status(self._trace.StatusCode.ERROR, event.message if self._capture else event.error)
         self._finish(session, run, {semconv.ERROR_TYPE: event.error})
 
     def _finish(self, session: Session, run: _Run, extra: dict[str, str]) -> None:
@@ -272,7 +271,7 @@ class Instrumentation:
 _HANDLERS: dict[type, Any] = {
     PromptRendered: Instrumentation._render,
     ModelCalled: Instrumentation._call,
-    Message: Instrumentation._say,
+    Message: Instrumentation._reply,
     ToolInvoked: Instrumentation._invoke,
     ToolsInjected: Instrumentation._inject,
     RunRestarted: Instrumentation._restart,
@@ -282,7 +281,7 @@ _HANDLERS: dict[type, Any] = {
 
 
 def _end(run: _Run, at: float | None) -> None:
-    """End a run's spans, those that have not ended yet."""
+    """End the spans of a run that have not ended yet."""
     run.forgotten()
     for span in (run.chat, run.span):
         if span is not None and span.is_recording():
@@ -303,7 +302,7 @@ def _text(text: str) -> dict[str, str]:
 
 
 def _messages(messages: Sequence[Message]) -> str:
-    """Messages in the form of the conventions, without the system's, which are apart, and without notices of tools."""
+    """Messages in the form of the conventions, without system messages, which go elsewhere, and notices of tools."""
     shown = []
     for message in messages:
         if message.role == "tool":

@@ -1,16 +1,17 @@
-"""Events as JSON that says their types, with long texts kept apart under their hash.
+"""Events as JSON that carries their types, with long texts stored apart under their hash.
 
-Four tags come on top of those of `serde.tagged`: `{"$": "text", "v": hash}` is a long text, `texts` one that was cut
-into pieces (a rendered prompt, section by section), `rows` a table of sections or spans, and `json` a part of the event
-that is kept as a text itself, since other events repeat it.
+Four tags extend those of `serde.tagged`: `{"$": "text", "v": hash}` is a long text, `texts` one that was cut into
+pieces (a rendered prompt, section by section), `rows` a table of sections or spans, and `json` a part of the event
+that is stored as a text itself because other events repeat it.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
@@ -18,23 +19,23 @@ from typing import Any
 import msgspec
 
 from weakincentives.errors import SerdeError
-from weakincentives.prompt.view import Span
-from weakincentives.runtime.events import PromptRendered
+from weakincentives.prompt import Span
+from weakincentives.runtime import ModelCalled, PromptRendered
 from weakincentives.serde import load_tagged
-from weakincentives.telemetry.dumped import Dumped, dump, placeholder
-from weakincentives.telemetry.placeholder import UnknownType
+from weakincentives.telemetry.frozen import FrozenEvent, dump, placeholder
 from weakincentives.telemetry.redaction import REDACTED, Redactor, is_secret_name
-from weakincentives.telemetry.rows import pack_rows, unpack_rows
+from weakincentives.telemetry.values import UnknownType
 
 logger = logging.getLogger("weakincentives.telemetry")
 
-REFERENCES = frozenset({"text", "texts", "json"})
 LONG = 512
+# The length from which a part that most events of a kind repeat is stored as a text of its own.
+REPEATED = 96
 CACHED_TEXTS = 512
 
 
 class Packer:
-    """Turns events into JSON text, redacted; `texts` collects what the last one keeps under a hash."""
+    """Turns events into redacted JSON text; `texts` holds what the last event stores under a hash."""
 
     def __init__(self, redactor: Redactor) -> None:
         self.redactor = redactor
@@ -46,18 +47,20 @@ class Packer:
         try:
             if isinstance(event, PromptRendered):
                 data = self._rendered(event)
+            elif isinstance(event, ModelCalled):
+                data = self._called(event)
             else:
-                data = self._walk(event.data if isinstance(event, Dumped) else dump(event))
+                data = self._walk(event.data if isinstance(event, FrozenEvent) else dump(event))
             return msgspec.json.encode(data).decode()
         except Exception:
-            whole = event.event if isinstance(event, Dumped) else event
+            whole = event.event if isinstance(event, FrozenEvent) else event
             logger.exception("An event %s could not be recorded.", type(whole).__qualname__)
             data = placeholder(whole)
             data["v"]["text"] = self.redactor.text(data["v"]["text"])
             return msgspec.json.encode(data).decode()
 
     def _rendered(self, event: PromptRendered) -> Any:
-        """A render: each section's text by itself, and spans that fit the redacted text."""
+        """A render: each section's text stored separately, and spans that fit the redacted text."""
         starts = sorted({0, *(span.start for span in event.spans), len(event.text)})
         pieces = [self.redactor.text(event.text[start:end]) for start, end in pairwise(starts)]
         moved, position = {}, 0
@@ -77,6 +80,13 @@ class Packer:
         }
         return data
 
+    def _called(self, event: ModelCalled) -> Any:
+        """A call of the model, whose tools and overrides are mostly those of the call before."""
+        data = self._walk(dump(event))
+        for name in ("tools", "overrides"):
+            data["v"][name] = self._keep_json(data["v"][name], self.texts, shortest=REPEATED)
+        return data
+
     def _keep_pieces(self, text: str, pieces: list[str]) -> Any:
         if len(text) < LONG or storable(text) != text:
             return self._walk(dump("".join(pieces)))
@@ -90,9 +100,9 @@ class Packer:
             return dump(())
         return self._keep_json({"$": "rows", "v": pack_rows(items, lambda value: self._walk(dump(value)))}, self.texts)
 
-    def _keep_json(self, data: Any, kept: dict[str, str]) -> Any:
+    def _keep_json(self, data: Any, kept: dict[str, str], *, shortest: int = LONG) -> Any:
         text = msgspec.json.encode(data).decode()
-        if len(text) < LONG:
+        if len(text) < shortest:
             return data
         key = _hash(text)
         self.texts[key] = kept[key] = text
@@ -144,7 +154,7 @@ class Packer:
         return [self._walk(item) for item in items]
 
     def _secret(self, data: Any) -> Any:
-        """What stands under a secret's name: its texts and bytes go, whatever they look like."""
+        """The value of a secret's name: its texts and bytes are redacted, whatever they look like."""
         if not self.redactor.patterns:
             return self._walk(data)
         if isinstance(data, str):
@@ -171,7 +181,7 @@ class Packer:
         return {"$": data["$"], "v": self._keep_encoded(kept)}
 
     def _keep_encoded(self, text: str) -> Any:
-        """Base64 of what is redacted already, in which a pattern would only match by chance."""
+        """Base64 of what is redacted already, in which a pattern could only match by chance."""
         if len(text) < LONG:
             return text
         key = _hash(text)
@@ -179,25 +189,61 @@ class Packer:
         return {"$": "text", "v": key}
 
 
-def references(data: Any, tags: frozenset[str]) -> Iterator[str]:
-    """The hashes that packed data holds under these tags."""
-    if isinstance(data, list):
-        for item in data:
-            yield from references(item, tags)
-    elif isinstance(data, dict):
-        tag = data.get("$")
-        if tag in REFERENCES:
-            if tag in tags:
-                yield from data["v"] if tag == "texts" else [data["v"]]
+def pack_rows(items: Sequence[Any], dump: Callable[[Any], Any]) -> Any:
+    """Values of one dataclass as a table: names once, each distinct value once, then numbers.
+
+    `dump` turns a field into data.
+    """
+    cls = type(items[0])
+    names = [field.name for field in fields(cls)]
+    values: list[Any] = []
+    known: dict[bytes, int] = {}
+
+    def number(value: Any) -> int:
+        data = dump(value)
+        key = msgspec.json.encode(data)
+        if key not in known:
+            known[key] = len(values)
+            values.append(data)
+        return known[key]
+
+    rows = [[number(getattr(item, name)) for name in names] for item in items]
+    return {"class": f"{cls.__module__}:{cls.__qualname__}", "names": names, "values": values, "rows": rows}
+
+
+def unpack_rows(table: Any) -> Any:
+    """What `tagged.dump` makes of a tuple of the values."""
+    values = table["values"]
+    return {
+        "$": "tuple",
+        "v": [
+            {"$": table["class"], "v": {name: values[at] for name, at in zip(table["names"], row, strict=True)}}
+            for row in table["rows"]
+        ],
+    }
+
+
+def references(payload: str) -> tuple[set[str], set[str]]:
+    """The hashes of the `json` parts and of the texts that packed JSON refers to."""
+    parts: set[str] = set()
+    texts: set[str] = set()
+    for tag, key, keys in _REFERENCE.findall(payload):
+        if tag == "json":
+            parts.add(key)
         else:
-            for item in data.values():
-                yield from references(item, tags)
+            texts.update(_HASH.findall(keys) if keys else (key,))
+    return parts, texts
 
 
-def unpack(data: Any, texts: Mapping[str, str]) -> Any:
-    """The data as it was before its long texts were kept apart."""
+def is_packed(payload: str) -> bool:
+    """Whether JSON has anything to unpack; most events have not."""
+    return _PACKED.search(payload) is not None
+
+
+def unpack(data: Any, texts: Mapping[str, str], shared: Mapping[str, Any]) -> Any:
+    """The data as it was before its long texts were stored apart; `shared` are the `json` parts, loaded."""
     if isinstance(data, list):
-        return [unpack(item, texts) for item in data]
+        return [unpack(item, texts, shared) for item in data]
     if not isinstance(data, dict):
         return data
     tag = data.get("$")
@@ -206,14 +252,14 @@ def unpack(data: Any, texts: Mapping[str, str]) -> Any:
     if tag == "texts":
         return "".join(texts[key] for key in data["v"])
     if tag == "json":
-        return unpack(msgspec.json.decode(texts[data["v"]]), texts)
+        return shared[data["v"]]
     if tag == "rows":
-        return unpack(unpack_rows(data["v"]), texts)
-    return {key: unpack(item, texts) for key, item in data.items()}
+        return unpack(unpack_rows(data["v"]), texts, shared)
+    return {key: unpack(item, texts, shared) for key, item in data.items()}
 
 
 def load(data: Any) -> Any:
-    """`load_tagged`, with an `UnknownType` in place of each value whose class this process does not have."""
+    """`load_tagged`, with an `UnknownType` for each value whose class this process does not have."""
     try:
         return load_tagged(data)
     except SerdeError:
@@ -249,7 +295,7 @@ def _hash(text: str) -> str:
 
 
 def _moved(span: Span, text: str, starts: list[int], pieces: list[str], moved: Mapping[int, int]) -> Span:
-    """The span after redaction; what lies between its end and the next span is white space and keeps its length."""
+    """The span after redaction; between its end and the next span is only white space, which keeps its length."""
     index = starts.index(span.start)
     between = starts[index + 1] - span.end
     start = moved[span.start]
@@ -257,10 +303,14 @@ def _moved(span: Span, text: str, starts: list[int], pieces: list[str], moved: M
 
 
 def storable(text: str) -> str:
-    """The text as SQLite can hold it: lone surrogates have no UTF-8."""
+    """The text as SQLite can store it: lone surrogates have no UTF-8 form."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+# In a JSON string the quotes would be escaped, so these match tags alone.
+_PACKED = re.compile(r'"\$":"(?:text|texts|json|rows)"')
+_REFERENCE = re.compile(r'"\$":"(json|texts?)","v":(?:"(\w+)"|\[([^\]]*)\])')
+_HASH = re.compile(r"\w+")
 _MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})
 _BYTES = frozenset({"bytes", "bytearray"})

@@ -1,4 +1,4 @@
-"""`record("runs.db")`: everything that sessions of this process do goes to one file."""
+"""`record("runs.db")`: write everything that the sessions of this process dispatch to one file."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from types import TracebackType
 from typing import Any
 
 from weakincentives.limits import Prices
-from weakincentives.runtime.run import Run
+from weakincentives.runtime import Run
 from weakincentives.session import Session, observing
-from weakincentives.telemetry.dumped import settled
+from weakincentives.telemetry.frozen import freeze
 from weakincentives.telemetry.redaction import NoRedaction, Redactor
 from weakincentives.telemetry.writer import Writer
 
 
 class Recorder:
-    """Records while it is entered; may be entered many times, also at once from several threads.
+    """Records while it is entered, which may happen many times and in several threads at once.
 
-    Recorders of the same file share one writer, so nothing is written twice.
+    Recorders of the same file share one writer, so no event is written twice.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Recorder:
         self.path = Path(path)
         self._patterns = None if redact is None else tuple(re.compile(pattern) for pattern in redact)
         self._prices = prices
-        self._entered: list[_Line] = []
+        self._entered: list[_Recording] = []
 
     def __enter__(self) -> Recorder:
         self._entered.append(_join(self.path, self._patterns, self._prices))
@@ -49,9 +49,9 @@ class Recorder:
         _leave(self._entered.pop())
 
     def flush(self) -> None:
-        """Wait until everything that has happened is in the file."""
-        for line in self._entered[-1:]:
-            line.writer.flush()
+        """Wait until every event so far is in the file."""
+        for recording in self._entered[-1:]:
+            recording.writer.flush()
 
 
 def record(
@@ -65,28 +65,28 @@ def record(
         with record("runs.db"):
             MainLoop().execute(prompt, session=Session(), adapter=adapter)
 
-    API keys, tokens and passwords are redacted before anything is written; `redact` adds patterns to look for, and
-    `redact=None` turns all of it off. `prices` by model come on top of the known ones and give runs their cost.
+    API keys, tokens and passwords are redacted before anything is written; `redact` adds patterns of your own, and
+    `redact=None` turns redaction off. `prices` adds to the known prices by model, from which runs get their cost.
     """
     return Recorder(path, redact=redact, prices=prices)
 
 
-class _Line:
-    """The one way from this process to one file, shared by the recorders that have entered it."""
+class _Recording:
+    """What this process records to one file, shared by the recorders that have entered it."""
 
     def __init__(self, path: Path, redactor: Redactor, prices: Mapping[str, Prices] | None) -> None:
         self.writer = Writer(path, redactor, prices)
         self.users = 0
         self._stack = ExitStack()
-        self._stack.enter_context(observing(self.hear))
-        _LINES_EVER.add(self)
+        self._stack.enter_context(observing(self._observe))
+        _ALL.add(self)
 
-    def hear(self, session: Session, event: Any) -> None:
+    def _observe(self, session: Session, event: Any) -> None:
         run_id = getattr(event, "run_id", None)
         if not run_id or type(run_id) is not str:
             run = session[Run].latest()
             run_id = "" if run is None else run.run_id
-        self.writer.put((run_id, session.session_id, time.time(), settled(event)))
+        self.writer.put((run_id, session.session_id, time.time(), freeze(event)))
 
     def close(self) -> None:
         self._stack.close()
@@ -94,38 +94,38 @@ class _Line:
 
 
 _LOCK = threading.Lock()
-_LINES: dict[str, _Line] = {}
-_LINES_EVER: weakref.WeakSet[_Line] = weakref.WeakSet()
+_CURRENT: dict[str, _Recording] = {}
+_ALL: weakref.WeakSet[_Recording] = weakref.WeakSet()
 
 
-def _join(path: Path, patterns: tuple[re.Pattern[str], ...] | None, prices: Mapping[str, Prices] | None) -> _Line:
+def _join(path: Path, patterns: tuple[re.Pattern[str], ...] | None, prices: Mapping[str, Prices] | None) -> _Recording:
     key = os.path.realpath(path)
     with _LOCK:
-        line = _LINES.get(key)
-        if line is None:
+        recording = _CURRENT.get(key)
+        if recording is None:
             redactor = NoRedaction() if patterns is None else Redactor(patterns)
-            line = _LINES[key] = _Line(Path(key), redactor, prices)
+            recording = _CURRENT[key] = _Recording(Path(key), redactor, prices)
         elif patterns is not None:
-            line.writer.tighten(patterns)
-        line.users += 1
-        return line
+            recording.writer.add_patterns(patterns)
+        recording.users += 1
+        return recording
 
 
-def _leave(line: _Line) -> None:
+def _leave(recording: _Recording) -> None:
     with _LOCK:
-        line.users -= 1
-        if line.users:
+        recording.users -= 1
+        if recording.users:
             return
-        for key in [key for key, other in _LINES.items() if other is line]:
-            del _LINES[key]
-    line.close()
+        for key in [key for key, other in _CURRENT.items() if other is recording]:
+            del _CURRENT[key]
+    recording.close()
 
 
 def _after_fork() -> None:
     global _LOCK
     _LOCK = threading.Lock()
-    for line in _LINES_EVER:
-        line.writer.after_fork()
+    for recording in _ALL:
+        recording.writer.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,25 +1,32 @@
-"""One recorder's hold on a file of runs: what is written, in which statements."""
+"""Writing to a run file: what one recorder adds to it, and deleting runs from it."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weakincentives.limits import Prices
-from weakincentives.runtime.events import PromptRendered
+from weakincentives.limits import Prices, TokenUsage
+from weakincentives.runtime import (
+    EvaluationFailed,
+    ModelCalled,
+    PromptExecuted,
+    PromptRendered,
+    RunRestarted,
+    ToolInvoked,
+)
 from weakincentives.telemetry.payload import storable
-from weakincentives.telemetry.schema import SILENT_SECONDS, open_for_writing
-from weakincentives.telemetry.tally import OpenRun, Tally
+from weakincentives.telemetry.prices import prices_for
+from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError, open_for_writing
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """An event ready to be written, with the texts that its payload refers to."""
+    """An event ready to be written, with the texts its payload refers to."""
 
     run_id: str
     session_id: str
@@ -29,8 +36,86 @@ class Packed:
     texts: Mapping[str, str]
 
 
+@dataclass(slots=True)
+class OpenRun:
+    """A run that has not ended; `asked` is whether its last tool call asked to open or close sections."""
+
+    session_id: str
+    asked: bool = False
+
+    @property
+    def status(self) -> str:
+        """Its status if no further event comes: a request to open sections went to the caller, or it broke off."""
+        return "halted" if self.asked else "interrupted"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a batch of events changes in the row of one run: columns to set and amounts to add."""
+
+    run_id: str
+    session_id: str
+    events: int
+    turns: int
+    updated: float = 0.0
+    columns: dict[str, Any] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+    texts: set[str] = field(default_factory=set)
+
+    def count(
+        self, event: object, at: float, open_runs: dict[str, OpenRun], prices: Mapping[str, Prices] | None
+    ) -> None:
+        """Count one event, and keep track of which runs are open."""
+        self.events += 1
+        self.updated = at
+        match event:
+            case PromptRendered():
+                self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}", prompt_name=event.prompt_name)
+                self.columns.update(adapter=event.adapter, model=event.model)
+                self._mark_running(open_runs)
+            case ModelCalled():
+                self.turns += 1
+                self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
+                self._spend(event.usage, prices_for(event.model, prices))
+                self._mark_running(open_runs)
+            case ToolInvoked():
+                self._add(tool_calls=1, tool_failures=not event.success, disclosures=event.disclosure is not None)
+                if self.run_id in open_runs:
+                    open_runs[self.run_id].asked = event.disclosure is not None
+            case RunRestarted():
+                self._add(restarts=1)
+                self._mark_running(open_runs)
+            case EvaluationFailed():
+                self.end("failed", at, open_runs)
+                self.columns["error"] = f"{event.error}: {event.message}"
+            case PromptExecuted():
+                self.end("halted" if event.halted else "ok", at, open_runs)
+
+    def end(self, status: str, at: float, open_runs: dict[str, OpenRun]) -> None:
+        self.columns.update(status=status, ended=at)
+        open_runs.pop(self.run_id, None)
+
+    def _mark_running(self, open_runs: dict[str, OpenRun]) -> None:
+        self.columns.update(status="running", ended=None, error="")
+        open_runs.setdefault(self.run_id, OpenRun(self.session_id))
+
+    def _spend(self, usage: TokenUsage, prices: Prices | None) -> None:
+        self._add(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        )
+        if prices is not None:
+            self._add(cost=prices.cost(usage))
+
+    def _add(self, **amounts: float) -> None:
+        for name, amount in amounts.items():
+            self.sums[name] = self.sums.get(name, 0) + amount
+
+
 class RunFile:
-    """A file of runs that this process writes to; `open_runs` are those of it that have not ended."""
+    """A run file that this process writes to; `open_runs` are its runs that have not ended."""
 
     def __init__(self, path: Path, clean: Callable[[str], str], prices: Mapping[str, Prices] | None) -> None:
         self.recorder_id = os.urandom(8).hex()
@@ -38,10 +123,10 @@ class RunFile:
         self._clean = clean
         self._prices = prices
         self._connection = open_for_writing(path)
-        self.transact(RunFile._introduce)
+        self.transact(RunFile._register)
 
     def transact(self, work: Callable[[RunFile], None]) -> None:
-        """Do some work on this file as a whole or not at all."""
+        """Do some work on this file, all of it or nothing."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             work(self)
@@ -52,7 +137,7 @@ class RunFile:
             raise
 
     def beat(self, dropped: int) -> None:
-        """Say that this recorder is alive."""
+        """Note that this recorder is alive."""
         self._connection.execute(
             "UPDATE recorders SET beat = ?, dropped = ? WHERE id = ?", (time.time(), dropped, self.recorder_id)
         )
@@ -66,7 +151,7 @@ class RunFile:
             if tally is None:
                 tally = tallies[packed.run_id] = self._tally(packed)
             if isinstance(packed.event, PromptRendered):
-                self._leave_others(packed, tallies)
+                self._end_earlier_runs(packed, tallies)
             tally.count(packed.event, packed.time, self.open_runs, self._prices)
             tally.texts.update(packed.texts)
             texts.update(packed.texts)
@@ -89,7 +174,7 @@ class RunFile:
                 self._update(tally)
 
     def leave(self, dropped: int) -> None:
-        """Say what has become of the runs that did not end, and that nothing more comes."""
+        """Write the status of the runs that did not end, and that this recorder is done."""
         self._connection.executemany(
             "UPDATE runs SET status = ?, ended = updated WHERE run_id = ? AND recorder_id = ? AND status = 'running'",
             [(run.status, run_id, self.recorder_id) for run_id, run in self.open_runs.items()],
@@ -100,7 +185,7 @@ class RunFile:
     def close(self) -> None:
         self._connection.close()
 
-    def _introduce(self) -> None:
+    def _register(self) -> None:
         now = time.time()
         self._connection.execute(
             "INSERT INTO recorders (id, pid, host, started, beat) VALUES (?, ?, ?, ?, ?)",
@@ -113,7 +198,7 @@ class RunFile:
         )
 
     def _tally(self, packed: Packed) -> Tally:
-        """An account that goes on where the row of the run stands, whoever wrote it."""
+        """The counts to continue from, whichever recorder wrote the run's row."""
         one = self._connection.execute
         found = one("SELECT events, turns FROM runs WHERE run_id = ?", (packed.run_id,)).fetchone()
         if found is None:
@@ -125,8 +210,8 @@ class RunFile:
                 )
         return Tally(packed.run_id, packed.session_id, events=found[0], turns=found[1])
 
-    def _leave_others(self, packed: Packed, tallies: dict[str, Tally]) -> None:
-        """A session has one run at a time: when another begins, the one before it is over."""
+    def _end_earlier_runs(self, packed: Packed, tallies: dict[str, Tally]) -> None:
+        """A session has one run at a time, so a run is over when its session begins another."""
         for run_id, run in list(self.open_runs.items()):
             if run.session_id == packed.session_id and run_id != packed.run_id:
                 tally = tallies.get(run_id)
@@ -152,3 +237,58 @@ class RunFile:
             f"UPDATE runs SET {', '.join(assignments)} WHERE run_id = :run_id",
             {**values, **tally.sums, "run_id": tally.run_id},
         )
+
+
+def prune(
+    path: str | os.PathLike[str],
+    *,
+    older_than_days: float | None = None,
+    keep: int | None = None,
+    run_ids: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Delete runs and return their ids: those named, those older than so many days, all but the newest few.
+
+    Runs in progress are kept. Texts that no other run has are deleted too, and the space is returned to the disk.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise RunFileError(f"There is no run file at '{file}'.")
+    now = time.time()
+    silent = "recorder_id IN (SELECT id FROM recorders WHERE beat < ?)"
+    conditions: list[str] = [f"(status <> 'running' OR {silent})"]
+    values: list[Any] = [now - SILENT_SECONDS]
+    if run_ids:
+        conditions.append(f"run_id IN ({', '.join('?' * len(run_ids))})")
+        values += list(run_ids)
+    if older_than_days is not None:
+        conditions.append("updated < ?")
+        values.append(now - older_than_days * 86_400)
+    if keep is not None:
+        conditions.append("run_id NOT IN (SELECT run_id FROM runs ORDER BY started DESC, run_id LIMIT ?)")
+        values.append(keep)
+    if len(conditions) == 1:
+        return ()
+    connection = open_for_writing(file)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        where = " AND ".join(conditions)
+        gone = tuple(row[0] for row in connection.execute(f"SELECT run_id FROM runs WHERE {where}", values))
+        for table in ("runs", "events", "run_texts"):
+            connection.executemany(f"DELETE FROM {table} WHERE run_id = ?", [(run_id,) for run_id in gone])
+        if older_than_days is not None:
+            # What happened in sessions before their first run belongs to no run.
+            connection.execute("DELETE FROM events WHERE run_id = '' AND time < ?", (now - older_than_days * 86_400,))
+            connection.execute(
+                "DELETE FROM run_texts WHERE run_id = '' AND NOT EXISTS (SELECT 1 FROM events WHERE run_id = '')"
+            )
+        connection.execute("DELETE FROM texts WHERE hash NOT IN (SELECT hash FROM run_texts)")
+        connection.execute(
+            "DELETE FROM recorders WHERE beat < ? AND id NOT IN (SELECT recorder_id FROM runs)", (now - SILENT_SECONDS,)
+        )
+        connection.execute("COMMIT")
+        if gone:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+    finally:
+        connection.close()
+    return gone

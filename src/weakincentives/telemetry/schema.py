@@ -1,7 +1,7 @@
-"""The tables and views of a file of runs, and how to open one.
+"""The tables and views of a run file, and how to open one.
 
 Times are seconds since 1970. `payload` is the event as tagged JSON (`{"$": class, "v": fields}`); texts of 512
-characters or more are in `texts`, under the hash that stands in their place.
+characters or more are in `texts`, under the hash that replaces them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from weakincentives.errors import WinkError
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x57494E4B
 BUSY_SECONDS = 5.0
-# A recorder writes down that it is alive this often; one that was silent for longer than the limit is gone.
+# How often a recorder notes that it is alive, and for how long it may be silent before it counts as gone.
 BEAT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
 
@@ -43,6 +43,7 @@ CREATE TABLE events (
 ) STRICT;
 CREATE UNIQUE INDEX events_by_run ON events (run_id, seq);
 CREATE INDEX events_by_kind ON events (run_id, kind, seq);
+CREATE INDEX events_disclosing ON events (run_id, seq) WHERE kind = 'ToolInvoked' AND instr(payload, '"disclosure":{');
 CREATE TABLE texts (hash TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT;
 CREATE TABLE run_texts (run_id TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (run_id, hash)) STRICT, WITHOUT ROWID;
 
@@ -89,16 +90,16 @@ CREATE VIEW errors AS
 
 
 class RunFileError(WinkError):
-    """A file of runs cannot be opened, or is none."""
+    """A run file cannot be opened or read, or is not one."""
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """Open the file, and make it if it is not there. The connection may be used by one thread at a time."""
+    """Open the file, creating it if it does not exist. The connection may be used by one thread at a time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     except (OSError, sqlite3.Error) as error:
-        raise RunFileError(f"Cannot record to '{path}': {error}; give record() a path that can be written.") from error
+        raise RunFileError(f"Cannot record to '{path}': {error}; pass record() a path that can be written.") from error
     try:
         connection.execute("PRAGMA journal_mode = WAL").close()
         connection.execute("PRAGMA synchronous = NORMAL").close()
@@ -107,7 +108,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         connection.close()
-        raise RunFileError(f"Cannot record to '{path}': {error}; is it a file of runs that can be written?") from error
+        raise RunFileError(f"Cannot record to '{path}': {error}; is it a run file that can be written?") from error
     except RunFileError:
         connection.close()
         raise
@@ -117,8 +118,8 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open an existing file without changing it."""
     if not path.is_file():
-        raise RunFileError(f"There is no file of runs at '{path}'; record one with record('{path}') or --record.")
-    # A folder that cannot be written has no room for the shared index of the log, hence the second try.
+        raise RunFileError(f"There is no run file at '{path}'; record one with record('{path}') or --record.")
+    # SQLite cannot create the shared memory of the log in a folder that is read-only, hence the second attempt.
     for mode in ("mode=ro", "immutable=1"):
         connection = sqlite3.connect(
             f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=BUSY_SECONDS, check_same_thread=False
@@ -152,7 +153,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
     if application != APPLICATION_ID:
-        raise RunFileError(f"'{path}' is not a file of recorded runs.")
+        raise RunFileError(f"'{path}' is not a run file; record() writes one.")
     if version != VERSION:
         raise RunFileError(
             f"'{path}' was recorded in format {version} and this release reads {VERSION}; "

@@ -1,7 +1,7 @@
 """The names of OpenTelemetry's conventions for generative AI, as of semantic-conventions 0.66b2, and our own.
 
-They are kept here since the package marks its constants as deprecated: the conventions are moving to a home of their
-own.
+They are listed here because the package marks its constants as deprecated: the conventions are moving to a
+repository of their own.
 """
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ SECTIONS = "wink.sections"
 REASON = "wink.reason"
 ROLLED_BACK = "wink.tool.rolled_back"
 
-# Adapters whose provider has a well-known name of its own; the others go by the adapter's.
+# Adapters whose provider has a well-known name; the others go by the name of the adapter.
 PROVIDERS = {"claude_agent_sdk": "anthropic"}
 FINISH_REASONS = {"end": "stop"}

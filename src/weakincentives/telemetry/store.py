@@ -1,43 +1,32 @@
-"""Reading recorded runs: lists, events page by page, and every turn as the model had it."""
+"""Reading recorded runs: lists, events page by page, and each turn as the model saw it."""
 
 from __future__ import annotations
 
 import os
-import re
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import msgspec
-
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import Tokenizer, ToolResult
-from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
-from weakincentives.runtime import Ledger, ModelCalled, ToolInvoked, ledger_of
-from weakincentives.telemetry.payload import load, references, unpack
-from weakincentives.telemetry.schema import SILENT_SECONDS, open_for_reading
-from weakincentives.telemetry.turns import Turn, build_turn
+from weakincentives.prompt import Tokenizer
+from weakincentives.runtime import Ledger, RunHistory, ledger_of
+from weakincentives.telemetry.reader import EventReader, RecordedEvent
+from weakincentives.telemetry.schema import SILENT_SECONDS
+from weakincentives.telemetry.turns import Turn, build_turn, pending_turn, read_history, requests
 
 PAGE = 500
-_SHARED, _TEXTS = frozenset({"json"}), frozenset({"text", "texts"})
-# Most events refer to nothing, and need not be searched for it.
-_REFERENCE = re.compile(r'"\$":"(?:text|texts|json|rows)"')
-_VARIABLES = 500
 
 
 class RunNotFoundError(WinkError):
-    """The file has no such run, or the beginning of an id fits several."""
+    """The file has no such run or turn, or the beginning of an id fits several runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One recorded run. `cost` is in US dollars, and None where a price is not known; times are seconds since 1970."""
+    """One recorded run. `cost` is in US dollars, None where a price is unknown; times are seconds since 1970."""
 
     run_id: str
     session_id: str
@@ -64,25 +53,8 @@ class RunSummary:
         return (self.updated if self.ended is None else self.ended) - self.started
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedEvent:
-    """An event with its place in the run; `turn` is how many times the model had been called by then."""
-
-    run_id: str
-    seq: int
-    kind: str
-    time: float
-    turn: int
-    event: Any
-
-
-class RunStore:
-    """A file of runs, open for reading; it may still be written to."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self._lock = threading.Lock()
-        self._connection = open_for_reading(self.path)
+class RunStore(EventReader):
+    """A run file open for reading; it may still be written to."""
 
     def __enter__(self) -> RunStore:
         return self
@@ -92,15 +64,12 @@ class RunStore:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        self._connection.close()
-
     def list_runs(
         self, limit: int = 50, offset: int = 0, search: str = "", *, status: str = "", prompt: str = ""
     ) -> tuple[RunSummary, ...]:
-        """The newest runs first; `search` looks into ids, prompts, models, errors and everything that was said."""
+        """The newest runs first; `search` looks in ids, prompts, models, errors and everything that was said."""
         where, values = self._filter(search, status, prompt)
-        rows = self._rows(
+        rows = self.query(
             f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY started DESC, run_id LIMIT ? OFFSET ?",
             (time.time() - SILENT_SECONDS, *values, limit, offset),
         )
@@ -108,42 +77,28 @@ class RunStore:
 
     def count_runs(self, search: str = "", *, status: str = "", prompt: str = "") -> int:
         where, values = self._filter(search, status, prompt)
-        found = self._rows(f"SELECT count(*) FROM {_RUNS} WHERE {where}", (time.time() - SILENT_SECONDS, *values))
+        found = self.query(f"SELECT count(*) FROM {_RUNS} WHERE {where}", (time.time() - SILENT_SECONDS, *values))
         return int(found[0][0])
 
     def run(self, run_id: str) -> RunSummary:
-        """One run, by its id or the beginning of it that is its alone."""
-        rows = self._rows(
-            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE run_id = ? OR substr(run_id, 1, ?) = ? "
-            "ORDER BY run_id = ? DESC LIMIT 2",
-            (time.time() - SILENT_SECONDS, run_id, len(run_id), run_id, run_id),
+        """One run, by its id or an unambiguous beginning of it."""
+        rows = self.query(
+            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT 2",
+            (time.time() - SILENT_SECONDS, run_id, f"{run_id}\U0010ffff"),
         )
         if not run_id or not rows:
-            raise RunNotFoundError(
-                f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows what there is."
-            )
+            raise RunNotFoundError(f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows those it has.")
         if len(rows) > 1 and rows[0][0] != run_id:
-            raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}; write more of the id.")
+            raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}; give more of the id.")
         return _summary(rows[0])
 
     def events(
-        self,
-        run_id: str,
-        after: int = 0,
-        limit: int = PAGE,
-        *,
-        kinds: Sequence[str] = (),
-        turn: int | None = None,
+        self, run_id: str, after: int = 0, limit: int = PAGE, *, kinds: Sequence[str] = ()
     ) -> tuple[RecordedEvent, ...]:
-        """The events of a run that come after the one numbered `after`, oldest first."""
-        where, values = "run_id = ? AND seq > ?", [run_id, after]
+        """The events of a run after the one numbered `after`, oldest first."""
         if kinds:
-            where += f" AND kind IN ({', '.join('?' * len(kinds))})"
-            values += kinds
-        if turn is not None:
-            where += " AND turn = ?"
-            values.append(turn)
-        return self._events(where, (*values, limit))
+            return self.of_kinds(run_id, kinds, after, limit=limit)
+        return self.events_where("run_id = ? AND seq > ?", (run_id, after), limit=limit)
 
     def all_events(self, run_id: str, *, kinds: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         """Every event of a run, read page by page."""
@@ -154,80 +109,36 @@ class RunStore:
 
     def session_events(self, session_id: str, after: int = 0, limit: int = PAGE) -> tuple[RecordedEvent, ...]:
         """What happened in a session before its first run."""
-        return self._events("run_id = '' AND session_id = ? AND seq > ?", (session_id, after, limit))
+        return self.events_where("run_id = '' AND session_id = ? AND seq > ?", (session_id, after), limit=limit)
 
     def turn(self, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
-        """Everything about the n-th call of the model, counted from 1 over all restarts of the run."""
+        """Everything about the n-th model call, counted from 1 over all restarts of the run."""
         run = self.run(run_id)
         if not 1 <= n <= run.turns:
             has = f"turns 1 to {run.turns}" if run.turns else "no turns"
             raise RunNotFoundError(f"Run '{run.run_id}' has {has}, so there is no turn {n}.")
         return build_turn(self, run.run_id, n, with_messages=with_messages)
 
-    def ledger(self, run_id: str, *, tokenizer: Tokenizer | None = None) -> Ledger:
-        """Tokens sent, cached and lost, against those of the full prompt; `rows[n - 1]` is turn n."""
-        return ledger_of(self.disclosure_events(run_id), run_id, tokenizer=tokenizer)
+    def pending_turn(self, run_id: str) -> tuple[Turn, list[int]] | None:
+        """The request after the last turn that has no reply, if there is one, and the numbers of its messages."""
+        run = self.run(run_id)
+        return None if run.status in ("ok", "halted") else pending_turn(self, run.run_id, run.turns + 1)
 
-    def disclosure_events(self, run_id: str) -> list[Any]:
-        """What a ledger or advice needs of a run; of an ordinary tool call no more than that it happened."""
-        kinds = "run_id = ? AND kind IN ('PromptRendered', 'ToolsInjected', 'RunRestarted')"
-        disclosing = "run_id = ? AND kind IN ('ToolInvoked', 'Message') AND payload ->> '$.v.name' IN (?, ?, ?)"
-        found = [*self._events(kinds, (run_id, -1)), *self._events(disclosing, (run_id, *sorted(RESERVED_NAMES), -1))]
-        others = self._rows(
-            "SELECT seq, payload ->> '$.v.name', payload ->> '$.v.section_key' FROM events "
-            "WHERE run_id = ? AND kind = 'ToolInvoked' AND payload ->> '$.v.name' NOT IN (?, ?, ?)",
-            (run_id, *sorted(RESERVED_NAMES)),
-        )
-        calls = self._rows(
-            "SELECT seq, payload ->> '$.v.model', payload ->> '$.v.usage.v.input_tokens', "
-            "payload ->> '$.v.usage.v.output_tokens', payload ->> '$.v.usage.v.cached_tokens', "
-            "payload ->> '$.v.usage.v.reasoning_tokens' FROM events WHERE run_id = ? AND kind = 'ModelCalled'",
-            (run_id,),
-        )
-        events = [(recorded.seq, recorded.event) for recorded in found]
-        events += [
-            (seq, ModelCalled(run_id, "", "", model, 0, TokenUsage(*usage), "end", 0)) for seq, model, *usage in calls
-        ]
-        events += [
-            (seq, ToolInvoked(name=name, params=None, result=ToolResult(), call_id="", section_key=key))
-            for seq, name, key in others
-        ]
-        return [event for _, event in sorted(events, key=itemgetter(0))]
+    def requests(self, run_id: str) -> Iterator[tuple[int, int, list[int]]]:
+        """Each call of the model: its number, how many messages of the request before it keeps, and which it adds."""
+        return requests(self, run_id)
+
+    def history(self, run_id: str) -> RunHistory:
+        """What happened in a run: sections and why, tools, openings, what was undone."""
+        return read_history(self, self.run(run_id).run_id)
+
+    def ledger(self, run_id: str, *, tokenizer: Tokenizer | None = None) -> Ledger:
+        """Tokens sent, cached and lost, compared with the full prompt; `rows[n - 1]` is turn n."""
+        return ledger_of(self.history(run_id), tokenizer=tokenizer)
 
     def last_event_id(self) -> int:
-        """A number that grows with every event in the file: what a live view looks at."""
-        return int(self._rows("SELECT coalesce(max(id), 0) FROM events")[0][0])
-
-    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a SELECT of your own; docs/observability.md has the tables and views."""
-        return self._rows(sql, values)
-
-    def events_where(self, where: str, values: Sequence[Any]) -> tuple[RecordedEvent, ...]:
-        """Events by a condition on the columns of `events`, oldest first."""
-        return self._events(where, (*values, -1))
-
-    def _events(self, where: str, values: Sequence[Any]) -> tuple[RecordedEvent, ...]:
-        rows = self._rows(
-            f"SELECT run_id, seq, kind, time, turn, payload FROM events WHERE {where} ORDER BY seq LIMIT ?", values
-        )
-        decoded = [msgspec.json.decode(row[-1]) for row in rows]
-        referring = [_REFERENCE.search(row[-1]) is not None for row in rows]
-        packed = [data for data, refers in zip(decoded, referring, strict=True) if refers]
-        texts = self._texts({key for data in packed for key in references(data, _SHARED)})
-        packed += [msgspec.json.decode(text) for text in texts.values()]
-        texts |= self._texts({key for data in packed for key in references(data, _TEXTS)})
-        return tuple(
-            RecordedEvent(run_id, seq, kind, at, turn, load(unpack(data, texts) if refers else data))
-            for (run_id, seq, kind, at, turn, _), data, refers in zip(rows, decoded, referring, strict=True)
-        )
-
-    def _texts(self, keys: Iterable[str]) -> dict[str, str]:
-        wanted = list(keys)
-        texts: dict[str, str] = {}
-        for start in range(0, len(wanted), _VARIABLES):
-            some = wanted[start : start + _VARIABLES]
-            texts |= self._rows(f"SELECT hash, text FROM texts WHERE hash IN ({', '.join('?' * len(some))})", some)
-        return texts
+        """A number that grows with every event in the file, for a live view to poll."""
+        return int(self.query("SELECT coalesce(max(id), 0) FROM events")[0][0])
 
     def _filter(self, search: str, status: str, prompt: str) -> tuple[str, list[Any]]:
         where, values = ["1"], []
@@ -250,15 +161,11 @@ class RunStore:
             values += [like] * len(anywhere)
         return " AND ".join(where), values
 
-    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._lock:
-            return self._connection.execute(sql, tuple(values)).fetchall()
-
 
 def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
-    """The events of a recorded run, equal to those that its session dispatched.
+    """The events of a recorded run, equal to those its session dispatched.
 
-    Classes are looked up among those that this program has imported; a value of any other is an `UnknownType`.
+    Classes are looked up among those this program has imported; a value of any other class is an `UnknownType`.
     """
     with RunStore(path) as store:
         return tuple(recorded.event for recorded in store.all_events(store.run(run_id).run_id))
@@ -269,7 +176,7 @@ _COLUMNS = (
     "tool_calls, tool_failures, disclosures, restarts, input_tokens, output_tokens, cached_tokens, reasoning_tokens, "
     "cost, error"
 )
-# A run whose recorder has gone silent without a word was killed.
+# A run whose recorder went silent without closing was killed.
 _RUNS = (
     "(SELECT runs.run_id, session_id, prompt, prompt_name, adapter, model, "
     "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status, "
@@ -285,6 +192,3 @@ def _summary(row: Sequence[Any]) -> RunSummary:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-
-__all__ = ["RecordedEvent", "RunNotFoundError", "RunStore", "RunSummary", "read_run"]

@@ -1,149 +1,334 @@
-"""One turn of a recorded run put together again: the tree, the request, the reply and what the tools did."""
+"""Recorded runs put back together: the history of a run, and each turn as the model saw it.
+
+Only what is needed is read, however long the run: most of its events are messages and ordinary tool calls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from weakincentives.prompt.view import Span
-from weakincentives.prompt.visibility import (
-    ClearAllVisibilityOverrides,
-    ClearVisibilityOverride,
-    CollapseSection,
-    SectionPath,
-    SectionVisibility,
-    SetVisibilityOverride,
+import msgspec
+
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt import Span
+from weakincentives.runtime import (
+    HistoryBuilder,
+    Message,
+    ModelCalled,
+    PromptRendered,
+    RunHistory,
+    RunState,
+    ToolInvoked,
+    ToolUse,
+    TurnSection,
 )
-from weakincentives.runtime.events import ModelCalled, PromptRendered, SectionState, ToolInvoked, ToolsInjected
-from weakincentives.runtime.messages import Message
+from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
 
+T = TypeVar("T")
 
-class Events(Protocol):
-    """Where a turn's events are read from."""
-
-    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
-
-    def events_where(self, where: str, values: Sequence[Any]) -> Sequence[Any]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TurnSection:
-    """A section at one turn.
-
-    `visibility` is None inside a summarized section. `read` says that its content came back as a tool result though it
-    stays summarized. `shown_tokens` and `hidden_tokens` include its tools; `reason` is why the session decided so.
-    """
-
-    key: str
-    path: SectionPath
-    title: str
-    visibility: SectionVisibility
-    decided_by: str
-    reason: str
-    read: bool
-    shown_tokens: int
-    hidden_tokens: int
-    full_tokens: int
-    tools: tuple[str, ...]
-    tools_offered: tuple[str, ...]
-    tool_tokens: int
+# What opens, closes, adds and withdraws, besides the tool calls that ask for it.
+_CHANGES = (
+    "ToolsInjected",
+    "ToolsWithdrawn",
+    "SetVisibilityOverride",
+    "ClearVisibilityOverride",
+    "ClearAllVisibilityOverrides",
+    "CollapseSection",
+)
+_RARE = (*_CHANGES, "PromptRendered", "RunRestarted", "PromptExecuted", "EvaluationFailed")
+# Tool calls that ask for sections, and a few more: of a long run only the index finds them fast.
+_DISCLOSING = (
+    "SELECT seq FROM events INDEXED BY events_disclosing WHERE run_id = ? AND seq > ? AND seq < ? "
+    "AND kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{')"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the model had when it was called for the n-th time, what it said, and what came of it.
+    """What the model was sent when it was called for the n-th time, what it replied, and what its tools did.
 
-    `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong.
-    `definitions` is each tool's JSON text by its name. `complete` is False where the beginning of the conversation was
-    not recorded. `events` are all events from this call up to the next, in their recorded form.
+    `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong. `tools`
+    are all that were offered so far, of which `withdrawn` may no longer be called; `definitions` is each tool's JSON
+    text by its name. `complete` is False where the beginning of the conversation was not recorded. `events` are all
+    events from this call up to the next, in their recorded form. `called` is None where no reply was recorded.
     """
 
     run_id: str
     n: int
     attempt: int
     time: float
-    called: ModelCalled
+    called: ModelCalled | None
     rendered: PromptRendered | None
     sections: tuple[TurnSection, ...]
     messages: tuple[Message, ...]
     spans: tuple[Span, ...]
     complete: bool
     tools: tuple[str, ...]
-    revoked: tuple[str, ...]
+    withdrawn: tuple[str, ...]
     definitions: Mapping[str, str]
     reply: Message | None
     tool_calls: tuple[ToolInvoked, ...]
-    events: tuple[Any, ...]
+    events: tuple[RecordedEvent, ...]
 
 
-def build_turn(store: Events, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
-    """Put the n-th turn of a run together from what it needs only, however long the run is.
+def read_history(reader: EventReader, run_id: str) -> RunHistory:
+    """The history of a run."""
+    light, events = _read_events(reader, run_id)
+    calls = [item.seq for item in light if isinstance(item.what, ModelCalled)]
+    calls += [recorded.seq for recorded in events if recorded.kind == "ModelCalled"]
+    asked = [recorded for recorded in events if recorded.kind == "ToolInvoked"]
+    events += _results(reader, run_id, asked, sorted(calls))
+    builder = HistoryBuilder(run_id)
+    for item in sorted([*light, *(_Item(r.seq, r.time, r.event) for r in events)], key=attrgetter("seq")):
+        if isinstance(item.what, ToolUse):
+            builder.add_use(item.what, seq=item.seq, time=item.time)
+        else:
+            builder.add(item.what, seq=item.seq, time=item.time)
+    return builder.build()
 
-    Most of what it takes is for the messages; `with_messages=False` leaves them out.
-    """
-    ((called_seq,),) = store.query(
+
+class _Item(NamedTuple):
+    """What a history is fed with: an event, or of an ordinary tool call what the history needs."""
+
+    seq: int
+    time: float
+    what: Any
+
+
+class _Tagged(msgspec.Struct, Generic[T]):
+    v: T
+
+
+class _Called(msgspec.Struct):
+    """A `ModelCalled` as it is recorded; its tools and overrides are mostly those of the call before."""
+
+    usage: _Tagged[TokenUsage]
+    tools: msgspec.Raw
+    overrides: msgspec.Raw
+    run_id: str
+    prompt_name: str
+    adapter: str
+    model: str
+    turn: int
+    stop_reason: str
+    latency: float
+    retries: int
+    response_id: str
+    messages: int
+    timestamp: float
+    conversation_id: str = ""
+
+
+class _Result(msgspec.Struct):
+    success: bool
+    disclosure: msgspec.Raw
+
+
+class _Invoked(msgspec.Struct):
+    """The fields of a `ToolInvoked` that a history needs of a call that opens nothing; the others are skipped."""
+
+    name: str
+    result: _Tagged[_Result]
+    call_id: str
+    section_key: str
+    rolled_back: bool
+
+
+_CALLED: msgspec.json.Decoder[_Tagged[_Called]] = msgspec.json.Decoder(_Tagged[_Called])
+_INVOKED: msgspec.json.Decoder[_Tagged[_Invoked]] = msgspec.json.Decoder(_Tagged[_Invoked])
+_OWN = tuple(name for name in _Called.__struct_fields__ if name not in ("usage", "tools", "overrides"))
+
+
+def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[RecordedEvent]]:
+    """The events of a run that a history needs but messages: those that can be decoded fast, and the others."""
+    kinds = (*_RARE, "ModelCalled", "ToolInvoked")
+    rows = reader.query(
+        "SELECT run_id, seq, kind, time, turn, payload FROM events INDEXED BY events_by_kind "
+        f"WHERE run_id = ? AND kind IN ({marks(kinds)})",
+        (run_id, *kinds),
+    )
+    light: list[_Item] = []
+    others: list[Any] = []
+    known: dict[bytes, Any] = {}
+
+    def shared(raw: msgspec.Raw) -> Any:
+        data = bytes(raw)
+        if data not in known:
+            (known[data],) = reader.decode([data.decode()])
+        return known[data]
+
+    for row in rows:
+        try:
+            what = _decode_fast(row[2], row[5], shared)
+        except msgspec.ValidationError:
+            # A text that is stored elsewhere, or something else that only the general decoder can read.
+            what = None
+        if what is None:
+            others.append(row)
+        else:
+            light.append(_Item(row[1], row[3], what))
+    events = reader.decode([payload for *_, payload in others])
+    return light, [
+        RecordedEvent(run_id, seq, kind, time, turn, event)
+        for (_, seq, kind, time, turn, _), event in zip(others, events, strict=True)
+    ]
+
+
+def _decode_fast(kind: str, payload: str, shared: Callable[[msgspec.Raw], Any]) -> ModelCalled | ToolUse | None:
+    """A model call or an ordinary tool call, in a tenth of the time of the general decoder; None for other events."""
+    if kind == "ModelCalled":
+        called = _CALLED.decode(payload).v
+        own = {name: getattr(called, name) for name in _OWN}
+        return ModelCalled(usage=called.usage.v, tools=shared(called.tools), overrides=shared(called.overrides), **own)
+    if kind == "ToolInvoked":
+        invoked = _INVOKED.decode(payload).v
+        result = invoked.result.v
+        if bytes(result.disclosure) == b"null":
+            return ToolUse(invoked.name, invoked.section_key, result.success, invoked.rolled_back, invoked.call_id)
+    return None
+
+
+def _results(
+    reader: EventReader, run_id: str, asked: Sequence[RecordedEvent], calls: Sequence[int]
+) -> list[RecordedEvent]:
+    """The messages in which the model read what was opened; they come before the next model call."""
+    found: list[RecordedEvent] = []
+    first: dict[int, int] = {}
+    for recorded in asked:
+        first[recorded.turn] = min(recorded.seq, first.get(recorded.turn, recorded.seq))
+    ranges = [(seq, calls[turn] if turn < len(calls) else float("inf")) for turn, seq in first.items()]
+    for at in range(0, len(ranges), 100):
+        some = ranges[at : at + 100]
+        between = " OR ".join(["seq > ? AND seq < ?"] * len(some))
+        found += reader.events_where(
+            f"run_id = ? AND kind = 'Message' AND instr(payload, '\"role\":\"tool\"') AND ({between})",
+            (run_id, *(bound for pair in some for bound in pair)),
+        )
+    return found
+
+
+def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
+    """The n-th turn of a run. Messages take most of the time to read; `with_messages=False` leaves them out."""
+    ((called_seq,),) = reader.query(
         "SELECT seq FROM events WHERE run_id = ? AND kind = 'ModelCalled' ORDER BY seq LIMIT 1 OFFSET ?",
         (run_id, n - 1),
     )
-    following = store.query(
+    following = reader.query(
         "SELECT min(seq) FROM events WHERE run_id = ? AND kind IN ('ModelCalled', 'PromptRendered') AND seq > ?",
         (run_id, called_seq),
     )
     end = following[0][0] or float("inf")
-    here = store.events_where("run_id = ? AND seq >= ? AND seq < ?", (run_id, called_seq, end))
+    here = reader.events_where("run_id = ? AND seq >= ? AND seq < ?", (run_id, called_seq, end))
     called: ModelCalled = here[0].event
-    rendered_rows = store.events_where(
-        "run_id = ? AND seq = (SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'PromptRendered' AND seq < ?)",
-        (run_id, run_id, called_seq),
-    )
-    rendered: PromptRendered | None = rendered_rows[0].event if rendered_rows else None
-    start = rendered_rows[0].seq if rendered_rows else 0
-    before = store.events_where(
-        "run_id = ? AND seq > ? AND seq < ? AND kind IN ('SetVisibilityOverride', 'ClearVisibilityOverride', "
-        "'ClearAllVisibilityOverrides', 'CollapseSection', 'ToolsInjected', 'ToolInvoked') "
-        "AND (kind <> 'ToolInvoked' OR instr(payload, '\"disclosure\":{') "
-        "AND payload -> '$.v.result.v.disclosure' <> 'null')",
-        (run_id, start, called_seq),
-    )
-    definitions = definitions_at(rendered, [recorded.event for recorded in before])
-    seqs = _conversation(store, run_id, start, called_seq) if with_messages else ()
-    return Turn(
-        run_id=run_id,
-        n=n,
-        attempt=rendered.attempt if rendered else 1,
+    rendered, before = _evaluation(reader, run_id, called_seq)
+    start = rendered.seq if rendered else 0
+    seqs: Sequence[int] = _conversation(reader, run_id, start, called_seq) if with_messages else ()
+    return _turn(
+        run_id,
+        n,
+        rendered,
+        _folded([*before, here[0]]).turns[-1].state,
         time=here[0].time,
         called=called,
-        rendered=rendered,
-        sections=sections_at(rendered, [recorded.event for recorded in before], called.tools),
-        messages=_messages(store, run_id, seqs),
-        spans=rendered.spans if rendered else (),
+        messages=tuple(recorded.event for recorded in reader.numbered(run_id, seqs)),
         complete=not with_messages or len(seqs) == called.messages,
-        tools=tuple(dict.fromkeys((*definitions, *called.tools))),
-        revoked=tuple(name for name in definitions if name not in called.tools),
-        definitions=definitions,
         reply=next((r.event for r in here if isinstance(r.event, Message) and r.event.role == "assistant"), None),
         tool_calls=tuple(recorded.event for recorded in here if isinstance(recorded.event, ToolInvoked)),
         events=tuple(here),
     )
 
 
-def requests(
-    store: Events, run_id: str, start: int = 0, stop: float = float("inf")
-) -> Iterator[tuple[int, int, list[int]]]:
-    """Each call of the model after `start` up to `stop`: its number, and its messages by the numbers of their events.
+def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[int]] | None:
+    """The turn after the last one, if the run got as far as calling the model again, and its messages' event numbers.
 
-    Of those there are two parts: how many of the request before it keeps, and which it adds. A run that was taken up
-    from a snapshot says some of its messages again: what came before a failure or in another session may have been
-    undone, and how long the conversation was at the next call of the model tells how far.
+    The reply is still to come, or the run ended there; `events` are those of the failure, if it failed.
+    """
+    ((called, start),) = reader.query(
+        "SELECT coalesce(max(CASE kind WHEN 'ModelCalled' THEN seq END), 0), "
+        "max(CASE kind WHEN 'PromptRendered' THEN seq END) "
+        "FROM events WHERE run_id = ? AND kind IN ('ModelCalled', 'PromptRendered')",
+        (run_id,),
+    )
+    if start is None:
+        return None
+    fresh = reader.of_kinds(run_id, ["Message", "EvaluationFailed"], max(called, start))
+    messages = [recorded for recorded in fresh if isinstance(recorded.event, Message)]
+    if not messages or messages[-1].event.role == "assistant" or _unanswered(messages):
+        return None
+    rendered, before = _evaluation(reader, run_id, float("inf"))
+    seqs = [*_conversation(reader, run_id, start, called), *(recorded.seq for recorded in messages)]
+    turn = _turn(
+        run_id,
+        n,
+        rendered,
+        _folded(before).now,
+        time=messages[-1].time,
+        called=None,
+        messages=(),
+        complete=True,
+        reply=None,
+        tool_calls=(),
+        events=tuple(recorded for recorded in fresh if recorded.kind == "EvaluationFailed"),
+    )
+    return turn, seqs
+
+
+def _turn(run_id: str, n: int, rendered: RecordedEvent | None, state: RunState, **facts: Any) -> Turn:
+    render: PromptRendered | None = rendered.event if rendered else None
+    return Turn(
+        run_id=run_id,
+        n=n,
+        attempt=render.attempt if render else 1,
+        rendered=render,
+        sections=state.sections,
+        spans=render.spans if render else (),
+        tools=tuple(dict.fromkeys((*state.definitions, *state.tools))),
+        withdrawn=state.withdrawn,
+        definitions=state.definitions,
+        **facts,
+    )
+
+
+def _evaluation(reader: EventReader, run_id: str, until: float) -> tuple[RecordedEvent | None, list[RecordedEvent]]:
+    """The last render before an event, and the events that make up the state of its evaluation."""
+    rendered = reader.events_where(
+        "run_id = ? AND seq = (SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'PromptRendered' AND seq < ?)",
+        (run_id, run_id, until),
+    )
+    start = rendered[0].seq if rendered else 0
+    restarts = reader.of_kinds(run_id, ["RunRestarted"], 0, start)
+    changes = reader.of_kinds(run_id, _CHANGES, start, until)
+    asked = reader.numbered(run_id, [seq for (seq,) in reader.query(_DISCLOSING, (run_id, start, until))])
+    since = sorted([*changes, *asked], key=attrgetter("seq"))
+    return (rendered[0] if rendered else None), [*restarts, *rendered, *since]
+
+
+def _folded(events: Sequence[RecordedEvent]) -> RunHistory:
+    builder = HistoryBuilder()
+    for recorded in events:
+        builder.add(recorded.event, seq=recorded.seq, time=recorded.time)
+    return builder.build()
+
+
+def requests(
+    reader: EventReader, run_id: str, start: int = 0, stop: float = float("inf")
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Each model call after `start` up to `stop`: its event number, how many messages of the request before it keeps,
+    and the event numbers of those it adds.
+
+    A run resumed from a snapshot repeats some of its messages: those before a failure, or of another session, may have
+    been undone, and the length of the conversation at the next model call says how many.
     """
     kept: list[int] = []
     fresh: list[int] = []
     session, known = "", 0
-    for seq, kind, session_id, count in store.query(
-        "SELECT seq, kind, session_id, payload ->> '$.v.messages' FROM events WHERE run_id = ? "
-        "AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed', 'PromptRendered') AND seq > ? AND seq <= ? "
-        "ORDER BY seq",
+    for seq, kind, session_id, count in reader.query(
+        "SELECT seq, kind, session_id, CASE kind WHEN 'ModelCalled' THEN payload ->> '$.v.messages' END FROM events "
+        "WHERE run_id = ? AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed', 'PromptRendered') "
+        "AND seq > ? AND seq <= ? ORDER BY seq",
         (run_id, start, stop),
     ):
         if session_id != session or kind == "EvaluationFailed":
@@ -164,112 +349,15 @@ def requests(
             known = len(kept)
 
 
-def _conversation(store: Events, run_id: str, start: int, called_seq: int) -> list[int]:
+def _conversation(reader: EventReader, run_id: str, start: int, called_seq: int) -> list[int]:
     """The numbers of the events that are the messages of a request."""
     seqs: list[int] = []
-    for _, known, added in requests(store, run_id, start, called_seq):
+    for _, known, added in requests(reader, run_id, start, called_seq):
         seqs[known:] = added
     return seqs
 
 
-def definitions_at(rendered: PromptRendered | None, events: Sequence[Any]) -> dict[str, str]:
-    """Every tool offered so far as JSON text, by name."""
-    known: dict[str, str] = {}
-    if rendered is not None:
-        known.update(zip((*rendered.tools, *rendered.hosted_tools), rendered.definitions, strict=False))
-    for event in events:
-        if isinstance(event, ToolsInjected):
-            known.update(zip(event.tool_names, event.definitions, strict=False))
-    return known
-
-
-def _messages(store: Events, run_id: str, seqs: Sequence[int]) -> tuple[Message, ...]:
-    messages: list[Message] = []
-    for at in range(0, len(seqs), 500):
-        some = seqs[at : at + 500]
-        rows = store.events_where(f"run_id = ? AND seq IN ({', '.join('?' * len(some))})", (run_id, *some))
-        messages += [recorded.event for recorded in rows]
-    return tuple(messages)
-
-
-def sections_at(
-    rendered: PromptRendered | None, events: Sequence[Any], offered: tuple[str, ...]
-) -> tuple[TurnSection, ...]:
-    """The tree as it was rendered, changed by what happened since."""
-    if rendered is None:
-        return ()
-    chosen: dict[SectionPath, tuple[SectionVisibility, str]] = {}
-    read: dict[str, str] = {}
-    for event in events:
-        match event:
-            case SetVisibilityOverride():
-                chosen[event.path] = (event.visibility, "")
-            case CollapseSection():
-                chosen[event.path] = (SectionVisibility.SUMMARY, event.reason)
-                read.pop(".".join(event.path), None)
-            case ClearVisibilityOverride():
-                chosen.pop(event.path, None)
-            case ClearAllVisibilityOverrides():
-                chosen.clear()
-            case ToolInvoked() if event.disclosure is not None and event.success and event.disclosure.action == "open":
-                read.update(dict.fromkeys(event.disclosure.requested_sections, event.disclosure.reason))
-    opened = {
-        path[:length]
-        for path, (visibility, _) in chosen.items()
-        if visibility is SectionVisibility.FULL
-        for length in range(1, len(path))
-    }
-    states = [_state(section, chosen, opened) for section in rendered.sections]
-    closed = {section.path for section in states if section.visibility is not SectionVisibility.FULL}
-    return tuple(
-        _at_turn(first, now, closed, chosen, read, offered)
-        for first, now in zip(rendered.sections, states, strict=True)
-    )
-
-
-def _state(
-    section: SectionState,
-    chosen: dict[SectionPath, tuple[SectionVisibility, str]],
-    opened: set[SectionPath],
-) -> SectionState:
-    if section.path in chosen:
-        return replace(section, visibility=chosen[section.path][0], decided_by="session")
-    if section.path in opened:
-        return replace(section, visibility=SectionVisibility.FULL, decided_by="session")
-    return section
-
-
-def _at_turn(
-    first: SectionState,
-    section: SectionState,
-    closed: set[SectionPath],
-    chosen: dict[SectionPath, tuple[SectionVisibility, str]],
-    read: dict[str, str],
-    offered: tuple[str, ...],
-) -> TurnSection:
-    key = ".".join(section.path)
-    inside = any(section.path[:length] in closed for length in range(1, len(section.path)))
-    visibility = SectionVisibility.HIDDEN if inside else section.visibility
-    available = tuple(name for name in section.tools if name in offered)
-    tool_tokens = section.tool_tokens if available else 0
-    shown = section.shown_tokens
-    in_full = visibility is SectionVisibility.FULL or key in read
-    if in_full:
-        # What was opened in the conversation is there besides the summary that the prompt still shows.
-        shown += 0 if first.visibility is SectionVisibility.FULL else section.full_tokens
-    hidden = (0 if in_full else section.full_tokens) + section.tool_tokens - tool_tokens
-    return TurnSection(
-        key=key,
-        path=section.path,
-        title=section.title,
-        visibility=visibility,
-        decided_by=section.decided_by,
-        reason=chosen.get(section.path, ("", ""))[1] or read.get(key, ""),
-        read=key in read,
-        shown_tokens=shown + tool_tokens,
-        hidden_tokens=hidden,
-        full_tokens=section.full_tokens + section.tool_tokens,
-        tools=section.tools,
-        tools_offered=available,
-        tool_tokens=section.tool_tokens,
-    )
+def _unanswered(messages: Sequence[RecordedEvent]) -> bool:
+    """Whether tools of the last reply are still running."""
+    asked = {call.id for recorded in messages for call in recorded.event.tool_calls}
+    return bool(asked - {recorded.event.call_id for recorded in messages})

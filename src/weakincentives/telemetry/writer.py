@@ -1,4 +1,4 @@
-"""The thread that writes events to a file of runs, in batches, away from the agent's own thread."""
+"""The thread that writes events to a run file in batches, away from the agent's own thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from weakincentives.limits import Prices
-from weakincentives.telemetry.dumped import Dumped
+from weakincentives.telemetry.frozen import FrozenEvent
 from weakincentives.telemetry.payload import Packer
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import Packed, RunFile
@@ -23,18 +23,19 @@ logger = logging.getLogger("weakincentives.telemetry")
 
 BATCH_SECONDS = 0.08
 BATCH_EVENTS = 1_000
-MOST_PENDING = 200_000
+MAX_PENDING = 200_000
 RETRY_SECONDS = 0.1
 CLOSING_SECONDS = 5.0
 
-Heard = tuple[str, str, float, object]
+# The run, the session, the time, and the event as it was then.
+QueuedEvent = tuple[str, str, float, object]
 
 
 class Writer:
     """Takes events from any thread and writes them within about a tenth of a second.
 
-    What cannot be written now (the file is busy, the disk is full) waits; what is too much to keep is dropped, counted
-    and logged. Nothing of that reaches the agent.
+    What cannot be written now (the file is busy, the disk is full) waits; what exceeds the queue is dropped, counted
+    and logged. The agent notices none of it.
     """
 
     def __init__(self, path: Path, redactor: Redactor, prices: Mapping[str, Prices] | None) -> None:
@@ -45,31 +46,31 @@ class Writer:
         self._reset()
         self._file = self._opened()
 
-    def put(self, heard: Heard) -> None:
-        """Take one event; the caller's thread does nothing more than this."""
+    def put(self, queued: QueuedEvent) -> None:
+        """Queue one event: all that happens in the caller's thread."""
         pending = self._pending
-        if len(pending) >= MOST_PENDING:
+        if len(pending) >= MAX_PENDING:
             self._dropped += 1
             return
-        pending.append(heard)
+        pending.append(queued)
         if not self._wake.is_set():
             if self._thread is None:
                 self._start()
             self._wake.set()
 
-    def tighten(self, patterns: Sequence[re.Pattern[str]]) -> None:
-        """Redact these too, from now on; another recorder of the same file may ask for more, never for less."""
+    def add_patterns(self, patterns: Sequence[re.Pattern[str]]) -> None:
+        """Redact these too, from now on: a second recorder of the file may ask for more redaction, never for less."""
         if not self.redactor.patterns:
             self.redactor = self._packer.redactor = Redactor()
         self.redactor.add(patterns)
 
     def flush(self) -> None:
-        """Wait until everything taken so far is in the file."""
+        """Wait until everything queued so far is in the file."""
         with self._writing:
             self._drain()
 
     def close(self) -> None:
-        """Write what is left, and what has become of the runs that did not end."""
+        """Write what is left, and the status of the runs that did not end."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
@@ -84,13 +85,13 @@ class Writer:
             logger.error("%d events are missing in '%s'.", self._dropped, self.path)
 
     def after_fork(self) -> None:
-        """Begin anew in a child process: a thread and a connection do not survive the fork."""
-        # Closing the parent's connection here would drop its locks, so it is only forgotten.
-        _FORGOTTEN.append(self._file)
+        """Start afresh in a child process: neither the thread nor the connection survives a fork."""
+        # Closing the parent's connection here would drop its locks, so it is kept open and unused.
+        _ABANDONED.append(self._file)
         self._reset()
 
     def _reset(self) -> None:
-        self._pending: deque[Heard] = deque()
+        self._pending: deque[QueuedEvent] = deque()
         self._dropped = 0
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -99,8 +100,8 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._file = None
         self._packer = Packer(self.redactor)
-        self._gives_up: float | None = None
-        self._complained = False
+        self._gives_up_at: float | None = None
+        self._warned = False
 
     def _opened(self) -> RunFile:
         return RunFile(self.path, lambda text: self.redactor.text(text), self._prices)
@@ -111,13 +112,13 @@ class Writer:
                 self._thread = threading.Thread(target=self._work, name="wink-recorder", daemon=True)
                 self._thread.start()
                 if self._file is None and "multiprocessing.util" in sys.modules:
-                    # A child of multiprocessing leaves without running atexit hooks.
+                    # A child process of multiprocessing exits without running atexit hooks.
                     sys.modules["multiprocessing.util"].Finalize(None, self.close, exitpriority=0)
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            awaited = self._file is not None and self._file.open_runs
-            woken = self._wake.wait(BEAT_SECONDS if awaited else None)
+            has_open_runs = self._file is not None and self._file.open_runs
+            woken = self._wake.wait(BEAT_SECONDS if has_open_runs else None)
             if woken and len(self._pending) < BATCH_EVENTS:
                 self._stop.wait(BATCH_SECONDS)
             self._wake.clear()
@@ -128,12 +129,12 @@ class Writer:
 
     def _drain(self) -> None:
         while self._pending:
-            heard = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH_EVENTS))]
-            self._write([self._pack(*one) for one in heard])
+            batch = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH_EVENTS))]
+            self._write([self._pack(*queued) for queued in batch])
 
-    def _pack(self, run_id: str, session_id: str, at: float, heard: object) -> Packed:
-        payload = self._packer.pack(heard)
-        event = heard.event if isinstance(heard, Dumped) else heard
+    def _pack(self, run_id: str, session_id: str, at: float, frozen: object) -> Packed:
+        payload = self._packer.pack(frozen)
+        event = frozen.event if isinstance(frozen, FrozenEvent) else frozen
         return Packed(run_id, session_id, at, event, payload, self._packer.texts)
 
     def _write(self, batch: list[Packed]) -> None:
@@ -145,15 +146,15 @@ class Writer:
             self._dropped += len(batch)
 
     def _retrying(self, work: Callable[[RunFile], None]) -> bool:
-        """Do some work on the file in a transaction, again and again while that fails; False when it was given up."""
+        """Work on the file in a transaction, retrying while that fails; False once it was given up."""
         while True:
             try:
                 self._file = self._file or self._opened()
                 self._file.transact(work)
                 return True
             except (sqlite3.Error, RunFileError) as error:
-                if not self._complained:
-                    self._complained = True
+                if not self._warned:
+                    self._warned = True
                     logger.warning("Recording to '%s' is held up: %s", self.path, error)
                 if not self._waited():
                     logger.error("Gave up recording to '%s': %s", self.path, error)
@@ -163,13 +164,13 @@ class Writer:
                 return False
 
     def _waited(self) -> bool:
-        """Wait a little; False when the recorder was told to stop and has waited long enough."""
+        """Wait a little; False once the recorder was told to stop and has waited long enough."""
         if not self._stop.wait(RETRY_SECONDS):
             return True
         now = time.monotonic()
-        self._gives_up = self._gives_up or now + CLOSING_SECONDS
+        self._gives_up_at = self._gives_up_at or now + CLOSING_SECONDS
         time.sleep(RETRY_SECONDS)
-        return now < self._gives_up
+        return now < self._gives_up_at
 
 
-_FORGOTTEN: list[RunFile | None] = []
+_ABANDONED: list[RunFile | None] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,17 +29,26 @@ what came out, not only what you expected.
 
 @dataclass(frozen=True, slots=True)
 class CodeInterpreterConfig(HostedToolConfig):
-    """The container that code runs in: an existing one by its id, or a new one with these files, memory and network.
+    """What code may do, and the container it runs in: an existing one by its id, or a new one with these settings.
 
-    `allowed_domains` limits network access to these domains. An empty tuple denies it; None leaves it to the provider.
+    None leaves a setting to the provider. `allowed_domains` limits network access to these domains; an empty tuple
+    denies it.
     """
 
+    allowed_languages: tuple[str, ...] | None = None
+    timeout_seconds: int | None = None
     container_id: str | None = None
     file_ids: tuple[str, ...] = ()
     memory_gb: int | None = None
     allowed_domains: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.allowed_languages is not None:
+            languages = check_texts(self.allowed_languages, "CodeInterpreterConfig.allowed_languages")
+            object.__setattr__(self, "allowed_languages", languages)
+            if not languages:
+                raise PromptValidationError("CodeInterpreterConfig.allowed_languages must name at least one language.")
+        check_positive(self.timeout_seconds, "CodeInterpreterConfig.timeout_seconds")
         check_type(self.container_id, str, "CodeInterpreterConfig.container_id", "the id of a container or None")
         if self.container_id == "":
             raise PromptValidationError(
@@ -90,31 +100,42 @@ class CodeExecution:
 
 @dataclass(frozen=True, slots=True)
 class CodeInterpreterResult(HostedToolOutput):
-    """All code executed in a run, in order; the text of its answers, the files they refer to, and failures."""
+    """All code executed in a run with its output; the text of its answers, the files they refer to, and failures.
 
-    text: str
+    `executions` has each piece of code by itself. `exit_code` is that of the last one that has one.
+    """
+
+    code: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int | None = None
+    text: str = ""
     executions: tuple[CodeExecution, ...] = ()
     files: tuple[CodeFile, ...] = ()
     errors: tuple[HostedToolFailure, ...] = ()
 
-    @property
-    def code(self) -> str:
-        """The code of all executions, joined."""
-        return "\n".join(execution.code for execution in self.executions)
-
-    @property
-    def stdout(self) -> str:
-        return "".join(execution.stdout or "" for execution in self.executions)
-
-    @property
-    def stderr(self) -> str:
-        return "".join(execution.stderr or "" for execution in self.executions)
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code of the last execution that has one."""
-        codes = [execution.exit_code for execution in self.executions if execution.exit_code is not None]
-        return codes[-1] if codes else None
+    @classmethod
+    def of(
+        cls,
+        executions: Iterable[CodeExecution],
+        *,
+        text: str = "",
+        files: Iterable[CodeFile] = (),
+        errors: Iterable[HostedToolFailure] = (),
+    ) -> CodeInterpreterResult:
+        """The result of these executions, in order."""
+        ran = tuple(executions)
+        codes = [execution.exit_code for execution in ran if execution.exit_code is not None]
+        return cls(
+            code="\n".join(execution.code for execution in ran),
+            stdout="".join(execution.stdout or "" for execution in ran),
+            stderr="".join(execution.stderr or "" for execution in ran),
+            exit_code=codes[-1] if codes else None,
+            text=text,
+            executions=ran,
+            files=tuple(files),
+            errors=tuple(errors),
+        )
 
 
 def code_interpreter_tool(

@@ -1,9 +1,13 @@
-"""The viewer's server: one page, its modules, and the documents as JSON. The only module that imports starlette."""
+"""The viewer's ASGI application: one page, its modules, and the documents as JSON. Only this module imports starlette.
+
+A page of any site can send requests to a loopback address, by name too once its DNS says so. So requests are answered
+only if they name this server exactly, and only for the viewer's own page.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import anyio.to_thread
@@ -15,15 +19,28 @@ from starlette.staticfiles import StaticFiles
 
 from weakincentives.telemetry import RunNotFoundError
 from weakincentives.viewer.documents import Documents
-from weakincentives.viewer.guard import Guard
 from weakincentives.viewer.page import ICON, STATIC, served_page
 
-LOOK_SECONDS = 0.2
-QUIET_LOOKS = 50
+POLL_SECONDS = 0.2
+QUIET_POLLS = 50
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
 
 
 def viewer_app(documents: Documents, *, port: int, stopping: Callable[[], bool]) -> Guard:
-    """The application for a server on this port; `stopping` ends the streams that would keep it alive."""
+    """The application for a server on this port; once `stopping` is true, streams that would keep it alive end."""
     page, policy = served_page()
     changes = _Changes(documents, stopping)
     app = Starlette(
@@ -85,7 +102,7 @@ def _number(request: Request, name: str, default: int = 0) -> int:
 
 
 def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
-    """An endpoint that answers with a document; it is not async, so it runs in a thread."""
+    """An endpoint that answers with a document; it is not async, so that it runs in a thread."""
 
     def endpoint(request: Request) -> Response:
         status = 200
@@ -95,14 +112,14 @@ def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
             document, status = {"error": str(error)}, 404
         except ValueError as error:
             document, status = {"error": str(error)}, 400
-        # ASCII with escapes: also half a surrogate pair reaches the page, which shows it as a replacement character.
+        # ASCII with escapes, so that even half a surrogate pair reaches the page.
         return Response(json.dumps(document, separators=(",", ":")), status, media_type="application/json")
 
     return endpoint
 
 
 class _Changes:
-    """Tells the page, as server-sent events, when something was recorded."""
+    """Tells the page, by server-sent events, when something was recorded."""
 
     def __init__(self, documents: Documents, stopping: Callable[[], bool]) -> None:
         self._documents = documents
@@ -119,7 +136,48 @@ class _Changes:
                 seen, quiet = last, 0
                 yield f"data: {last}\n\n"
             quiet += 1
-            if quiet % QUIET_LOOKS == 0:
-                # Runs whose process died end without an event.
+            if quiet % QUIET_POLLS == 0:
+                # A run whose process died ends without an event.
                 yield "data: beat\n\n"
-            await anyio.sleep(LOOK_SECONDS)
+            await anyio.sleep(POLL_SECONDS)
+
+
+class Guard:
+    """ASGI middleware that checks Host, Origin and method, and sets the headers of every response."""
+
+    def __init__(self, app: App, *, port: int, policy: str) -> None:
+        self._app = app
+        self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
+        self._origins = {b"http://" + host for host in self._hosts}
+        self._headers = [*HEADERS, (b"content-security-policy", policy.encode())]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._problem(scope)
+        if problem is None:
+            await self._app(scope, receive, self._guarded(send))
+        elif scope["type"] == "http":
+            status, text = problem
+            headers = [*self._headers, (b"content-type", b"text/plain; charset=utf-8")]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": text.encode()})
+
+    def _problem(self, scope: Scope) -> tuple[int, str] | None:
+        if scope["type"] != "http":
+            return 400, "The viewer speaks only HTTP."
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "The viewer is read-only."
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return 421, "The Host header names another server; open the address that wink view printed."
+        origins = [value for name, value in scope["headers"] if name == b"origin"]
+        if any(origin not in self._origins for origin in origins):
+            return 403, "Only the viewer's own page may send requests."
+        return None
+
+    def _guarded(self, send: Send) -> Send:
+        async def guarded(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
+            await send(message)
+
+        return guarded

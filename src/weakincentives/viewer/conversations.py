@@ -6,13 +6,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from weakincentives.telemetry import RunStore
-from weakincentives.telemetry.turns import requests
 
 Ranges = list[tuple[int, int]]
 
 
 class Conversations:
-    """Reads them from a store, and keeps what can no longer change."""
+    """Reads them from a store and keeps what can no longer change."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -20,16 +19,16 @@ class Conversations:
         self._ranges: dict[str, dict[int, Ranges]] = {}
 
     def request(self, run_id: str, called: int) -> Ranges:
-        """The messages of the call of the model that is the event numbered `called`."""
+        """The messages of the model call with this event number."""
         known = self._ranges.setdefault(run_id, {})
         if called not in known:
             ranges: Ranges = []
-            for seq, kept, added in requests(self._store, run_id):
+            for seq, kept, added in self._store.requests(run_id):
                 ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
         return known[called]
 
     def ranges(self, run_id: str, seqs: Sequence[int]) -> Ranges:
-        """Messages by the numbers of their events."""
+        """The ranges of messages with these event numbers."""
         return _extended([], 0, self._ordinals(run_id, seqs))
 
     def _ordinals(self, run_id: str, seqs: Sequence[int]) -> list[int]:
@@ -39,7 +38,7 @@ class Conversations:
         return [bisect_left(known, seq) for seq in seqs]
 
     def seqs(self, run_id: str, needed: int) -> list[int]:
-        """The numbers of all messages, at least the first so many; what was said before never changes."""
+        """The event numbers of all messages, at least the first so many."""
         known = self._message_seqs.setdefault(run_id, [])
         if len(known) < needed:
             rows = self._store.query(
@@ -50,7 +49,7 @@ class Conversations:
 
 
 def _extended(ranges: Ranges, kept: int, added: Sequence[int]) -> Ranges:
-    """The first so many numbers of the ranges, then others."""
+    """The first `kept` numbers of the ranges, then those added."""
     found: Ranges = []
     for start, stop in ranges:
         stop = min(stop, start + kept)

@@ -1,4 +1,4 @@
-"""What the viewer's pages show, as JSON documents made from a file of runs.
+"""What the viewer's pages show, as JSON documents made from a run file.
 
 Texts that many turns share are documents of their own: a turn names its prompt by the number of the event that
 rendered it, and its conversation by ranges over all messages of the run.
@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weakincentives.prompt.disclosure.strategy import RESERVED_NAMES
-from weakincentives.runtime.events import PromptRendered, ToolInvoked
-from weakincentives.runtime.messages import Message
-from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, Turn, advise
-from weakincentives.telemetry.plain import plain
+from weakincentives.runtime import Message, PromptRendered, ToolInvoked
+from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, Turn, advise, plain
 from weakincentives.viewer.conversations import Conversations, Ranges
 from weakincentives.viewer.overview import overview, summary
-from weakincentives.viewer.pending import pending_turn
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 160
@@ -26,7 +22,7 @@ CACHED_RUNS = 8
 
 
 class Documents:
-    """Reads documents from a store; what costs time is kept until the run grows."""
+    """Makes documents from a store; an overview is kept until its run grows."""
 
     def __init__(self, store: RunStore) -> None:
         self.store = store
@@ -34,7 +30,7 @@ class Documents:
         self._conversations = Conversations(store)
 
     def runs(self, *, search: str = "", status: str = "", offset: int = 0, limit: int = 100) -> dict[str, Any]:
-        """One page of the list, newest first, and how many there are."""
+        """One page of the list, newest first, and the total."""
         found = self.store.list_runs(limit, offset, search, status=status)
         return {
             "file": self.store.path.name,
@@ -55,24 +51,26 @@ class Documents:
         return kept[1]
 
     def turn(self, run_id: str, n: int) -> dict[str, Any]:
-        """What the model had at turn n, what it replied, and what its tools did.
+        """What the model was sent at turn n, what it replied, and what its tools did.
 
-        One turn more than were answered may be pending: a request that has no reply, or not yet.
+        The turn after the last answered one may be pending: a request without a reply.
         """
         run = self.store.run(run_id)
-        pending = pending_turn(self.store, run) if n >= run.turns else None
+        pending = self.store.pending_turn(run.run_id) if n >= run.turns else None
         if pending is not None and n == run.turns + 1:
             turn, seqs = pending
-            return self._turn(turn, seqs[0], self._conversations.ranges(run.run_id, seqs)) | {"pending": True}
+            request = self._conversations.ranges(run.run_id, seqs)
+            return self._turn(turn, seqs[0], request, len(seqs)) | {"pending": True}
         turn = self.store.turn(run_id, n, with_messages=False)
         called = turn.events[0].seq
-        document = self._turn(turn, called, self._conversations.request(turn.run_id, called))
+        request = self._conversations.request(turn.run_id, called)
+        document = self._turn(turn, called, request, turn.called.messages if turn.called else 0)
         if pending is not None:
-            # The request after this one is what failed.
+            # It was the request after this one that failed.
             document["ended"] = [event for event in document["ended"] if event["kind"] != "EvaluationFailed"]
         return document
 
-    def _turn(self, turn: Turn, seq: int, request: Ranges) -> dict[str, Any]:
+    def _turn(self, turn: Turn, seq: int, request: Ranges, messages: int) -> dict[str, Any]:
         return {
             "run_id": turn.run_id,
             "n": turn.n,
@@ -82,8 +80,8 @@ class Documents:
             "called": plain(turn.called),
             "sections": plain(turn.sections),
             "request": request,
-            "messages": turn.called.messages,
-            "complete": sum(stop - start for start, stop in request) == turn.called.messages,
+            "messages": messages,
+            "complete": sum(stop - start for start, stop in request) == messages,
             "tools": _tools(turn),
             "reply": None if turn.reply is None else plain(turn.reply),
             "calls": [
@@ -102,7 +100,7 @@ class Documents:
         }
 
     def prompt(self, run_id: str, seq: int) -> dict[str, Any]:
-        """A rendered prompt in pieces, each with the section it came from."""
+        """A rendered prompt in pieces, each with its section."""
         found = self.store.events_where("run_id = ? AND seq = ? AND kind = 'PromptRendered'", (run_id, seq))
         if not found:
             raise RunNotFoundError(f"Run '{run_id}' has no prompt rendered at {seq}.")
@@ -121,12 +119,12 @@ class Documents:
         }
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
-        """Some of all messages of a run, in their order; fewer than asked for where they are long."""
+        """Some of all messages of a run, in order; fewer than asked for where they are long."""
         seqs = self._conversations.seqs(run_id, stop)[start:stop]
         found: list[dict[str, Any]] = []
         characters = 0
         for at in range(0, len(seqs), 50):
-            for recorded in self._numbered(run_id, seqs[at : at + 50]):
+            for recorded in self.store.numbered(run_id, seqs[at : at + 50]):
                 found.append(self._message(recorded))
                 characters += len(found[-1]["text"])
                 if characters > PAGE_CHARACTERS:
@@ -148,24 +146,24 @@ class Documents:
             "kinds": dict(
                 self.store.query("SELECT kind, count(*) FROM events WHERE run_id = ? GROUP BY kind", (run_id,))
             ),
-            "events": [_line(recorded) for recorded in self._numbered(run_id, [seq for (seq,) in seqs])],
+            "events": [_line(recorded) for recorded in self.store.numbered(run_id, [seq for (seq,) in seqs])],
         }
 
     def event(self, run_id: str, seq: int) -> dict[str, Any]:
         """One event with everything in it."""
-        found = self._numbered(run_id, [seq])
+        found = self.store.numbered(run_id, [seq])
         if not found:
             raise RunNotFoundError(f"Run '{run_id}' has no event {seq}.")
         return {**_line(found[0]), "event": plain(found[0].event)}
 
     def search(self, words: str, run_id: str = "") -> dict[str, Any]:
-        """Places that say these words."""
+        """Places where these words occur."""
         hits = search(self.store, words, run_id)
         names = {hit["run_id"] for hit in hits}
         return {"hits": hits, "runs": {name: summary(self.store.run(name)) for name in names}}
 
     def report(self) -> dict[str, Any]:
-        """The advice that the last runs give."""
+        """The advice from the last runs."""
         advice = advise(self.store)
         return {
             "file": self.store.path.name,
@@ -178,10 +176,6 @@ class Documents:
             "SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'PromptRendered' AND seq < ?", (run_id, seq)
         )
         return found[0][0] if found else None
-
-    def _numbered(self, run_id: str, seqs: Sequence[int]) -> Sequence[RecordedEvent]:
-        marks = ", ".join("?" * len(seqs))
-        return self.store.events_where(f"run_id = ? AND seq IN ({marks})", (run_id, *seqs))
 
     def _message(self, recorded: RecordedEvent) -> dict[str, Any]:
         message: dict[str, Any] = {"seq": recorded.seq, "turn": recorded.turn, **plain(recorded.event)}
@@ -214,7 +208,7 @@ def _pieces(event: PromptRendered) -> list[dict[str, Any]]:
 
 
 def _tools(turn: Turn) -> list[dict[str, Any]]:
-    """Every tool of the request with the section it came from; `initial` were there when the conversation began."""
+    """Every tool of the request with its section; `initial` ones were there when the conversation began."""
     owners = {name: section.key for section in turn.sections for name in section.tools}
     first = set() if turn.rendered is None else {*turn.rendered.tools, *turn.rendered.hosted_tools}
     hosted = set() if turn.rendered is None else set(turn.rendered.hosted_tools)
@@ -222,10 +216,10 @@ def _tools(turn: Turn) -> list[dict[str, Any]]:
         {
             "name": name,
             "section": owners.get(name, ""),
-            "builtin": name in RESERVED_NAMES,
+            "builtin": name not in owners,
             "hosted": name in hosted,
             "initial": name in first,
-            "revoked": name in turn.revoked,
+            "withdrawn": name in turn.withdrawn,
             "definition": turn.definitions.get(name, ""),
         }
         for name in turn.tools
@@ -233,7 +227,7 @@ def _tools(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _call(recorded: RecordedEvent, events: Iterable[RecordedEvent]) -> dict[str, Any]:
-    """A tool call with what the model read of its result."""
+    """A tool call with the text the model read as its result."""
     call: ToolInvoked = recorded.event
     read = next(
         (
@@ -257,10 +251,10 @@ def _line(recorded: RecordedEvent) -> dict[str, Any]:
 
 
 def _describe(event: Any) -> str:
-    """The few words that tell an event from others of its kind."""
+    """A few words that distinguish an event from others of its kind."""
     if not isinstance(event, dict):
         return str(event)[:SUMMARY_LENGTH]
-    parts = [_words(event[name], "." if name == "path" else ", ") for name in _TELLING if event.get(name)]
+    parts = [_words(event[name], "." if name == "path" else ", ") for name in _IDENTIFYING if event.get(name)]
     for name in ("reason", "message", "arguments", "text"):
         value = event.get(name)
         if isinstance(value, str) and value:
@@ -283,4 +277,15 @@ def _words(value: Any, between: str) -> str:
     return between.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-_TELLING = ("role", "name", "kind", "section_key", "path", "visibility", "tool_names", "route", "stop_reason", "error")
+_IDENTIFYING = (
+    "role",
+    "name",
+    "kind",
+    "section_key",
+    "path",
+    "visibility",
+    "tool_names",
+    "route",
+    "stop_reason",
+    "error",
+)

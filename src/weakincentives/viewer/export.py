@@ -1,4 +1,4 @@
-"""One run as one HTML file that opens from disk, with everything that the viewer shows of it."""
+"""One run as one HTML file that opens from disk, with everything the viewer shows of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakincentives.viewer.page import exported_page
 
 
 def export_run(path: str | os.PathLike[str], run_id: str) -> str:
-    """The page of one run of a file, by its id or the beginning of it."""
+    """The page of one run, by its id or the beginning of it."""
     with RunStore(path) as store:
         documents = Documents(store)
         run = store.run(run_id)
@@ -39,7 +39,7 @@ def run_data(documents: Documents, run_id: str) -> dict[str, Any]:
 
 
 def _is_small(line: dict[str, Any]) -> bool:
-    """Prompts, messages, calls and model calls are in the file already, and are looked up there."""
+    """Prompts, messages, tool calls and model calls are in the file already; the page looks them up there."""
     return line["kind"] not in ("PromptRendered", "Message", "ToolInvoked", "ModelCalled")
 
 

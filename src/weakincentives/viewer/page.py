@@ -1,7 +1,7 @@
-"""The one HTML page: served with its modules beside it, or exported with everything inside.
+"""The viewer's single HTML page: served with its modules beside it, or exported with everything inside.
 
 Modules are imported by name (`wink/tree.js`, `preact`) and an import map says where they are: on the server, or in the
-page itself as `data:` URLs, since browsers load no modules from `file:`.
+page itself as `data:` URLs, because browsers load no modules over `file:`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def modules() -> dict[str, str]:
 
 
 def served_page() -> tuple[str, str]:
-    """The page of the server, and the Content-Security-Policy that belongs to it."""
+    """The served page and its Content-Security-Policy."""
     imports = import_map({name: f"/static/{file}" for name, file in modules().items()})
-    # All at once, instead of each when another has asked for it.
+    # Load all modules at once instead of each when another imports it.
     preloads = "".join(f'<link rel="modulepreload" href="/static/{file}">' for file in modules().values())
     head = (
         f'<link rel="icon" href="/static/{ICON}"><link rel="stylesheet" href="/static/{STYLE}">'
@@ -46,7 +46,7 @@ def served_page() -> tuple[str, str]:
 
 
 def exported_page(title: str, data: Any) -> str:
-    """A page that needs nothing but itself."""
+    """A page that loads nothing from anywhere."""
     sources = {name: (STATIC / file).read_bytes() for name, file in modules().items()}
     imports = import_map({name: _data_url("text/javascript", source) for name, source in sources.items()})
     start = f'import "{MAIN}";'
@@ -60,7 +60,7 @@ def exported_page(title: str, data: Any) -> str:
         f"<style>{(STATIC / STYLE).read_text(encoding='utf-8')}</style>"
         f'<script type="importmap">{imports}</script>'
     )
-    # No "<" in the data, so that nothing in it can end the script element or begin another.
+    # Without "<", nothing in the data can end the script element or start another.
     embedded = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     body = f'<script type="application/json" id="data">{embedded}</script><script type="module">{start}</script>'
     return _page(_escaped(title), head, body)

@@ -1,4 +1,4 @@
-"""Finding words in recorded runs, with the place and a few words around."""
+"""Finding words in recorded runs, with the place and some context."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.telemetry import RecordedEvent, RunStore
-from weakincentives.telemetry.plain import plain
+from weakincentives.telemetry import RecordedEvent, RunStore, plain
 
 BEFORE, AFTER = 60, 140
-MOST_TEXTS = 60
+MAX_TEXTS = 60
 _SKIPPED = ("role", "provider", "run_id", "call_id", "id", "response_id", "spans", "current_visibility_state")
 
 
 def search(store: RunStore, words: str, run_id: str = "", limit: int = 60) -> list[dict[str, Any]]:
-    """Events that say these words, the newest run first; upper and lower case are the same."""
+    """Events that contain these words in any case, the newest run first."""
     words = words.strip()
     if not words:
         return []
@@ -32,14 +31,14 @@ def search(store: RunStore, words: str, run_id: str = "", limit: int = 60) -> li
 
 
 def _candidates(store: RunStore, words: str, run_id: str, limit: int) -> list[tuple[Any, ...]]:
-    """Events that hold the words themselves, or a text that does; names of fields are sorted out later."""
+    """Events that contain the words, or refer to a text that does; matches in field names are dropped later."""
     like = _pattern(words)
     of_run = "AND hash IN (SELECT hash FROM run_texts WHERE run_id = ?)" if run_id else ""
     texts = store.query(
-        f"SELECT hash FROM texts WHERE text LIKE ? ESCAPE '\\' {of_run} LIMIT {MOST_TEXTS}",
+        f"SELECT hash FROM texts WHERE text LIKE ? ESCAPE '\\' {of_run} LIMIT {MAX_TEXTS}",
         (like, run_id) if run_id else (like,),
     )
-    # In payloads the words stand as JSON text.
+    # In payloads the words are escaped as JSON text.
     patterns = [_pattern(msgspec.json.encode(words).decode()[1:-1]), *(f'%"{key}"%' for (key,) in texts)]
     anywhere = " OR ".join(["payload LIKE ? ESCAPE '\\'"] * len(patterns))
     return store.query(
@@ -54,7 +53,7 @@ def _hit(recorded: RecordedEvent, words: str) -> dict[str, Any] | None:
     if not isinstance(event, dict):
         event = {"value": event}
     if recorded.kind == "Message" and event.get("role") == "system":
-        # The prompt is said twice too; PromptRendered knows its sections.
+        # The prompt is recorded twice; PromptRendered knows its sections.
         return None
     wanted = words.casefold()
     for where, text in _texts(event, ""):
@@ -75,7 +74,7 @@ def _hit(recorded: RecordedEvent, words: str) -> dict[str, Any] | None:
 
 
 def _repeats(hit: dict[str, Any], before: list[dict[str, Any]]) -> bool:
-    """A tool's result is said twice: by the call, and by the message that carries it to the model."""
+    """A tool's result is recorded twice: with the call, and as the message the model read."""
     same = ("run_id", "turn", "match", "after")
     return any(all(hit[name] == last[name] for name in same) for last in before)
 

@@ -1,8 +1,7 @@
-"""Serving the viewer to the browser of this machine, and to nobody else."""
+"""Serving the viewer to the browser of this machine and to nobody else."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import threading
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from weakincentives._imports import require_extra
 from weakincentives.errors import WinkError
 from weakincentives.telemetry import RunStore
 from weakincentives.viewer.documents import Documents
@@ -26,13 +26,14 @@ class ViewerError(WinkError):
 
 
 class Viewer:
-    """A server for a file of runs. `run()` serves until interrupted; as a context manager it serves in a thread.
+    """A server for a run file. `run()` serves until interrupted; as a context manager it serves in a thread.
 
-    `port=None` takes the usual port, or any other when that one is taken; 0 takes any.
+    `port=None` takes the usual port, or any free one if that is taken; 0 takes any free one.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, port: int | None = None) -> None:
-        _require("uvicorn", "starlette")
+        for package in ("uvicorn", "starlette"):
+            require_extra(package, "viewer", "The viewer")
         self._store = RunStore(path)
         try:
             self._socket = _listen(port)
@@ -48,7 +49,7 @@ class Viewer:
         return f"http://{LOOPBACK}:{self.port}/"
 
     def run(self, started: Callable[[], object] = lambda: None) -> None:
-        """Serve until the process is interrupted; `started` is called when the address answers."""
+        """Serve until the process is interrupted; `started` is called once the server answers."""
         with self:
             started()
             assert self._thread is not None
@@ -56,7 +57,7 @@ class Viewer:
                 self._thread.join(0.5)
 
     def __enter__(self) -> Viewer:
-        # The socket listens already, so whoever connects now is answered as soon as the thread is up.
+        # The socket listens already, so a connection made now is answered as soon as the thread is up.
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="wink-viewer", daemon=True
         )
@@ -92,12 +93,6 @@ class Viewer:
         return uvicorn.Server(config)
 
 
-def _require(*packages: str) -> None:
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise ViewerError(f"The viewer needs the package '{package}'; pip install 'weakincentives[viewer]'")
-
-
 def _listen(port: int | None) -> socket.socket:
     for candidate in (port,) if port is not None else (PORT, 0):
         server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -110,4 +105,6 @@ def _listen(port: int | None) -> socket.socket:
             problem = error
         else:
             return server
-    raise ViewerError(f"Cannot listen on port {port}: {problem.strerror}; choose another with --port, or 0 for any.")
+    raise ViewerError(
+        f"Cannot listen on port {port}: {problem.strerror}; pass another with --port, or 0 for any free one."
+    )

@@ -192,7 +192,7 @@ def test_what_of_a_page_cannot_be_read_is_left_out_and_noted() -> None:
 
 def test_code_has_output_and_exit_code() -> None:
     execution = CodeExecution("print(6 * 7)", "42\n", "", 0, call_id="srvtoolu_1")
-    assert read(CODE, "normal") == CodeInterpreterResult("It is 42.", (execution,))
+    assert read(CODE, "normal") == CodeInterpreterResult.of([execution], text="It is 42.")
 
 
 def test_python_bash_and_editor_are_one_result_in_order() -> None:

@@ -183,15 +183,24 @@ def test_a_code_interpreter_is_declared_with_its_container(config: CodeInterpret
     assert declared(code_interpreter_tool(config)) == {"type": "code_interpreter", "container": container}
 
 
+def test_python_is_the_one_language_that_can_be_asked_for() -> None:
+    assert declared(code_interpreter_tool(CodeInterpreterConfig(allowed_languages=("python",)))) == declared(
+        code_interpreter_tool()
+    )
+    with pytest.raises(PromptEvaluationError, match=r"allowed_languages=\('bash',\) \(it takes \('python',\)\)"):
+        declared(code_interpreter_tool(CodeInterpreterConfig(allowed_languages=("bash",))))
+
+
 def test_memory_comes_in_the_sizes_that_there_are() -> None:
     with pytest.raises(PromptEvaluationError, match=r"memory_gb=8 \(it takes 1, 4, 16, 64\); no adapter can"):
         declared(code_interpreter_tool(CodeInterpreterConfig(memory_gb=8)))
 
 
 def test_code_has_its_output_and_neither_stderr_nor_exit_code() -> None:
-    assert read(CODE, "normal") == CodeInterpreterResult(
-        "It is 42.", (CodeExecution("print(6 * 7)", stdout="42\n", call_id="ci_1"),)
-    )
+    execution = CodeExecution("print(6 * 7)", stdout="42\n", call_id="ci_1")
+    result = read(CODE, "normal")
+    assert result == CodeInterpreterResult.of([execution], text="It is 42.")
+    assert (result.code, result.stdout, result.stderr, result.exit_code) == ("print(6 * 7)", "42\n", "", None)
 
 
 def test_all_code_of_a_run_is_one_result_with_images_and_files() -> None:

@@ -230,12 +230,8 @@ class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInt
             return None
         executions = [_code_execution(use, results.pop(use.id, None)) for use in uses.values()]
         executions += results.values()
-        return CodeInterpreterResult(
-            text=reader.text,
-            executions=tuple(executions),
-            files=tuple(file for execution in executions for file in execution.files),
-            errors=tuple(reader.errors),
-        )
+        files = [file for execution in executions for file in execution.files]
+        return CodeInterpreterResult.of(executions, text=reader.text, files=files, errors=reader.errors)
 
 
 def _code_result(reader: ItemReader, item: Any) -> CodeExecution | None:

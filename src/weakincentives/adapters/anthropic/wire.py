@@ -19,6 +19,7 @@ from weakincentives.adapters.network import (
 )
 from weakincentives.prompt import Tool
 from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
+from weakincentives.serde import describe_bounds
 
 PROVIDER = "anthropic"
 Route = Literal["tool_addition", "append"]
@@ -113,7 +114,7 @@ class MessagesWire(Wire):
     def _output(self, request: ModelRequest) -> dict[str, Any]:
         if request.output is None:
             return {}
-        form = {"type": "json_schema", "schema": request.output.wire_schema}
+        form = {"type": "json_schema", "schema": describe_bounds(request.output.wire_schema)}
         return {"output_config": {**self._parameters.get("output_config", {}), "format": form}}
 
     def _restart(self) -> None:

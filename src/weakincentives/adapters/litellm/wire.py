@@ -9,6 +9,7 @@ from weakincentives.adapters.litellm.reply import ChunkParser, parse_reply
 from weakincentives.adapters.network import FIRST_USER_TURN, EncodedRequest, ToolCache, Wire, encode
 from weakincentives.prompt import Tool
 from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
+from weakincentives.serde import is_strict
 
 PROVIDER = "litellm"
 
@@ -20,7 +21,7 @@ def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
             "name": tool.name,
             "description": tool.description,
             "parameters": tool.schema,
-            "strict": True,
+            "strict": is_strict(tool.schema),
         },
     }
 
@@ -74,7 +75,8 @@ class ChatWire(Wire):
                 else:
                     head.update(declared)
             if request.output is not None:
-                form = {"name": "output", "strict": True, "schema": request.output.wire_schema}
+                schema = request.output.wire_schema
+                form = {"name": "output", "strict": is_strict(schema), "schema": schema}
                 head["response_format"] = {"type": "json_schema", "json_schema": form}
             listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
             self._start = encode(head)[:-1] + listed + b',"messages":['

@@ -151,6 +151,7 @@ class OpenAICodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterp
     config_type = CodeInterpreterConfig
     include: ClassVar[tuple[str, ...]] = ("code_interpreter_call.outputs",)
     honours: ClassVar[Mapping[str, Rule]] = {
+        "allowed_languages": Rule(values=(("python",),)),
         "container_id": HONOURED,
         "file_ids": HONOURED,
         "memory_gb": Rule(values=(1, 4, 16, 64)),
@@ -184,7 +185,7 @@ class OpenAICodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterp
                     _read_message(reader, item, "container_file_citation", cite)
         if not reader.used():
             return None
-        return CodeInterpreterResult(reader.text, tuple(executions), tuple(files), tuple(reader.errors))
+        return CodeInterpreterResult.of(executions, text=reader.text, files=files, errors=reader.errors)
 
 
 def _container(config: CodeInterpreterConfig) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, enc
 from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
 from weakincentives.prompt import Tool
 from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
+from weakincentives.serde import is_strict
 
 PROVIDER = "openai"
 Route = Literal["additional_tools", "append"]
@@ -25,13 +26,13 @@ def best_route(model: str) -> Route:
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
-    """A function tool with a strict schema."""
+    """A function tool, strict if its schema allows it."""
     return {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.schema,
-        "strict": True,
+        "strict": is_strict(tool.schema),
     }
 
 
@@ -81,7 +82,8 @@ class ResponsesWire(Wire):
     def _text(self, request: ModelRequest) -> dict[str, Any]:
         if request.output is None:
             return {}
-        form = {"type": "json_schema", "name": "output", "strict": True, "schema": request.output.wire_schema}
+        schema = request.output.wire_schema
+        form = {"type": "json_schema", "name": "output", "strict": is_strict(schema), "schema": schema}
         return {"text": {**self._parameters.get("text", {}), "format": form}}
 
     def _end(self, request: ModelRequest) -> bytes:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from weakincentives import serde
+from weakincentives.content import Part
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import Channel, ModelReply, ModelRequest, ProviderAdapter, StopReason, ToolCall
 
@@ -61,6 +62,9 @@ class ScriptedAdapter(ProviderAdapter):
 
     def channel(self) -> Channel:
         return _ScriptedChannel(self)
+
+    def check_content(self, parts: Sequence[Part]) -> None:
+        """A script takes everything."""
 
     def assert_used_up(self) -> None:
         """Raise AssertionError unless every reply of the script was requested."""

@@ -41,7 +41,7 @@ def open_and_halt(params: OpenSectionsParams, *, context: Any) -> ToolResult[Ope
     overrides = overrides_for(paths, view)
     return ToolResult(
         f"Expansion requested: {', '.join(params.section_keys)}.",
-        OpenSectionsResult(requested_overrides=overrides),
+        OpenSectionsResult(requested_overrides=overrides, reason=params.reason),
         disclosure=view.request(params.section_keys, params.reason, overrides=overrides),
     )
 

@@ -57,6 +57,7 @@ class OpenSectionsResult:
 
     requested_overrides: Overrides = field(default_factory=dict)
     written_files: tuple[str, ...] = ()
+    reason: str = ""
 
     def render(self) -> str:
         if self.written_files:

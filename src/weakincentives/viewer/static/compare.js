@@ -67,7 +67,7 @@ function Differences({ before, after }) {
   return html`
     <div class="tiles">
       ${usage.map((name) => html`<div class="tile"><span>${{ input_tokens: "Sent", cached_tokens: "Cached", output_tokens: "Output" }[name]}</span>
-        <strong>${signed(after.turn.called.usage[name] - before.turn.called.usage[name])}</strong><small>${count(before.turn.called.usage[name])} → ${count(after.turn.called.usage[name])} tokens</small></div>`)}
+        <strong>${signed(spent(after.turn, name) - spent(before.turn, name))}</strong><small>${count(spent(before.turn, name))} → ${count(spent(after.turn, name))} tokens</small></div>`)}
       <div class="tile"><span>Tools</span><strong>${signed(names(after.turn).length - names(before.turn).length)}</strong><small>${count(names(before.turn).length)} → ${count(names(after.turn).length)} offered</small></div>
     </div>
     <${Part} title="Sections" none="Every section shows the same." empty=${!sections.length}>
@@ -142,7 +142,9 @@ function changedSections(before, after) {
     .filter((section) => section.from !== section.to || section.tokens);
 }
 
-const names = (turn) => turn.tools.filter((tool) => !tool.revoked).map((tool) => tool.name);
+// A request without a reply has no usage.
+const spent = (turn, name) => turn.called?.usage[name] ?? 0;
+const names = (turn) => turn.tools.filter((tool) => !tool.withdrawn).map((tool) => tool.name);
 // Ids of calls differ between runs that say the same.
 const identity = (message) => JSON.stringify([message.role, message.text, message.name, message.tools, message.tool_calls.map((call) => [call.name, call.arguments])]);
 const words = (message) => [message?.text, ...(message?.tool_calls ?? []).map((call) => `${call.name}(${call.arguments})`)].filter(Boolean).join("\n");

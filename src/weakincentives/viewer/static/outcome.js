@@ -7,7 +7,7 @@ import { Icon, Loading, Some, html } from "wink/view.js";
 
 export function Outcome({ whole, turn, selected, onSelect }) {
   const { reply, calls, hosted, ended, called } = turn;
-  const { usage } = called;
+  const usage = called?.usage;
   return html`<section class="outcome panel" aria-label="Reply and tools">
     <div class="panel-head">
       <h2>Reply</h2>

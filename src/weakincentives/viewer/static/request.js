@@ -56,7 +56,7 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
         html`<${Message} key=${message.seq} message=${message} sections=${sectionsRead(message, messages.document)} selected=${selected}
           fresh=${turn.n > 1 && index >= fresh} onSelect=${onSelect} />`,
       )}
-      <h3 class="divider" data-part="tools"><span>Tools</span><small>${plural(turn.tools.filter((tool) => !tool.revoked).length, "tool")} can be called</small></h3>
+      <h3 class="divider" data-part="tools"><span>Tools</span><small>${plural(turn.tools.filter((tool) => !tool.withdrawn).length, "tool")} can be called</small></h3>
       <div class="offers">${turn.tools.map((tool) => html`<${Offered} key=${tool.name} tool=${tool} selected=${selected} onSelect=${onSelect} />`)}</div>
     </div>
   </section>`;
@@ -94,13 +94,13 @@ function Message({ message, sections, selected, fresh, onSelect }) {
 // A tool as the model has it; its definition unfolds.
 function Offered({ tool, selected, onSelect }) {
   const origin = tool.builtin ? "built in" : tool.section || "unknown section";
-  const hint = `${origin}${tool.initial ? "" : ", appeared during the conversation"}${tool.revoked ? ", withdrawn" : ""}`;
-  return html`<details class=${classes("offered", tool.revoked && "off", tool.section && tool.section === selected && "selected")}>
+  const hint = `${origin}${tool.initial ? "" : ", appeared during the conversation"}${tool.withdrawn ? ", withdrawn" : ""}`;
+  return html`<details class=${classes("offered", tool.withdrawn && "off", tool.section && tool.section === selected && "selected")}>
     <summary title=${hint}>
       <${Icon} name="caret" /><code>${visible(tool.name)}</code>
       ${tool.section ? html`<button class="section-link" onClick=${(event) => (event.preventDefault(), onSelect(tool.section))}>${visible(tool.section)}</button>` : html`<small class="quiet">${origin}</small>`}
       <span class="spacer"></span>
-      ${tool.hosted && html`<span class="pill">hosted</span>`}${!tool.initial && html`<span class="new">added</span>`}${tool.revoked && html`<span class="pill warn">withdrawn</span>`}
+      ${tool.hosted && html`<span class="pill">hosted</span>`}${!tool.initial && html`<span class="new">added</span>`}${tool.withdrawn && html`<span class="pill warn">withdrawn</span>`}
     </summary>
     ${tool.definition ? html`<${Json} text=${tool.definition} />` : html`<p class="quiet pad">Its definition was not recorded.</p>`}
   </details>`;

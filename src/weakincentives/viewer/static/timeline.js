@@ -6,7 +6,7 @@ import { Text, visible } from "wink/text.js";
 import { Empty, Icon, Some, html, useWidth } from "wink/view.js";
 
 const ROW = 24;
-const NAMES = { read_section: "Read", open_sections: "Opened", collapse_section: "Closed", collapsed: "Closed", injected: "Tools added", withdrawn: "Tools withdrawn", restart: "Restarted" };
+const NAMES = { open: "Opened", close: "Closed", collapsed: "Closed", injected: "Tools added", withdrawn: "Tools withdrawn", restart: "Restarted" };
 const ROUTES = {
   "tool result": "text came back as the tool's result",
   file: "text was written to a file of the workspace",
@@ -63,12 +63,12 @@ function Lanes({ lanes, turns, id }) {
 }
 
 function Step({ step, id, last }) {
-  const icon = step.action === "withdrawn" || step.action.startsWith("collapse") ? "cross" : step.route === "restart" ? "restart" : step.tools.length ? "tool" : "open";
+  const icon = ["withdrawn", "close", "collapsed"].includes(step.kind) ? "cross" : step.route === "restart" ? "restart" : step.tools.length ? "tool" : "open";
   return html`<li class=${step.success ? "" : "failed"}>
     <a class="at" href=${toTurn(id, Math.max(1, Math.min(step.turn, last)), { section: step.sections[0] })}>Turn ${step.turn}</a>
     <span class="dot"><${Icon} name=${icon} /></span>
     <div>
-      <p><strong>${NAMES[step.action] ?? step.action}</strong> ${step.sections.map((key) => html`<a class="section-link" href=${toTurn(id, Math.min(step.turn + 1, last), { section: key })}>${visible(key)}</a> `)}
+      <p><strong title=${visible(step.action)}>${step.kind === "open" && step.route === "tool result" ? "Read" : NAMES[step.kind]}</strong> ${step.sections.map((key) => html`<a class="section-link" href=${toTurn(id, Math.min(step.turn + 1, last), { section: key })}>${visible(key)}</a> `)}
         ${!step.success && html`<span class="pill bad">refused</span>`}
         ${step.route && html`<span class=${`pill ${step.route === "restart" ? "warn" : ""}`} title=${ROUTES[step.route]}>${step.route}</span>`}</p>
       ${step.tools.length > 0 && html`<p class="small">${plural(step.tools.length, "tool")}: ${step.tools.map((name) => html`<code class="tool">${visible(name)}</code> `)}</p>`}

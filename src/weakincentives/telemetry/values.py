@@ -1,4 +1,4 @@
-"""Recorded values as plain JSON for a person to look at: no tags, and nothing that JSON cannot say."""
+"""Recorded values: placeholders for those that cannot be written or read, and all of them as plain JSON."""
 
 from __future__ import annotations
 
@@ -6,18 +6,35 @@ import enum
 import math
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
-
-from weakincentives.telemetry.placeholder import UnknownType, Unserialisable
 
 _PAIRS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})
 
 
+@dataclass(frozen=True, slots=True)
+class Unserialisable:
+    """A value without a serialised form; `text` is the beginning of its repr."""
+
+    type: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownType:
+    """A value of a class that this process has not imported; `value` is what was recorded of it.
+
+    For a dataclass that is a mapping of its fields.
+    """
+
+    type: str
+    value: Any
+
+
 def plain(value: Any) -> Any:
-    """The value made of objects, arrays, texts, numbers, true, false and null."""
+    """The value as JSON for a person to read: no type tags, and nothing that JSON cannot express."""
     match value:
         case None | bool() | int() | str() if not isinstance(value, enum.Enum):
             return value
@@ -51,7 +68,7 @@ def _key(key: Any) -> str:
 
 
 def _untagged(data: Any) -> Any:
-    """Tagged data of classes that this process does not have."""
+    """Tagged data of classes this process does not have."""
     if isinstance(data, list):
         return [_untagged(item) for item in data]
     if not isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""An event as it is now: itself if it cannot change, else turned into data at once."""
+"""Events frozen as they are when they happen: themselves if they cannot change, else turned into data at once."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from weakincentives.prompt import (
     DisclosureRequest,
     SetVisibilityOverride,
 )
-from weakincentives.runtime.events import (
+from weakincentives.runtime import (
     EvaluationFailed,
+    Message,
     ModelCalled,
     PromptRendered,
     RunRestarted,
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.messages import Message
 from weakincentives.serde import dump_tagged, register_type
-from weakincentives.telemetry.placeholder import Unserialisable
+from weakincentives.telemetry.values import Unserialisable
 
 REPR_LENGTH = 400
-MOST_PARTS = 500
+MAX_PARTS = 500
 
 
-class Dumped:
-    """An event that was turned into data at once, since something in it may change later."""
+class FrozenEvent:
+    """An event that was turned into data at once, because something in it may change later."""
 
     __slots__ = ("data", "event")
 
@@ -46,18 +46,18 @@ class Dumped:
         self.data = dump(event)
 
 
-def settled(event: object) -> object:
-    """The event itself if nothing in it can change, else what it is now, dumped."""
+def freeze(event: object) -> object:
+    """The event itself if nothing in it can change, else its data as it is now."""
     if type(event) in _UNCHANGING:
         return event
     try:
-        return event if _is_immutable(event) else Dumped(event)
+        return event if _is_immutable(event) else FrozenEvent(event)
     except Exception:
-        return Dumped(event)
+        return FrozenEvent(event)
 
 
 def dump(value: Any) -> Any:
-    """`dump_tagged`, with an `Unserialisable` in place of each part that has no serialised form."""
+    """`dump_tagged`, with an `Unserialisable` for each part that has no serialised form."""
     try:
         return dump_tagged(value)
     except Exception:
@@ -65,16 +65,16 @@ def dump(value: Any) -> Any:
 
 
 def placeholder(value: Any) -> Any:
-    """Data in place of a value that has none."""
+    """The data that stands for a value without a serialised form."""
     cls = type(value)
     return dump_tagged(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
 
 
 class _Parts:
-    """Dumps a value part by part, since as a whole it cannot be; gives up where it contains itself or is too large."""
+    """Dumps a value part by part where it cannot be dumped whole; stops where it contains itself or is too large."""
 
     def __init__(self) -> None:
-        self._left = MOST_PARTS
+        self._left = MAX_PARTS
         self._within: set[int] = set()
 
     def dump(self, value: Any) -> Any:
@@ -109,7 +109,7 @@ class _Parts:
 
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
-# Made of immutable parts by the loop itself.
+# The loop makes these of immutable parts.
 _UNCHANGING = frozenset(
     {
         ClearAllVisibilityOverrides,

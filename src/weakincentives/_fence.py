@@ -1,0 +1,70 @@
+"""A fence around work that may outlive its run: once it is closed, what the work still writes is refused.
+
+A blocking handler cannot be interrupted. When its run is cancelled, or its deadline passes, its fence is closed: the
+handler goes on in its thread, but sessions and filesystems refuse its writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from types import TracebackType
+
+from weakincentives.errors import AbandonedCallError
+
+_current: ContextVar[Fence | None] = ContextVar("weakincentives_fence", default=None)
+# Checking is skipped until there is something to check, so that ordinary writes pay nothing for it.
+_armed = False
+
+
+class Fence:
+    """Encloses the code that runs within `with fence:`, and threads and tasks that inherit its context.
+
+    Fences nest, and one may be entered again and again. `expired` closes the fence by itself, when it returns True.
+    """
+
+    __slots__ = ("_closed", "_expired", "_parent", "_tokens")
+
+    def __init__(self, expired: Callable[[], bool] | None = None) -> None:
+        self._closed = False
+        self._expired = expired
+        self._parent: Fence | None = None
+        self._tokens: list[Token[Fence | None]] = []
+
+    @property
+    def closed(self) -> bool:
+        return (
+            self._closed
+            or (self._expired is not None and self._expired())
+            or (self._parent is not None and self._parent.closed)
+        )
+
+    def close(self) -> None:
+        global _armed
+        self._closed = _armed = True
+
+    def __enter__(self) -> Fence:
+        global _armed
+        _armed = _armed or self._expired is not None
+        around = _current.get()
+        if around is not self:
+            self._parent = around
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.reset(self._tokens.pop())
+
+
+def check_fence() -> None:
+    """Raise if the calling code is behind a closed fence."""
+    if not _armed:
+        return
+    fence = _current.get()
+    if fence is not None and fence.closed:
+        raise AbandonedCallError(
+            "This tool call was abandoned: its run was stopped or its deadline has passed, so nothing that it still "
+            "writes is kept."
+        )

@@ -1,0 +1,243 @@
+"""What disclosure saved and what it cost, from the history of a run.
+
+The counterfactual is the same run with everything open from the start: it has no turns that only opened sections, and
+each of the others sends the full prompt and all tools in place of what was shown, without the calls and results by
+which sections were opened. Tokens sent are the provider's count; what replaces them is counted by the tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from weakincentives.prompt import SectionVisibility, Tokenizer, default_tokenizer
+from weakincentives.runtime.events import PromptRendered, SectionState
+from weakincentives.runtime.history import HistoryTurn, RunHistory, ToolUse, run_history
+from weakincentives.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTurn:
+    """One call of the model.
+
+    `full_prompt_tokens` is None where the full prompt would not have needed the call. `cache_lost_tokens` were sent
+    before and could not be read from the cache again, since `route` changed the beginning of the request.
+    """
+
+    turn: int
+    attempt: int
+    sent_tokens: int
+    cached_tokens: int
+    full_prompt_tokens: int | None
+    cache_lost_tokens: int = 0
+    route: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSection:
+    """One section over the run, its tools included.
+
+    `full_tokens` and `shown_tokens` are per turn, as at the last render; `sent_tokens` and `full_prompt_tokens` are
+    sums over all turns, of this run and of the counterfactual.
+    """
+
+    key: str
+    full_tokens: int
+    shown_tokens: int
+    opened: int = 0
+    tools_used: int = 0
+    sent_tokens: int = 0
+    full_prompt_tokens: int = 0
+
+    @property
+    def saved(self) -> int:
+        return self.full_prompt_tokens - self.sent_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Tokens of one run: sent, and what the full prompt would have sent; `saved` may be negative."""
+
+    run_id: str
+    rows: tuple[LedgerTurn, ...]
+    restarts: int
+    sections: tuple[LedgerSection, ...]
+
+    @property
+    def turns(self) -> int:
+        return len(self.rows)
+
+    @property
+    def sent_tokens(self) -> int:
+        return sum(row.sent_tokens for row in self.rows)
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(row.cached_tokens for row in self.rows)
+
+    @property
+    def full_prompt_tokens(self) -> int:
+        return sum(row.full_prompt_tokens or 0 for row in self.rows)
+
+    @property
+    def saved(self) -> int:
+        return self.full_prompt_tokens - self.sent_tokens
+
+    @property
+    def cache_lost_tokens(self) -> int:
+        return sum(row.cache_lost_tokens for row in self.rows)
+
+    @property
+    def cache_lost_by_route(self) -> dict[str, int]:
+        lost: dict[str, int] = {}
+        for row in self.rows:
+            if row.cache_lost_tokens:
+                lost[row.route] = lost.get(row.route, 0) + row.cache_lost_tokens
+        return lost
+
+
+def ledger(session: Session, run_id: str | None = None, *, tokenizer: Tokenizer | None = None) -> Ledger:
+    """The ledger of a run of the session, by default the last one."""
+    return ledger_of(run_history(session, run_id), tokenizer=tokenizer)
+
+
+def ledger_of(history: RunHistory, *, tokenizer: Tokenizer | None = None) -> Ledger:
+    """The ledger of a history."""
+    rows: list[LedgerTurn] = []
+    real = 0
+    requests = list(request_tokens(history, tokenizer))
+    for turn, request in zip(history.turns, requests, strict=True):
+        usage = turn.called.usage
+        happens = not turn.only_opened
+        real += happens
+        rows.append(
+            LedgerTurn(
+                turn=turn.number,
+                attempt=turn.attempt,
+                sent_tokens=usage.input_tokens,
+                cached_tokens=usage.cached_tokens,
+                full_prompt_tokens=max(0, usage.input_tokens + request.undisclosed) if happens else None,
+                cache_lost_tokens=turn.cache_lost_tokens,
+                route=turn.route,
+            )
+        )
+    return Ledger(
+        run_id=history.run_id,
+        rows=tuple(rows),
+        restarts=history.restarts,
+        sections=_sections(history, _sent(requests), real),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTokens:
+    """What disclosure put into one request: tokens by section, and how many more the full prompt would have had."""
+
+    sections: Mapping[str, int]
+    undisclosed: int
+
+
+def request_tokens(history: RunHistory, tokenizer: Tokenizer | None = None) -> Iterator[RequestTokens]:
+    """Each turn's request, counted.
+
+    A section has there what the prompt shows of it, what was read of it, and its tools.
+    """
+    conversation = _Conversation((tokenizer or default_tokenizer()).count)
+    for turn in history.turns:
+        if turn.first and history.renders:
+            conversation.begin(history.renders[turn.attempt - 1])
+        conversation.inject(turn)
+        yield conversation.tokens
+        for use in turn.uses:
+            conversation.use(use)
+
+
+class _Conversation:
+    """What the sections have brought into a conversation, which a restart keeps."""
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self.tokens = RequestTokens({}, 0)
+        self._count = count
+        self._states: dict[str, SectionState] = {}
+        self._with_tools: set[str] = set()
+        self._read: Counter[str] = Counter()
+        self._asked = 0
+
+    def begin(self, render: PromptRendered) -> None:
+        self._states = {".".join(state.path): state for state in render.sections}
+        self._with_tools = {key for key, state in self._states.items() if _is_open(state)}
+        hidden = sum(_full(state) - _shown(state) for state in self._states.values() if not _is_open(state))
+        self.tokens = RequestTokens(
+            {key: _shown(state) + self._read[key] for key, state in self._states.items()},
+            hidden - render.builtin_tool_tokens - self._asked,
+        )
+
+    def inject(self, turn: HistoryTurn) -> None:
+        for key in turn.injected:
+            if key in self._states and key not in self._with_tools:
+                self._with_tools.add(key)
+                self._bring({key: self._states[key].tool_tokens}, self._states[key].tool_tokens)
+
+    def use(self, use: ToolUse) -> None:
+        asked = use.disclosure
+        if asked is None:
+            return
+        cost = self._count(use.arguments) + self._count(use.text)
+        known = [key for key in asked.requested_sections if key in self._states]
+        opened = known if use.success and asked.action == "open" else []
+        brought = {key: cost // len(opened) for key in opened}
+        self._read.update(brought)
+        self._asked += cost
+        self._bring(brought, cost)
+
+    def _bring(self, sections: Mapping[str, int], disclosed: int) -> None:
+        brought = {key: tokens + sections.get(key, 0) for key, tokens in self.tokens.sections.items()}
+        self.tokens = RequestTokens(brought, self.tokens.undisclosed - disclosed)
+
+
+def _sent(requests: Sequence[RequestTokens]) -> Counter[str]:
+    """Tokens by section over all requests; most turns change nothing, so equal ones are counted at once."""
+    sent: Counter[str] = Counter()
+    for _, same in groupby(requests, key=id):
+        request, *others = same
+        for key, tokens in request.sections.items():
+            sent[key] += tokens * (1 + len(others))
+    return sent
+
+
+def _sections(history: RunHistory, sent: Mapping[str, int], real: int) -> tuple[LedgerSection, ...]:
+    uses = [use for turn in history.turns for use in turn.uses]
+    used = Counter(use.section_key for use in uses if use.disclosure is None)
+    opened = Counter(
+        key
+        for use in uses
+        if use.disclosure is not None and use.success and use.disclosure.action == "open"
+        for key in use.disclosure.requested_sections
+    )
+    states = {".".join(state.path): state for render in history.renders[-1:] for state in render.sections}
+    return tuple(
+        LedgerSection(
+            key=key,
+            full_tokens=_full(state),
+            shown_tokens=_shown(state),
+            opened=opened[key],
+            tools_used=used[key],
+            sent_tokens=sent.get(key, 0),
+            full_prompt_tokens=_full(state) * real,
+        )
+        for key, state in states.items()
+    )
+
+
+def _is_open(state: SectionState) -> bool:
+    return state.visibility is SectionVisibility.FULL
+
+
+def _full(state: SectionState) -> int:
+    return state.full_tokens + state.tool_tokens
+
+
+def _shown(state: SectionState) -> int:
+    return state.shown_tokens + (state.tool_tokens if _is_open(state) else 0)

@@ -1,0 +1,271 @@
+"""Loading tagged JSON from an untrusted source: nothing is built that the expected type does not declare.
+
+The data is compared with the annotations of the classes it names before any of them is called.
+"""
+
+from __future__ import annotations
+
+import collections.abc as abc
+import types
+import typing
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar, Union
+
+from weakincentives.content import Blob
+from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde.nodes import bound_of, field_types
+from weakincentives.serde.reader import describe
+from weakincentives.serde.tagged import TAG_TYPES, Failure, find_class, load_tagged
+
+Check = Callable[[Any], None]
+
+_ITEMS = frozenset(
+    {list, tuple, set, frozenset, deque, abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet}
+    | {abc.Collection, abc.Container, abc.Iterable, abc.Reversible}
+)
+_PAIRS = frozenset({dict, OrderedDict, MappingProxyType, abc.Mapping, abc.MutableMapping})
+_WRAPPERS = frozenset({Annotated, typing.Final, typing.ClassVar, typing.Required, typing.NotRequired})
+
+
+def load_checked(annotation: Any, data: Any, blobs: dict[str, Blob] | None = None) -> Any:
+    """Like `load_tagged`, for a value of the annotated type; a `SerdeError` says where the data differs from it.
+
+    A field annotated as `Any` accepts every class of the program, with fields that match its own annotations.
+    """
+    try:
+        _check_for(annotation)(data)
+    except Failure as failure:
+        raise SerdeError((failure.problem(),)) from None
+    except RecursionError:
+        raise SerdeError((FieldProblem("$", "data is nested too deeply"),)) from None
+    return load_tagged(data, blobs)
+
+
+def _check_for(annotation: Any) -> Check:
+    while True:
+        if typing.get_origin(annotation) in _WRAPPERS:
+            annotation = typing.get_args(annotation)[0]
+        elif isinstance(annotation, TypeVar):
+            annotation = bound_of(annotation)
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return _make_check(annotation)
+
+
+@lru_cache(maxsize=2048)
+def _make_check(annotation: Any) -> Check:
+    if annotation is Any or annotation is object:
+        return _check_any
+    origin = typing.get_origin(annotation) or annotation
+    args = typing.get_args(annotation)
+    if origin is Union or origin is types.UnionType:
+        return _union(annotation, args)
+    if origin is Literal:
+        return _literal(annotation, args)
+    if origin in _PAIRS:
+        return _pairs(origin, annotation, *(args or (Any, Any)))
+    if origin is tuple and args and args[-1] is not Ellipsis:
+        return _fixed_tuple(annotation, args)
+    if origin in _ITEMS:
+        return _items(origin, annotation, args[0] if args else Any)
+    return _instance(origin, annotation) if isinstance(origin, type) else _check_any
+
+
+def _check_any(data: Any) -> None:
+    found, content = _split(data)
+    if found in _PAIRS:
+        _check_pairs(content, _check_any, _check_any)
+    elif found in _ITEMS:
+        _check_items(content, _check_any)
+    elif isinstance(data, dict):
+        _check_content(found, found, content)
+
+
+def _instance(cls: type, annotation: Any) -> Check:
+    def check(data: Any) -> None:
+        found, content = _split(data)
+        if not _is_subclass(found, cls):
+            raise _Mismatch(annotation, data)
+        if found in _PAIRS or found in _ITEMS:
+            _check_any(data)
+        elif isinstance(data, dict):
+            _check_content(found, annotation if found is cls else found, content)
+
+    return check
+
+
+def _union(annotation: Any, args: tuple[Any, ...]) -> Check:
+    options = [_check_for(arg) for arg in args]
+
+    def check(data: Any) -> None:
+        failures: list[Failure] = []
+        for option in options:
+            try:
+                return option(data)
+            except Failure as failure:
+                failures.append(failure)
+        # An option of the right class says what is wrong inside.
+        inner = (failure for failure in failures if failure.steps or not isinstance(failure, _Mismatch))
+        raise next(inner, _Mismatch(annotation, data))
+
+    return check
+
+
+def _literal(annotation: Any, args: tuple[Any, ...]) -> Check:
+    def check(data: Any) -> None:
+        if isinstance(data, dict):
+            matches = _split(data)[0] in {type(value) for value in args}
+        else:
+            matches = any(type(value) is type(data) and value == data for value in args)
+        if not matches:
+            raise _Mismatch(annotation, data)
+
+    return check
+
+
+def _pairs(cls: type, annotation: Any, key: Any, value: Any) -> Check:
+    check_key, check_value = _check_for(key), _check_for(value)
+
+    def check(data: Any) -> None:
+        found, content = _split(data)
+        if found not in _PAIRS or not issubclass(found, cls):
+            raise _Mismatch(annotation, data)
+        _check_pairs(content, check_key, check_value)
+
+    return check
+
+
+def _items(cls: type, annotation: Any, item: Any) -> Check:
+    check_item = _check_for(item)
+
+    def check(data: Any) -> None:
+        found, content = _split(data)
+        if found not in _ITEMS or not issubclass(found, cls):
+            raise _Mismatch(annotation, data)
+        _check_items(content, check_item)
+
+    return check
+
+
+def _fixed_tuple(annotation: Any, args: tuple[Any, ...]) -> Check:
+    checks = [_check_for(arg) for arg in args]
+
+    def check(data: Any) -> None:
+        found, content = _split(data)
+        if found is not tuple or not isinstance(content, list) or len(content) != len(checks):
+            raise _Mismatch(annotation, data)
+        for index, (check_item, item) in enumerate(zip(checks, content, strict=True)):
+            _at(index, check_item, item)
+
+    return check
+
+
+def _check_items(content: Any, check: Check) -> None:
+    if not isinstance(content, list):
+        raise Failure(f"expected a list of items, got {describe(content)}")
+    for index, item in enumerate(content):
+        _at(index, check, item)
+
+
+def _check_pairs(content: Any, check_key: Check, check_value: Check) -> None:
+    if isinstance(content, dict):
+        for key, value in content.items():
+            check_key(key)
+            _at(key, check_value, value)
+        return
+    if not isinstance(content, list):
+        raise Failure(f"expected a list of pairs, got {describe(content)}")
+    for index, pair in enumerate(content):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise Failure(f"expected a key and a value, got {describe(pair)}")
+        _at(index, check_key, pair[0])
+        _at(index, check_value, pair[1])
+
+
+def _check_content(cls: type, annotation: Any, content: Any) -> None:
+    """Check what a class is to be built from."""
+    checks = _field_checks(annotation)
+    if checks is None:
+        if cls not in _PLAIN:
+            _check_any(content)
+    elif isinstance(content, dict):
+        for name, value in content.items():
+            if name not in checks:
+                raise Failure(f"{cls.__qualname__} has no field {name!r}")
+            _at(name, checks[name], value)
+    elif isinstance(content, list):
+        for index, (check, value) in enumerate(zip(checks.values(), content, strict=False)):
+            _at(index, check, value)
+    else:
+        raise Failure(f"expected the fields of {cls.__qualname__}, got {describe(content)}")
+
+
+@lru_cache(maxsize=2048)
+def _field_checks(annotation: Any) -> dict[str, Check] | None:
+    """The checks of a class's fields in their order; None if it has none. What cannot be resolved accepts anything."""
+    cls: Any = typing.get_origin(annotation) or annotation
+    if is_dataclass(cls):
+        names = [field.name for field in fields(cls)]
+    else:
+        names = list(getattr(cls, "__struct_fields__", getattr(cls, "_fields", ())))
+    if not names:
+        return None
+    hints: dict[str, Any] = {}
+    for name in names:
+        try:
+            hints |= field_types(annotation, cls, frozenset({name}))[0]
+        except SerdeError:
+            hints[name] = Any
+    return {name: _check_for(hints.get(name, Any)) for name in names}
+
+
+def _split(data: Any) -> tuple[type, Any]:
+    """The class that data is loaded as, and what it is built from."""
+    if not isinstance(data, dict):
+        return type(data), data
+    if "$" not in data:
+        return dict, data
+    tag = data["$"]
+    if not isinstance(tag, str) or "v" not in data:
+        raise Failure("an object with '$' must have a text tag and 'v'")
+    known = TAG_TYPES.get(tag)
+    if known is deque and isinstance(data["v"], list) and data["v"]:
+        return deque, data["v"][0]
+    return find_class(tag) if known is None else known, data["v"]
+
+
+def _is_subclass(found: type, cls: type) -> bool:
+    if cls is float and found is int:
+        return True
+    try:
+        return issubclass(found, cls)
+    except TypeError:
+        # A protocol that cannot be checked at run time.
+        return True
+
+
+def _at(step: str | int, check: Check, data: Any) -> None:
+    try:
+        check(data)
+    except Failure as failure:
+        failure.steps.append(step)
+        raise
+
+
+class _Mismatch(Failure):
+    """The data is not of the annotated type."""
+
+    def __init__(self, annotation: Any, data: Any) -> None:
+        expected = annotation.__qualname__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
+        found = f"a {data['$']}" if isinstance(data, dict) and "$" in data else describe(data)
+        super().__init__(f"expected {expected}, got {found}")
+
+
+_PLAIN = frozenset(TAG_TYPES.values())

@@ -1,0 +1,202 @@
+"""A session snapshot from a source that is not trusted builds nothing undeclared, and fails with our error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, tool
+from weakincentives.session import Session, SessionError, Snapshot
+
+
+@dataclass(frozen=True)
+class Bomb:
+    """A class of the program that must not be built by whoever writes the text."""
+
+    built: ClassVar[list[str]] = []
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        Bomb.built.append(self.name)
+
+
+@dataclass(frozen=True)
+class Owner:
+    name: str
+    age: int | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+    score: float = 0.0
+    owner: Owner | None = None
+    tags: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    kind: Literal["plain", "rich"] = "plain"
+    pair: tuple[int, str] = (0, "")
+    extra: Any = None
+
+
+NOTE = Note("a", 1, Owner("Ann", 41), ("x", "y"), {"n": 1}, "rich", (1, "b"), {"deep": [Owner("Bob")]})
+
+
+@pytest.fixture(autouse=True)
+def nothing_built() -> Iterator[None]:
+    Bomb.built.clear()
+    yield
+    assert Bomb.built == []
+
+
+def document(*items: object) -> dict[str, Any]:
+    session = Session(session_id="s")
+    session[Note].seed([item for item in items if isinstance(item, Note)] or [NOTE])
+    written: dict[str, Any] = json.loads(session.snapshot().to_json())
+    return written
+
+
+def read(written: object) -> Snapshot:
+    return Snapshot.from_json(json.dumps(written))
+
+
+BOMB = {"$": f"{__name__}:Bomb", "v": {"name": "boom"}}
+
+
+def test_what_was_written_is_read() -> None:
+    assert read(document(NOTE))[Note] == (NOTE,)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("text", 5, "text: expected str, got int 5"),
+        ("text", BOMB, "text: expected str, got a .*:Bomb"),
+        ("score", "1", "score: expected float, got str '1'"),
+        ("owner", BOMB, "owner: expected .*Owner.*, got a .*:Bomb"),
+        ("owner", {"$": f"{__name__}:Owner", "v": {"name": 1}}, r"owner\.name: expected str, got int 1"),
+        ("owner", {"$": f"{__name__}:Owner", "v": {"name": "a", "age": BOMB}}, r"owner\.age: expected int \| None"),
+        ("owner", {"$": f"{__name__}:Owner", "v": {"name": "a", "evil": BOMB}}, "owner: Owner has no field 'evil'"),
+        ("owner", {"$": f"{__name__}:Owner", "v": 3}, "owner: expected the fields of Owner, got int 3"),
+        ("tags", ["x"], "tags: expected tuple.*, got an array"),
+        ("tags", {"$": "tuple", "v": ["x", BOMB]}, r"tags\[1\]: expected str, got a .*:Bomb"),
+        ("tags", {"$": "tuple", "v": 3}, "tags: expected a list of items"),
+        ("counts", {"a": "x"}, r"counts\.a: expected int, got str 'x'"),
+        ("counts", {"$": "dict", "v": [["a", BOMB]]}, r"counts\[0\]: expected int, got a .*:Bomb"),
+        ("counts", {"$": "dict", "v": [["a"]]}, "counts: expected a key and a value"),
+        ("kind", "poor", "kind: expected .*, got str 'poor'"),
+        ("pair", {"$": "tuple", "v": [1]}, "pair: expected tuple"),
+        ("pair", {"$": "tuple", "v": ["1", "b"]}, r"pair\[0\]: expected int"),
+        ("extra", {"$": "no:Such", "v": {}}, "extra: unknown type no:Such"),
+        ("extra", {"$": 5, "v": {}}, "extra: an object with"),
+        ("extra", [{"$": f"{__name__}:Owner", "v": {"name": BOMB}}], r"extra\[0\]\.name: expected str, got a .*:Bomb"),
+        ("extra", {"$": f"{__name__}:Owner", "v": {}}, "missing 1 required positional argument: 'name'"),
+    ],
+)
+def test_a_value_that_its_field_does_not_declare_is_refused_with_its_place(
+    name: str, value: object, message: str
+) -> None:
+    written = document(NOTE)
+    written["slices"][0][1][0]["v"][name] = value
+    with pytest.raises(SessionError, match=rf"\$\.slices\[0\]\[1\]\[0\]\.?.*{message}"):
+        read(written)
+
+
+@pytest.mark.parametrize("item", [BOMB, 5, None, [], {}, {"$": "tuple", "v": []}])
+def test_an_item_that_is_not_of_its_slice_is_refused(item: object) -> None:
+    written = document(NOTE)
+    written["slices"][0][1].append(item)
+    with pytest.raises(SessionError, match=r"\$\.slices\[0\]\[1\]\[1\]: expected Note, got"):
+        read(written)
+
+
+@pytest.mark.parametrize("slice_type", [5, BOMB, {"$": "type", "v": 5}, {"$": "type", "v": "os:nothing"}])
+def test_a_slice_is_named_by_a_class_of_the_program(slice_type: object) -> None:
+    written = document(NOTE)
+    written["slices"][0][0] = slice_type
+    with pytest.raises(SessionError, match="snapshot"):
+        read(written)
+
+
+def test_a_slice_appears_once() -> None:
+    written = document(NOTE)
+    written["slices"] *= 2
+    with pytest.raises(SessionError, match="slice 'Note' appears twice"):
+        read(written)
+
+
+@pytest.mark.parametrize("depth", [500, 5_000, 200_000])
+def test_deep_text_is_our_error(depth: int) -> None:
+    deep = ["[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth, '{"$":"tuple","v":[' * depth + "]}" * depth]
+    text = json.dumps(document(NOTE))
+    for nested in (deep[0], *(text.replace('"deep"', f'"x": {value}, "deep"') for value in deep)):
+        try:
+            Snapshot.from_json(nested)
+        except SessionError as error:
+            assert "snapshot" in str(error)
+
+
+def values(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(node, dict | list):
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from values(child, (*path, key))
+
+
+WRITTEN = document(NOTE)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(BOMB),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["$", "v", "a"]), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(list(values(WRITTEN))), JSON)
+@settings(max_examples=300, deadline=None)
+def test_damaged_text_is_read_whole_or_refused_with_our_error(path: tuple[Any, ...], value: object) -> None:
+    written = json.loads(json.dumps(WRITTEN))
+    if not path:
+        written = value
+    else:
+        parent = written
+        for step in path[:-1]:
+            parent = parent[step]
+        parent[path[-1]] = value
+    try:
+        snapshot = read(written)
+    except SessionError:
+        # Any declares every class, so a Bomb may stand in `extra`; whatever fails must not have built one elsewhere.
+        Bomb.built.clear()
+        return
+    Bomb.built.clear()
+    assert Snapshot.from_json(snapshot.to_json()) == snapshot
+
+
+@given(st.integers(0, len(json.dumps(WRITTEN))), st.binary(max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_cut_and_overwritten_bytes_are_our_error(position: int, noise: bytes) -> None:
+    text = json.dumps(WRITTEN).encode()
+    for damaged in (text[:position], text[:position] + noise + text[position + len(noise) :]):
+        try:
+            Snapshot.from_json(damaged)
+        except SessionError:
+            continue
+    Bomb.built.clear()
+
+
+def test_the_events_of_a_whole_run_are_read_back_equal() -> None:
+    @tool
+    def add(a: int, b: int) -> int:
+        "Add two numbers."
+        return a + b
+
+    section = MarkdownSection(key="t", title="T", template="Add.", tools=[add])
+    session = Session()
+    adapter = ScriptedAdapter([call("add", a=1, b=2), call("add", a="x"), "3"])
+    adapter.evaluate(Prompt(PromptTemplate(ns="t", key="t", sections=[section])), session=session)
+    assert Snapshot.from_json(session.snapshot().to_json()) == session.snapshot()
