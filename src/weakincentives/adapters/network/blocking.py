@@ -145,7 +145,7 @@ class _Connection:
         self._response: Any = HTTPResponse(self, method="POST")  # type: ignore[arg-type]
         self._response.begin()
         self.status: int = self._response.status
-        self.headers = {name.lower(): value for name, value in self._response.getheaders()}
+        self.headers: Any = self._response.headers
         self._decoder = BodyDecoder(self.headers)
         self._left = _content_length(self._response)
 
@@ -249,12 +249,12 @@ def _connect(endpoint: Endpoint, ends: float | None) -> socket.socket:
 
 def _content_length(response: HTTPResponse) -> int | None:
     """The length of the body if the response has one; `http.client` ignores what it cannot read."""
-    lengths = set(response.headers.get_all("content-length", ()))
+    lengths = response.headers.get_all("content-length")
     if response.chunked or not lengths:
         return None
-    length = lengths.pop()
-    if lengths or not (length.isascii() and length.isdigit()):
-        raise HTTPException(f"a content-length of {length[:40]!r}")
+    length = lengths[0]
+    if lengths != [length] * len(lengths) or not (length.isascii() and length.isdigit()):
+        raise HTTPException(f"a content-length of {', '.join(lengths)[:40]!r}")
     if int(length) > MAX_BODY:
         raise too_large()
     return int(length)

@@ -20,7 +20,7 @@ MAX_BODY = 128 << 20
 
 @dataclass(slots=True)
 class Response:
-    """A status, headers with lower-case names, and the whole body."""
+    """A status, headers that are found by their lower-case names, and the whole body."""
 
     status: int
     headers: Mapping[str, str]
