@@ -12,6 +12,7 @@ EXTRAS = {
     "anthropic": "anthropic",
     "claude_agent_sdk": "claude",
     "dbos": "durable",
+    "httptools": "openai",
     "httpx2": "openai",
     "litellm": "litellm",
     "mcp": "claude",

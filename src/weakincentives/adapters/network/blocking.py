@@ -1,9 +1,8 @@
-"""Blocking requests; the responses are read by the standard library's `http.client`."""
+"""Blocking requests, on sockets; httptools, the parser of Node.js, reads the responses."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import select
 import socket
@@ -12,9 +11,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Any
 
+from weakincentives._imports import import_extra
 from weakincentives.adapters.network.endpoint import Endpoint
 from weakincentives.adapters.network.transport import (
     MAX_BODY,
@@ -29,6 +28,8 @@ from weakincentives.adapters.network.wire import EncodedRequest
 PIECE = 64 * 1024
 MAX_IDLE = 1000
 IDLE_SECONDS = 60.0
+MAX_OVERHEAD = 1 << 20
+"""How many bytes of a response may pass without any of its body: a head, trailers, chunk sizes."""
 
 
 class BlockingTransport:
@@ -38,23 +39,26 @@ class BlockingTransport:
     send it again. A forked child shares the parent's connections and must never use them, so it starts with none.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, extra: str) -> None:
         self._endpoint = endpoint
+        self._parser = import_extra("httptools", extra, "A request").HttpResponseParser
         self._idle: deque[_Connection] = deque()
         self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
     def send(self, request: EncodedRequest, timeout: float | None) -> Response:
         """Send a request and read the whole response."""
+        message = self._endpoint.message(request)
         with _errors(connection := self._connection(timeout)):
-            connection.post(self._endpoint, request)
+            connection.post(message, self._parser)
             return self._finish(connection)
 
     def open(self, request: EncodedRequest, timeout: float | None) -> Response | BlockingStream:
         """Send a request and return the response as it arrives; anything but 200 is read to its end."""
+        message = self._endpoint.message(request)
         with _errors(connection := self._connection(timeout)):
-            connection.post(self._endpoint, request)
-            return BlockingStream(self, connection) if connection.status == 200 else self._finish(connection)
+            connection.post(message, self._parser)
+            return BlockingStream(self, connection) if connection.response.status == 200 else self._finish(connection)
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -74,9 +78,8 @@ class BlockingTransport:
         body = bytearray()
         while data := connection.read():
             body += data
-        response = Response(connection.status, connection.headers, body)
         self.release(connection)
-        return response
+        return Response(connection.response.status, connection.response.headers, body)
 
     def _connection(self, timeout: float | None) -> _Connection:
         ends = None if timeout is None else time.monotonic() + timeout
@@ -124,11 +127,7 @@ class BlockingStream:
 
 
 class _Connection:
-    """A connection whose every operation ends when the request must, and whose responses are bounded.
-
-    `http.client` reads its responses. It does not send the requests, since it would send the head and the body apart,
-    and would not look for a response before it has sent everything.
-    """
+    """A connection whose every operation ends when the request must, and whose responses are bounded."""
 
     def __init__(self, endpoint: Endpoint, ends: float | None) -> None:
         self.ends = ends
@@ -136,44 +135,37 @@ class _Connection:
         self._read_timeout = endpoint.read_timeout
         self.sock = _connect(endpoint, ends)
 
-    def post(self, endpoint: Endpoint, request: EncodedRequest) -> None:
+    def post(self, message: bytes, parser: Any) -> None:
         """Send a request and read the head of the response."""
         self._early = b""
-        self._received = 0
         self._answered = False
-        self._send(endpoint.message(request))
-        self._response: Any = HTTPResponse(self, method="POST")  # type: ignore[arg-type]
-        self._response.begin()
-        self.status: int = self._response.status
-        self.headers: Any = self._response.headers
-        self._decoder = BodyDecoder(self.headers)
-        self._left = _content_length(self._response)
+        self._send(message)
+        self.response = _Response(parser)
+        while not self.response.status:
+            self._receive()
+        self._decoder = BodyDecoder(self.response.headers)
+        if int(self.response.headers.get("content-length", 0)) > MAX_BODY:
+            raise too_large()
 
     def read(self) -> bytes:
         """The next part of the body, or nothing at its end."""
-        response = self._response
-        while not response.isclosed():
-            data = response.read1(PIECE if self._left is None else min(PIECE, self._left))
-            if response.chunked and not 0 <= (response.chunk_left or 0) <= MAX_BODY:
-                raise HTTPException(f"a chunk of {response.chunk_left} bytes")
-            if self._left is not None:
-                self._left -= len(data)
-                if self._left and not data:
-                    raise IncompleteRead(b"", self._left)
-            decoded = self._decoder.decode(data)
-            if not data or self._left == 0:
-                response.close()
+        response = self.response
+        while True:
+            if response.body:
+                data, response.body = bytes(response.body), bytearray()
+                if decoded := self._decoder.decode(data):
+                    return decoded
+            elif response.complete:
                 self._decoder.finish()
-            if decoded:
-                return decoded
-        return b""
+                return b""
+            else:
+                self._receive()
 
     @property
     def reusable(self) -> bool:
-        return not (self._response.will_close or self._answered or self._early)
+        return self.response.keep_alive and not self.response.surplus and not self._answered
 
     def discard(self) -> None:
-        self._response = None
         with contextlib.suppress(OSError):
             self.sock.close()
 
@@ -190,21 +182,12 @@ class _Connection:
             # The answer may have arrived before the connection was closed.
             self._answered = True
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        """The file that `http.client` reads a response from."""
-        return io.BufferedReader(_Incoming(self))
-
-    def receive_into(self, buffer: Any) -> int:
-        if self._early:
-            count = min(len(buffer), len(self._early))
-            buffer[:count], self._early = self._early[:count], self._early[count:]
-            return count
-        self.sock.settimeout(self._timeout())
-        count = self.sock.recv_into(buffer)
-        self._received += count
-        if self._received > 2 * MAX_BODY:
-            raise too_large()
-        return count
+    def _receive(self) -> None:
+        data, self._early = self._early, b""
+        if not data:
+            self.sock.settimeout(self._timeout())
+            data = self.sock.recv(PIECE)
+        self.response.feed(data)
 
     def _receive_early(self) -> None:
         # A TLS connection may be readable for a session ticket alone.
@@ -217,17 +200,56 @@ class _Connection:
         return _time_left(self.ends, self._read_timeout)
 
 
-class _Incoming(io.RawIOBase):
-    """What a connection receives, as a file."""
+class _Response:
+    """One response, with what of its body was not read yet; its methods are called by the parser."""
 
-    def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
+    def __init__(self, parser: Any) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.complete = False
+        self.keep_alive = False
+        self.surplus = False
+        self._parser = parser(self)
+        self._overhead = 0
 
-    def readable(self) -> bool:
-        return True
+    def feed(self, data: bytes) -> None:
+        """Parse what was received; nothing means that the server has closed the connection."""
+        if not data:
+            self._end()
+            return
+        self._overhead += len(data)
+        self._parser.feed_data(data)
+        if self._overhead > MAX_OVERHEAD:
+            raise TransportError("The server sent headers without end.", phase="response")
 
-    def readinto(self, buffer: Any) -> int:
-        return self._connection.receive_into(buffer)
+    def on_message_begin(self) -> None:
+        self.surplus = self.complete
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.status:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers.clear()
+        elif not self.status:
+            self.status, self.keep_alive = status, self._parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        self._overhead = 0
+        if not self.complete:
+            self.body += data
+
+    def on_message_complete(self) -> None:
+        self.complete = bool(self.status)
+
+    def _end(self) -> None:
+        self.keep_alive = False
+        self.complete = bool(self.status) and not {"content-length", "transfer-encoding"} & self.headers.keys()
+        if not self.complete:
+            raise ConnectionResetError("the server closed it before the response was complete")
 
 
 def _connect(endpoint: Endpoint, ends: float | None) -> socket.socket:
@@ -245,19 +267,6 @@ def _connect(endpoint: Endpoint, ends: float | None) -> socket.socket:
     except OSError as error:
         sock.close()
         raise TransportError(f"Cannot establish TLS with {where}: {error}.") from None
-
-
-def _content_length(response: HTTPResponse) -> int | None:
-    """The length of the body if the response has one; `http.client` ignores what it cannot read."""
-    lengths = response.headers.get_all("content-length")
-    if response.chunked or not lengths:
-        return None
-    length = lengths[0]
-    if lengths != [length] * len(lengths) or not (length.isascii() and length.isdigit()):
-        raise HTTPException(f"a content-length of {', '.join(lengths)[:40]!r}")
-    if int(length) > MAX_BODY:
-        raise too_large()
-    return int(length)
 
 
 def _time_left(ends: float | None, step: float | None) -> float | None:
@@ -289,10 +298,10 @@ def _errors(connection: _Connection) -> Iterator[None]:
         connection.discard()
         if isinstance(error, TimeoutError):
             raise TransportError("The server did not answer in time.") from None
-        if isinstance(error, (OSError, IncompleteRead)):
+        if isinstance(error, OSError):
             raise TransportError(f"The connection broke: {error}.") from None
-        if isinstance(error, (HTTPException, ValueError)):
-            raise TransportError(f"The server sent a malformed response: {error!r}.", phase="response") from None
+        if type(error).__module__.startswith("httptools"):
+            raise TransportError(f"The server sent a malformed response: {error}.", phase="response") from None
         raise
 
 

@@ -72,7 +72,7 @@ class ClientTransport:
 
     def _use(self, found: Endpoint | None) -> None:
         self.close()
-        self._blocking = None if found is None else BlockingTransport(found)
+        self._blocking = None if found is None else BlockingTransport(found, self._extra)
         self._awaited = None if found is None else AwaitedTransport(found, self._extra)
 
     def _checked(self, opened: OpenedT) -> OpenedT:
