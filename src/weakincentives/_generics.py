@@ -7,15 +7,17 @@ with slots. A class that needs its arguments earlier returns `Specialized` from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 if TYPE_CHECKING:
     # Type checkers bundle typing_extensions; the default lets `PromptTemplate(...)` go without a type argument.
     from typing_extensions import TypeVar as DefaultingTypeVar
 
+    AnyOutputT = DefaultingTypeVar("AnyOutputT", default=Any)
     OutputT = DefaultingTypeVar("OutputT", default=None)
     ParamsT = DefaultingTypeVar("ParamsT", default=None)
 else:
+    AnyOutputT = TypeVar("AnyOutputT")
     OutputT = TypeVar("OutputT")
     ParamsT = TypeVar("ParamsT")
 
@@ -24,6 +26,7 @@ class Specialized:
     """A class with its type arguments: call it to build an instance, or subclass it."""
 
     __slots__ = ("args", "build", "origin")
+    __parameters__ = ()
 
     def __init__(self, origin: type, args: tuple[Any, ...], build: Callable[..., Any]) -> None:
         self.origin = origin
@@ -39,6 +42,12 @@ class Specialized:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.origin, name)
 
+    def __or__(self, other: Any) -> Any:
+        return Union[self, other]  # noqa: UP007
+
+    def __ror__(self, other: Any) -> Any:
+        return Union[other, self]  # noqa: UP007
+
     def __repr__(self) -> str:
         names = ", ".join(getattr(arg, "__name__", repr(arg)) for arg in self.args)
         return f"{self.origin.__name__}[{names}]"
@@ -50,6 +59,11 @@ def type_args(item: Any) -> tuple[Any, ...]:
 
 def has_type_variables(args: tuple[Any, ...]) -> bool:
     return any(isinstance(arg, TypeVar) for arg in args)
+
+
+def is_open(item: Any) -> bool:
+    """Whether `X[item]` names no type: a type variable, or Any in an annotation such as `list[Section[Any]]`."""
+    return isinstance(item, TypeVar) or item is Any
 
 
 def inherited_type_args(cls: type) -> tuple[Any, ...] | None:

@@ -30,6 +30,7 @@ from weakincentives.tools.web_fetch import WebFetchSection
 from weakincentives.tools.web_search import (
     Citation,
     DomainFilter,
+    GeoHint,
     WebSearchConfig,
     WebSearchResult,
     WebSearchSection,
@@ -389,9 +390,22 @@ def test_what_a_provider_cannot_do_is_refused_before_any_request(hidden: bool) -
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)
-def test_two_tools_of_a_kind_that_cannot_be_told_apart_are_refused(vendor: Vendor) -> None:
+def test_two_tools_of_a_kind_that_are_set_up_alike_are_one(vendor: Vendor) -> None:
     other = MarkdownSection(key="b", title="B", template="B.", hosted_tools=(web_search_tool(name="other"),))
-    clash = r"'web_search' \(section 'web_search'\) and 'other' \(section 'b'\)"
+    session = Session()
+    with vendor.server([stored_turn(vendor, "web_search")] * 2) as server:
+        alone = vendor.adapter(server).evaluate(prompt(WebSearchSection()), session=Session())
+        both = vendor.adapter(server).evaluate(prompt(WebSearchSection(), other), session=session)
+        assert offered(vendor, bodies(server)[1]) == offered(vendor, bodies(server)[0])
+    assert both.hosted_outputs == dict.fromkeys(("web_search", "other"), alone.hosted_outputs["web_search"])
+    assert [event.name for event in session[HostedToolInvoked].all()] == ["web_search"]
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+def test_two_tools_of_a_kind_that_cannot_be_told_apart_are_refused(vendor: Vendor) -> None:
+    london = web_search_tool(WebSearchConfig(geo_hint=GeoHint(city="London")), name="other")
+    other = MarkdownSection(key="b", title="B", template="B.", hosted_tools=(london,))
+    clash = r"'web_search' \(section 'web_search'\) and 'other' \(section 'b'\).*give both the same config"
     with vendor.server([]) as server:
         with pytest.raises(PromptEvaluationError, match=clash):
             vendor.adapter(server).evaluate(prompt(WebSearchSection(), other), session=Session())

@@ -186,18 +186,17 @@ def test_resources_bound_to_the_prompt_win():
     assert text(prompt, "read", path="f") == "bound"
 
 
-def test_its_own_filesystem_is_there_before_and_after_the_run():
-    section = VfsToolsSection()
-    section.filesystem.write("in", "given")
-    prompt = prompt_of(section)
-    assert text(prompt, "read", path="in") == "given"
-    text(prompt, "write", path="out", content="made")
-    assert section.filesystem.read("out") == "made"
+def test_without_any_filesystem_each_run_has_files_in_memory_of_its_own():
+    template = PromptTemplate(ns="t", key="k", sections=[VfsToolsSection()])
+    first, second = Prompt(template), Prompt(template)
+    with first, second:
+        text(first, "write", path="secret", content="of the first run")
+        assert text(first, "read", path="secret") == "of the first run"
+        assert failure(second, "read", path="secret") == "'secret' does not exist"
 
 
 def test_a_clone_has_files_of_its_own():
-    section = VfsToolsSection()
-    section.filesystem.write("f", "old")
+    section = VfsToolsSection(InMemoryFilesystem({"f": "old"}))
     clone = section.clone()
     text(prompt_of(clone), "write", path="f", content="new", mode="overwrite")
     assert (section.filesystem.read("f"), clone.filesystem.read("f")) == ("old", "new")

@@ -19,6 +19,7 @@ from weakincentives.prompt import (
     PromptTemplate,
     Section,
     VisibilityExpansionRequired,
+    VisibilityOverrides,
     WorkspaceSection,
 )
 from weakincentives.runtime import MainLoop, ToolInvoked
@@ -79,6 +80,20 @@ def test_open_or_read_reads_content_without_changing_state() -> None:
     assert tool_names(adapter.requests[1].tools) == ["open_sections", "read_section"]
 
 
+def test_under_open_or_read_reading_never_brings_tools() -> None:
+    session = Session()
+    template = desk(disclosure=OpenOrRead())
+    adapter = play(
+        template, *(call("read_section", section_key=key) for key in ("orders", "guide")), "done", session=session
+    )
+    assert answers(session)[0] == (
+        False,
+        "Section 'orders' has tools; call open_sections with key 'orders' to open it.",
+    )
+    assert answers(session)[1][0]
+    assert tool_names(adapter.requests[-1].tools) == ["open_sections", "read_section"]
+
+
 def files_of(template: PromptTemplate[Any], *lines: Any) -> tuple[dict[str, str], Session]:
     prompt, session = Prompt(template), Session()
     with prompt.resources:
@@ -107,6 +122,14 @@ def test_a_file_holds_all_enabled_descendants_in_full() -> None:
     assert files["context/guide.md"] == (
         "## Guide\n\nAll of guide.\n\n### Style\n\nAll of style.\n\n### Tone\n\nAll of tone."
     )
+
+
+def test_a_content_only_child_of_a_closed_section_with_tools_goes_to_its_own_file() -> None:
+    closed = section("ppp", tools=("use",), children=[section("cb")])
+    template = PromptTemplate(ns="t", key="k", sections=[closed, WorkspaceSection()], disclosure=OpenToFiles())
+    files, session = files_of(template, open_("ppp.cb"))
+    assert files == {"context/ppp.cb.md": "## Cb\n\nAll of cb."}
+    assert session[VisibilityOverrides].latest() == VisibilityOverrides()
 
 
 def test_files_may_be_opened_again() -> None:

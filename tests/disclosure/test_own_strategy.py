@@ -25,8 +25,8 @@ def look_up(params: Query, *, context: ToolContext) -> ToolResult[ReadSectionRes
     for key in view.closed_keys():
         path = view.find(key)
         if path is not None and params.words in view.content(path):
-            opening = view.opening(path)
-            found = ReadSectionResult(opening.render(), opening.tools, opening.overrides)
+            reading = view.reading(path)
+            found = ReadSectionResult(reading.render(), reading.tools, reading.overrides)
             return ToolResult(f"Found in {key}:", found, disclosure=view.request([key]))
     return ToolResult("No section has these words.", success=False)
 

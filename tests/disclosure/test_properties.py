@@ -126,12 +126,14 @@ def test_callable_tools_are_those_of_the_sections_in_full(
     MainLoop(max_expansions=20).execute(prompt, session=session, adapter=adapter)
 
 
-def check_resume(template: PromptTemplate[Any], session: Session, request: ModelRequest, dynamic: bool) -> None:
+def check_resume(
+    template: PromptTemplate[Any], session: Session, request: ModelRequest, dynamic: bool, *params: Any
+) -> None:
     """A copy that went through JSON asks the same next request."""
     copy = Session()
     copy.restore(Snapshot.from_json(session.snapshot().to_json()))
     adapter = ScriptedAdapter(["done"], supports_dynamic_tools=dynamic)
-    adapter.resume(Prompt(template), session=copy)
+    adapter.resume(Prompt(template).bind(*params), session=copy)
     (resumed,) = adapter.requests
     assert tuple(resumed.messages) == tuple(request.messages)
     assert (resumed.tools, resumed.revoked, resumed.initial_tools) == (

@@ -74,6 +74,32 @@ def test_reading_a_hidden_child_opens_its_ancestors_and_shows_them() -> None:
     assert {event.section_key for event in session[ToolsInjected].all()} == {"orders", "orders.refunds"}
 
 
+def shelf() -> MarkdownSection[None]:
+    """A closed section with a tool, a closed child without tools, and an open one with a tool."""
+    return section("ppp", tools=("use_ppp",), children=[section("cb"), section("ca", closed=False, tools=("use_ca",))])
+
+
+def test_reading_a_content_only_child_of_a_closed_section_gives_that_child_alone_and_changes_nothing() -> None:
+    session = Session()
+    template = PromptTemplate(ns="t", key="k", sections=[shelf()])
+    adapter = play(template, read("ppp.cb"), "done", session=session)
+    assert answers(session) == [(True, "Content of section 'ppp.cb':\n\n## Cb\n\nAll of cb.")]
+    assert session[VisibilityOverrides].latest() == VisibilityOverrides()
+    assert tool_names(adapter.requests[1].tools) == ["read_section"]
+
+
+def test_a_section_is_content_only_as_long_as_its_tools_stay_in_a_summarized_child() -> None:
+    session = Session()
+    template = PromptTemplate(ns="t", key="k", sections=[section("guide", children=[section("how", tools=("use",))])])
+    adapter = play(template, read("guide"), read("guide.how"), "done", session=session)
+    assert "About how." in answers(session)[0][1]
+    assert [tool_names(request.tools) for request in adapter.requests[1:]] == [
+        ["read_section"],
+        ["read_section", "use"],
+    ]
+    assert session[VisibilityOverrides].latest() == VisibilityOverrides({("guide",): FULL, ("guide", "how"): FULL})
+
+
 def test_an_unknown_key_lists_the_known_ones() -> None:
     session = Session()
     play(desk(), read("nope"), "done", session=session)
@@ -150,6 +176,13 @@ def test_the_callers_pattern_of_the_specs_works() -> None:
                 for path, visibility in signal.requested_overrides.items():
                     session[VisibilityOverrides].apply(SetVisibilityOverride(path=path, visibility=visibility))
     assert response.text == "done"
+
+
+def test_a_view_of_another_session_shows_nothing_of_an_earlier_run() -> None:
+    prompt, session = Prompt(desk()), Session()
+    ScriptedAdapter(["done"]).evaluate(prompt, session=session, visibility_overrides={("orders",): FULL})
+    assert prompt.view(session).is_open(("orders",))
+    assert not prompt.view(Session()).is_open(("orders",))
 
 
 def test_every_disclosure_is_an_event_with_what_was_shown() -> None:

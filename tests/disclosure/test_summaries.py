@@ -134,6 +134,13 @@ def test_a_suffix_of_ones_own_replaces_the_words() -> None:
     assert text.endswith("About b.\n\n---\nAsk for 'a.b'.")
 
 
+def test_a_suffix_of_ones_own_is_followed_by_the_keys_of_the_children() -> None:
+    hidden = section("gone", enabled=lambda: False)
+    parent = section("a", summary_suffix="Ask for '${section_key}'.", children=[section("b"), hidden, section("c")])
+    text = PromptTemplate(ns="t", key="k", sections=[parent]).render().text
+    assert text.endswith("About a.\n\n---\nAsk for 'a'.\nSubsections: b, c.")
+
+
 @dataclass
 class Verbose:
     verbose: bool = False

@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
 
-GROUND = frozenset({"errors", "clock", "content", "_fence", "_generics", "_imports"})
+GROUND = frozenset({"errors", "clock", "content", "redaction", "_fence", "_generics", "_imports", "_secrets"})
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
 OUTER = LOOP | {"tools", "adapters", "telemetry", "durable"}
@@ -26,6 +26,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "clock": GROUND,
     "content": GROUND,
     "_generics": GROUND,
+    "_secrets": GROUND,
+    "redaction": GROUND,
     "serde": GROUND | DATA,
     "limits": GROUND | DATA,
     "filesystem": GROUND | DATA,

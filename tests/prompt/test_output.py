@@ -151,8 +151,28 @@ def test_the_inside_of_a_value_that_breaks_off_is_no_answer() -> None:
     assert error('Tree: {"name": "root", "child": {"name": "leaf", "child": null}, oops}', config).path == "$"
 
 
-def test_the_first_value_of_the_container_decides() -> None:
-    assert error('{"summary": 1} or {"summary": "s"}').path == "$.summary"
+@pytest.mark.parametrize(
+    ("text", "config", "found"),
+    [
+        ('{"summary": 1} or {"summary": "s"}', PLAN, Plan("s")),
+        ('{"other": 1} {"summary": "s"}', PLAN, Plan("s")),
+        ('see [1] and [{"title": "q"}]', STEPS, [Step("q")]),
+        ('```json\n{"summary": 1}\n```\n```json\n{"summary": "s"}\n```', PLAN, Plan("s")),
+        ('```json\n1\n```\nSo: {"summary": "1 or 11"}', PLAN, Plan("1 or 11")),
+    ],
+)
+def test_the_first_value_that_fits_is_the_answer(text: str, config: Any, found: Any) -> None:
+    assert parse_structured_output(text, config) == found
+
+
+def test_the_first_failure_is_reported_when_no_value_fits() -> None:
+    assert error('{"summary": 1} or {"steps": 2}').path == "$.summary"
+    assert error('```json\n{"summary": 1}\n```\n{"steps": 2}').path == "$.summary"
+
+
+def test_the_inside_of_a_value_that_does_not_fit_is_no_answer() -> None:
+    assert "got an array" in str(error('```json\n[{"summary": "s"}]\n```'))
+    assert "got an array" in str(error('[{"summary": "s"}]'))
 
 
 def test_extra_keys_are_allowed_when_declared() -> None:
@@ -185,6 +205,7 @@ HOSTILE = [
     "[1,",
     "```json\n",
     "```json\n{",
+    "```json\n{}\n```\n",
     "{}",
     '{"',
     "[[1],",

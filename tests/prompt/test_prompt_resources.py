@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.contrib.tools import VfsToolsSection
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, WorkspaceSection
 from weakincentives.resources import Binding, ResourceError, ResourceRegistry
 
 
@@ -58,6 +60,30 @@ def test_entering_is_reentrant_and_the_outermost_exit_closes() -> None:
             assert bound.resources.get(Client) is client
         assert not client.closed
     assert client.closed
+
+
+async def test_a_prompt_is_the_context_manager_of_its_resources() -> None:
+    bound = prompt(resources=ResourceRegistry.of(Binding(Client, lambda r: Client())))
+    with bound as entered:
+        client = entered.resources.get(Client)
+    async with bound:
+        other = bound.resources.get(Client)
+        assert entered is bound and client.closed and not other.closed
+    assert other.closed
+
+
+def test_a_workspace_in_memory_belongs_to_one_run() -> None:
+    template = PromptTemplate(ns="t", key="d", sections=[WorkspaceSection()])
+    with Prompt(template) as first, Prompt(template) as second:
+        first.resources.get(Filesystem).write("secret", "of the first run")
+        assert not second.resources.get(Filesystem).exists("secret")
+
+
+def test_a_workspace_without_files_of_its_own_never_replaces_another() -> None:
+    mine = InMemoryFilesystem()
+    for sections in ([WorkspaceSection(mine), VfsToolsSection()], [VfsToolsSection(mine), WorkspaceSection()]):
+        with prompt(sections=sections) as bound:
+            assert bound.resources.get(Filesystem) is mine
 
 
 def test_get_optional_answers_none_for_what_is_not_bound() -> None:

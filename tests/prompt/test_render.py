@@ -108,6 +108,34 @@ def test_missing_required_params_name_the_fields() -> None:
         tree.render()
 
 
+def about(title: str, **options: object) -> MarkdownSection[Task]:
+    return MarkdownSection[Task](title=title, key=title, template="${objective}", summary="short", **options)
+
+
+def test_params_of_a_summarized_section_are_asked_for_at_render() -> None:
+    closed = about("a", visibility=SUMMARY)
+    for tree in (template(closed), template(text("p", summary="s", visibility=SUMMARY, children=[closed]))):
+        with pytest.raises(PromptRenderError, match="No Task was bound"):
+            tree.render()
+        assert "call `read_section`" in tree.render(Task("it")).text
+
+
+def test_params_of_a_disabled_section_are_not_asked_for() -> None:
+    off = about("off", enabled=lambda: False)
+    tree = template(text("a"), off, text("b", enabled=lambda: False, children=[about("c")]))
+    assert tree.render().text == "## 1. A\n\ntext"
+
+
+def test_params_that_enabled_looks_at_are_asked_for() -> None:
+    with pytest.raises(PromptRenderError, match="No Task was bound"):
+        template(about("a", enabled=lambda task: task is not None)).render()
+
+
+def test_an_override_inside_a_disabled_section_does_not_matter() -> None:
+    tree = template(text("a"), text("off", enabled=lambda: False, children=[text("child")]))
+    assert tree.render(visibility_overrides={("off", "child"): SUMMARY}).text == "## 1. A\n\ntext"
+
+
 def test_rebinding_a_type_replaces_it() -> None:
     tree = PromptTemplate(
         ns="t", key="d", sections=[MarkdownSection[Task](title="A", key="a", template="${objective}")]
@@ -117,8 +145,9 @@ def test_rebinding_a_type_replaces_it() -> None:
 
 def test_the_same_type_twice_in_one_bind_is_refused_at_render() -> None:
     prompt = Prompt(template(text("a"))).bind(Task("one"), Task("two"))
-    with pytest.raises(PromptValidationError, match="Task was bound twice in one call"):
-        prompt.render()
+    for bound in (prompt, prompt.bind(Mood())):
+        with pytest.raises(PromptValidationError, match="Task was bound twice in one call"):
+            bound.render()
 
 
 def test_params_must_be_dataclass_instances() -> None:
@@ -260,6 +289,17 @@ def test_an_output_type_that_is_no_dataclass_is_refused() -> None:
 def test_a_prompt_can_declare_its_template_in_place() -> None:
     prompt = Prompt[Summary](ns="t", key="d", name="named", sections=[text("a")])
     assert (prompt.ns, prompt.key, prompt.name, prompt.render().output_type) == ("t", "d", "named", Summary)
+
+
+def test_a_prompt_may_give_its_template_an_output() -> None:
+    plain, typed = template(text("a")), PromptTemplate[Summary](ns="t", key="typed")
+    assert Prompt[Summary](plain).render().output_type is Summary
+    assert SummaryPrompt(plain).render().output_type is Summary
+    assert (plain.render().output_type, Prompt[Summary](typed).template) == (None, typed)
+    with pytest.raises(
+        PromptValidationError, match=r"Prompt\[Mood\] cannot be made of 'typed', whose output is Summary"
+    ):
+        Prompt[Mood](typed)
 
 
 def test_a_template_and_a_declaration_together_are_refused() -> None:

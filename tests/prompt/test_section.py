@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,16 +20,23 @@ from weakincentives.prompt import (
     PromptValidationError,
     Section,
     SectionVisibility,
+    SetVisibilityOverride,
     Tool,
     ToolResult,
     WorkspaceSection,
+    tool,
 )
-from weakincentives.session import Session
+from weakincentives.session import Bus, Session
 
 
 @dataclass
 class Tone:
     tone: str = "plain"
+
+
+@tool
+def a_tool() -> None:
+    """Do nothing."""
 
 
 def test_a_section_fills_placeholders_from_its_params() -> None:
@@ -224,6 +233,105 @@ def test_a_section_may_render_its_heading_too() -> None:
     assert [rendered.text[span.start : span.end] for span in rendered.spans] == ["<1 w full>", "<2 v full>"]
 
 
+class RenderOnly(Section[None]):
+    def render(self, params: None = None, **place: Any) -> str:
+        return f"-- {self.title} {place['visibility'].value} --"
+
+
+def test_a_section_that_implements_only_render_is_complete() -> None:
+    short = RenderOnly(title="S", key="s", summary="s", visibility=SectionVisibility.SUMMARY)
+    text = PromptTemplate(ns="a", key="b", sections=[RenderOnly(title="R", key="r"), short]).render().text
+    assert text.startswith("-- R full --\n\n-- S summary --\n\n---\n")
+
+
+def test_a_section_without_any_text_is_refused() -> None:
+    with pytest.raises(PromptValidationError, match=r"Section has no text; implement render_body\(params\), or render"):
+        Section(title="T", key="t")
+
+
+class Overriding(MarkdownSection[Tone]):
+    """Every method decides by itself, whatever the arguments say."""
+
+    def render_body(self, params: Tone | None) -> str:
+        return f"made by code, {params.tone if params else 'plainly'}"
+
+    def is_enabled(self, params: Tone | None = None, *, session: Session | None = None) -> bool:
+        return params is None or params.tone != "off"
+
+    def declared_visibility(self, params: Tone | None = None, *, session: Session | None = None) -> SectionVisibility:
+        return SectionVisibility.SUMMARY if params and params.tone == "short" else SectionVisibility.FULL
+
+    def tools(self) -> tuple[Tool[Any, Any], ...]:
+        return (Tool(name="mine", description="Mine.", handler=lambda params, *, context: ToolResult("ok")),)
+
+
+def test_a_subclass_that_overrides_methods_is_asked_instead_of_its_template() -> None:
+    section = Overriding(title="O", key="o", template="never shown", summary="in short")
+    template = PromptTemplate(ns="a", key="b", sections=[section])
+    warm = template.render(Tone("warm"))
+    assert (warm.text, [tool.name for tool in warm.tools]) == ("## 1. O\n\nmade by code, warm", ["mine"])
+    assert template.render(Tone("short")).text.startswith("## 1. O\n\nin short\n\n---\n")
+    assert template.render(Tone("off")).text == ""
+    assert template.descriptor.sections[("o",)].accepts_overrides is False
+
+
+class Stubborn(MarkdownSection[None]):
+    """Stays as it is, whatever the caller and the session ask for."""
+
+    def effective_visibility(self, override: Any = None, params: Any = None, **place: Any) -> SectionVisibility:
+        self.asked = (override, place["path"])
+        return SectionVisibility.FULL
+
+
+def test_a_subclass_that_decides_its_effective_visibility_has_the_last_word() -> None:
+    section = Stubborn(title="S", key="s", template="always", summary="never", visibility=SectionVisibility.SUMMARY)
+    template, session = PromptTemplate(ns="a", key="b", sections=[section]), Session()
+    assert template.render().text == "## 1. S\n\nalways"
+    session.dispatch(SetVisibilityOverride(("s",), SectionVisibility.SUMMARY))
+    assert template.render(session=session, visibility_overrides={("s",): SectionVisibility.SUMMARY}).text.endswith("s")
+    assert section.asked == (SectionVisibility.SUMMARY, ("s",))
+
+
+@pytest.mark.parametrize("method", ["is_enabled", "declared_visibility", "effective_visibility"])
+def test_an_overridden_method_that_fails_is_named(method: str) -> None:
+    def fail(self: Any, *given: Any, **named: Any) -> Any:
+        raise RuntimeError("no luck")
+
+    made = type("Broken", (MarkdownSection,), {method: fail})
+    with pytest.raises(PromptRenderError, match=rf"Section 't': {method}\(\) raised RuntimeError: no luck"):
+        PromptTemplate(ns="a", key="b", sections=[made(title="T", key="t", template="x")]).render()
+
+
+class Returning(MarkdownSection[None]):
+    returned: Any = None
+
+    def tools(self) -> Any:
+        return self.returned
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ((len,), r"Section 't': the function len in tools\(\) is not a Tool; decorate it with @tool"),
+        (("refund",), r"Section 't': 'refund' in tools\(\) is not a Tool"),
+        (None, r"Section 't': tools\(\) must return a tuple of tools, got None"),
+    ],
+)
+def test_a_method_that_returns_no_tools_is_a_clear_error(returned: Any, message: str) -> None:
+    section = Returning(title="T", key="t", template="x")
+    section.returned = returned
+    with pytest.raises(PromptValidationError, match=message):
+        PromptTemplate(ns="a", key="b", sections=[section])
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: Section[Any], lambda: list[MarkdownSection[Any]], lambda: Section[Tone] | None]
+)
+def test_a_section_type_can_stand_in_an_annotation(made: Any) -> None:
+    assert made() is not None
+    assert MarkdownSection[Any](title="T", key="t", template="x").params_type is None
+
+
 class Failing(Section[None]):
     def render_body(self, params: None) -> str:
         raise RuntimeError("no luck")
@@ -245,29 +353,80 @@ def test_clones_share_nothing_that_can_change() -> None:
 
 
 class Counting(MarkdownSection[None]):
-    """Its tool writes to the session it was built with."""
+    """Its tools write to the session that it was built with, by a method, a partial and a decorated method."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, bus: Any = None) -> None:
         self.session = session
-        super().__init__(title="Count", key="count", template="Count.")
+        self.bus = bus
+        self.seen: list[list[str]] = [[]]
+        self.lock = threading.Lock()
+        by_method = Tool(name="method", description="Count.", handler=self._count, compensate=self._count)
+        by_partial = Tool(name="partial", description="Count.", handler=partial(self._count, by=2))
+        of_parent = Tool(name="child", description="Count.", handler=self._count)
+        child = MarkdownSection(title="C", key="c", template="x", tools=[of_parent])
+        super().__init__(
+            title="Count",
+            key="count",
+            template="Count.",
+            tools=[by_method, by_partial, tool(self.decorated)],
+            enabled=self._is_on,
+            children=[child],
+        )
+        self.on = True
 
-    def tools(self) -> tuple[Tool[Any, Any], ...]:
-        return (Tool(name="count", description="Count.", handler=self._count),)
+    def _is_on(self) -> bool:
+        return self.on
 
-    def _count(self, params: None, *, context: Any) -> ToolResult[None]:
-        self.session.dispatch(Tone("counted"))
+    def _count(self, params: None, *, context: Any, by: int = 1) -> ToolResult[None]:
+        self.session.dispatch(Tone(f"counted {by}"))
+        self.seen[0].append("counted")
         return ToolResult("ok")
 
-    def clone(self, **kwargs: Any) -> Counting:
-        return Counting(kwargs["session"])
+    def decorated(self) -> str:
+        """Count."""
+        self._count(None, context=None, by=3)
+        return "ok"
 
 
-def test_clones_of_tool_backed_sections_are_rewired() -> None:
-    old, new = Session(), Session()
-    parent = MarkdownSection(title="P", key="p", template="x", children=[Counting(old)])
-    cloned = parent.clone(session=new, bus=None)
-    cloned.children[0].tools()[0].handler(None, context=None)
-    assert (old[Tone].all(), new[Tone].all()) == ((), (Tone("counted"),))
+def test_a_clone_and_its_tools_act_for_the_session_and_bus_that_it_is_given() -> None:
+    old, new, bus = Session(), Session(), Bus()
+    section = Counting(old, Bus())
+    cloned = section.clone(session=new, bus=bus)
+    for made in (*cloned.tools(), *cloned.children[0].tools()):
+        params = None if made.params_type is None else made.params_type()
+        made.handler(params, context=None)
+    assert cloned.bus is bus
+    assert (old[Tone].all(), section.seen) == ((), [[]])
+    assert [tone.tone for tone in new[Tone].all()] == ["counted 1", "counted 2", "counted 3", "counted 1"]
+    assert cloned.seen == [["counted"] * 4]
+    assert cloned.tools()[0].compensate.__self__ is cloned
+
+
+def test_a_clones_selectors_are_its_own_and_what_cannot_be_copied_is_shared() -> None:
+    section = Counting(Session())
+    cloned = section.clone()
+    section.on = False
+    assert (section.is_enabled(), cloned.is_enabled()) == (False, True)
+    assert cloned.session is section.session and cloned.lock is section.lock
+    assert MarkdownSection(title="T", key="t", template="x", tools=[a_tool]).clone().tools()[0] is a_tool
+    bus = Bus()
+    assert (section.clone(bus=bus).bus, section.clone(bus=bus).summary) == (bus, None)
+
+
+def test_clone_refuses_keywords_that_it_does_not_know() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sesion'"):
+        MarkdownSection(title="T", key="t", template="x").clone(sesion=Session())
+
+
+class Rebuilding(MarkdownSection[None]):
+    def clone(self, *, session: Session | None = None, bus: Any = None) -> Rebuilding:
+        return Rebuilding(title=f"{self.title} of {session}", key=self.key, template="x")
+
+
+def test_an_overridden_clone_is_asked_wherever_the_section_stands() -> None:
+    parent = MarkdownSection(title="P", key="p", template="x", children=[Rebuilding(title="T", key="t", template="x")])
+    session = Session()
+    assert parent.clone(session=session).children[0].title == f"T of {session}"
 
 
 def test_a_workspace_contributes_its_filesystem() -> None:

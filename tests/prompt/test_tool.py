@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any
 
@@ -40,11 +42,6 @@ def test_a_tool_knows_its_types_and_schema() -> None:
 def test_names_follow_the_pattern(name: str) -> None:
     with pytest.raises(PromptValidationError, match="Tool name"):
         Tool(name=name, description="x", handler=handle)
-
-
-def test_a_description_is_required() -> None:
-    with pytest.raises(PromptValidationError, match="description must be 1 to 1024"):
-        Tool(name="x", description="", handler=handle)
 
 
 def test_params_must_be_a_dataclass() -> None:
@@ -120,6 +117,9 @@ class Mutable:
     [
         ("name", "Bad Name", "Tool name"),
         ("kind", "", "has no kind"),
+        ("kind", 3, r"has no kind \(got 3\)"),
+        ("description", None, "1 to 200 ASCII characters and not blank, got None"),
+        ("description", " ", "1 to 200 ASCII"),
         ("description", "", "1 to 200 ASCII"),
         ("description", "x" * 201, "1 to 200 ASCII"),
         ("description", "déjà", "1 to 200 ASCII"),
@@ -140,7 +140,62 @@ def test_a_handler_that_cannot_be_called_is_refused(handler: Any) -> None:
     ):
         Tool(name="x", description="x", handler=handler)
     with pytest.raises(PromptValidationError, match="Tool 'x': compensate is called as"):
-        Tool(name="x", description="x", handler=handle, compensate=handler)
+        Tool[Params, Weather](name="x", description="x", handler=handle, compensate=handler)
+
+
+def nothing(params: None, *, context: Any) -> ToolResult[None]:
+    return ToolResult("ok")
+
+
+def no_result(params: Params, *, context: Any) -> str:
+    return "ok"
+
+
+class Measuring:
+    def __call__(self, params: Params, *, context: Any) -> ToolResult[None]:
+        return ToolResult("ok")
+
+
+@pytest.mark.parametrize(
+    ("declared", "handler", "message"),
+    [
+        (Tool, handle, "handler handle takes Params, but the tool has no params; write Tool[Params, ...](...)."),
+        (Tool, Measuring(), "handler Measuring takes Params, but the tool has no params"),
+        (Tool[Weather, None], handle, "handler handle takes Params, but the tool has Weather as its params"),
+        (Tool[Params, None], nothing, "handler nothing takes NoneType, but the tool has Params as its params"),
+        (Tool[Params, None], no_result, "handler no_result returns str; return a ToolResult, or make a tool of"),
+    ],
+)
+def test_a_handler_with_the_wrong_annotations_is_refused(declared: Any, handler: Any, message: str) -> None:
+    with pytest.raises(PromptValidationError, match=re.escape(f"Tool 'x': {message}")):
+        declared(name="x", description="x", handler=handler)
+
+
+async def later(params: Params | None, *, context: Any) -> ToolResult[Weather]:
+    return ToolResult("ok")
+
+
+def sooner(params: object, *, context: Any) -> Awaitable[ToolResult[Weather]]:
+    return later(None, context=context)
+
+
+@pytest.mark.parametrize("handler", [handle, later, sooner, Measuring(), lambda params, *, context: ToolResult("ok")])
+def test_a_handler_whose_annotations_fit_is_taken(handler: Any) -> None:
+    assert Tool[Params, Weather](name="x", description="x", handler=handler).handler is handler
+
+
+@pytest.mark.parametrize("description", ["", "  \n", None, "x" * 1025])
+def test_a_description_is_text_and_not_blank(description: Any) -> None:
+    with pytest.raises(
+        PromptValidationError, match="Tool 'x': the description must be 1 to 1024 characters and not blank"
+    ):
+        Tool(name="x", description=description, handler=nothing)
+
+    def blank() -> None:
+        """ """
+
+    with pytest.raises(PromptValidationError, match="Tool 'blank' has no description; give the function a docstring"):
+        tool(blank)
 
 
 class WeatherTool(Tool[Params, Weather]):
@@ -178,8 +233,8 @@ def test_a_decorated_function_can_still_be_called() -> None:
 
     assert (double(4), double(number=5), double.with_descriptions("Twice.", {})(6)) == (8, 10, 12)
     declared = Tool[None, None](name="t", description="d", handler=lambda params, *, context: ToolResult("x"))
-    with pytest.raises(TypeError, match=r"was not made from a function; call its handler\(params, context"):
-        declared()
+    with pytest.raises(TypeError, match="'Tool' object is not callable"):
+        declared()  # type: ignore[operator]
 
 
 def test_params_without_a_schema_are_refused_with_their_tool() -> None:

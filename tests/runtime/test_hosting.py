@@ -168,9 +168,26 @@ def test_two_of_a_kind_are_fine_unless_the_codec_says_otherwise() -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         adapter("no", codec=Single()).evaluate(prompt(section("left"), section("right")), session=Session())
     assert str(caught.value) == (
-        "Hosted tools 'left' (section 'left') and 'right' (section 'right') are both of kind 'oracle', which the "
-        "scripted adapter cannot tell apart; keep one of them, or let enabled= choose."
+        "Hosted tools 'left' (section 'left') and 'right' (section 'right') are both of kind 'oracle' and declared "
+        "differently, and the scripted adapter cannot tell their results apart; give both the same config, keep one of "
+        "them, or let enabled= choose."
     )
+
+
+class Merging(Single):
+    def serialize(self, tool: HostedTool[OracleConfig]) -> dict[str, Any]:
+        return {"type": "oracle", "mood": tool.config.mood}
+
+
+def test_two_names_of_one_hosted_tool_are_declared_once_while_any_of_their_sections_is_open() -> None:
+    session = Session()
+    steps = ["read right", "read left", "collapse left", "collapse right", "read right"]
+    calls = [call(f"{verb}_section", section_key=key) for verb, key in map(str.split, steps)]
+    hidden = prompt(section("left", hidden=True), section("right", hidden=True), allow_collapse=True)
+    model = adapter(*calls, oracle_reply("Hm."), codec=Merging())
+    response = model.evaluate(hidden, session=session)
+    assert [len(request.hosted_tools) - len(request.revoked) for request in model.requests] == [0, 1, 1, 1, 0, 1]
+    assert response.hosted_outputs == dict.fromkeys(("left", "right"), OracleResult(("Hm.",)))
 
 
 def test_explain_names_every_problem_and_runs_nothing() -> None:

@@ -16,6 +16,7 @@ from weakincentives.clock import FakeClock
 from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import (
     MarkdownSection,
+    OpenSectionsResult,
     OutputParseError,
     Prompt,
     PromptRenderError,
@@ -38,6 +39,7 @@ from weakincentives.runtime import (
     PromptEvaluationError,
     PromptExecuted,
     PromptRendered,
+    PromptResponse,
     ProviderAdapter,
     RunRestarted,
     TextDelta,
@@ -391,6 +393,22 @@ def test_a_channel_needs_no_more_than_a_call() -> None:
         return [event async for event in adapter.stream_async(Prompt(TEMPLATE), session=Session())]
 
     assert asyncio.run(streamed())[0] == delta
+
+
+@dataclass
+class Sum:
+    total: int
+
+
+def test_an_output_that_is_required_is_there_or_the_error_says_why_not() -> None:
+    typed = PromptTemplate[Sum](ns="t", key="sum", sections=TEMPLATE.sections)
+    assert ScriptedAdapter([Sum(3)]).evaluate(Prompt(typed), session=Session()).require_output() == Sum(3)
+    plain = ScriptedAdapter(["3"]).evaluate(Prompt(TEMPLATE), session=Session())
+    halted = PromptResponse[Sum]("sum", "", halt=OpenSectionsResult({("a", "b"): SectionVisibility.FULL}))
+    for response, why in ((plain, "has no output: the prompt declares none"), (halted, "halted, .* to open a.b;")):
+        with pytest.raises(PromptEvaluationError, match=why) as caught:
+            response.require_output()
+        assert caught.value.prompt_name == response.prompt_name
 
 
 def test_many_sessions_run_side_by_side() -> None:

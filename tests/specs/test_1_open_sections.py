@@ -99,6 +99,21 @@ def test_a_suffix_may_be_written_by_the_author() -> None:
     )
 
 
+def test_the_keys_of_the_children_are_appended_to_a_suffix_of_the_authors_own() -> None:
+    children = [MarkdownSection(title=key, template="...", key=key) for key in ("examples", "constraints", "history")]
+    section = MarkdownSection(
+        title="Context",
+        template="...",
+        summary="What is known.",
+        summary_suffix="Open '${section_key}' for more.",
+        key="context",
+        visibility=SectionVisibility.SUMMARY,
+        children=children,
+    )
+    text = PromptTemplate(ns="a", key="b", sections=[section], disclosure=OpenAndHalt()).render().text
+    assert text.endswith("---\nOpen 'context' for more.\nSubsections: examples, constraints, history.")
+
+
 @pytest.mark.parametrize("vendor", [OPENAI, ANTHROPIC], ids=str)
 def test_the_flow_runs_on_a_real_sdk(vendor: Vendor) -> None:
     pytest.importorskip(vendor.name)

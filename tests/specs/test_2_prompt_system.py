@@ -17,8 +17,11 @@ from weakincentives.prompt import (
     MarkdownSection,
     OpenOrRead,
     Prompt,
+    PromptRenderError,
     PromptTemplate,
+    PromptValidationError,
     ReadSectionParams,
+    Section,
     SectionVisibility,
     SetVisibilityOverride,
     Tool,
@@ -30,7 +33,8 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.resources import Binding, ResourceRegistry
-from weakincentives.session import Session
+from weakincentives.runtime import Message
+from weakincentives.session import Bus, Session
 
 
 @dataclass
@@ -74,6 +78,84 @@ def test_the_usage_example() -> None:
     assert rendered.text == "## 1. Task\n\nPlan the following: Refactor auth module"
     assert result == TaskResult("Plan.", ["read", "write"])
     assert client.closed
+
+
+def test_a_prompt_is_a_context_manager() -> None:
+    with Prompt(template).bind(TaskParams(objective="Refactor auth module")) as prompt:
+        client = prompt.resources.get(HTTPClient)
+        assert not client.closed
+    assert client.closed
+
+
+def test_a_type_that_is_given_twice_in_one_bind_is_rejected_whatever_is_bound_later() -> None:
+    prompt = Prompt(template).bind(TaskParams("one"), TaskParams("two")).bind(TaskResult("", []))
+    with pytest.raises(PromptValidationError, match="TaskParams was bound twice"):
+        prompt.render()
+
+
+def test_an_output_given_to_the_prompt_is_that_of_its_template() -> None:
+    plain = PromptTemplate(ns="demo", key="plain", sections=[])
+    rendered = Prompt[TaskResult](plain).render()
+    answer = '{"note": 1} and {"summary": "Plan.", "steps": ["read"]}'
+    assert parse_structured_output(answer, rendered) == TaskResult("Plan.", ["read"])
+
+
+def test_json_in_prose_is_the_first_value_that_fits() -> None:
+    rendered = PromptTemplate[list[TaskParams]](ns="demo", key="list", sections=[]).render()
+    assert parse_structured_output('see [1] and [{"objective": "q"}]', rendered) == [TaskParams("q")]
+
+
+class Clocked(Section[TaskParams]):
+    """A section that renders itself whole."""
+
+    def render(self, params: TaskParams | None = None, **place: Any) -> str:
+        return f"{place['number']}) {params.objective if params else ''}"
+
+
+class Shouting(MarkdownSection[TaskParams]):
+    def render_body(self, params: TaskParams | None) -> str:
+        return super().render_body(params).upper()
+
+    def is_enabled(self, params: TaskParams | None = None, *, session: Session | None = None) -> bool:
+        return params is not None and params.objective != "nothing"
+
+
+def test_overridden_methods_are_asked_and_render_alone_is_enough() -> None:
+    shouting = Shouting(title="Task", key="task", template="Plan: ${objective}")
+    prompt = PromptTemplate(ns="demo", key="own", sections=[Clocked(title="Clock", key="clock"), shouting])
+    assert prompt.render(TaskParams("tea")).text == "1) tea\n\n## 2. Task\n\nPLAN: TEA"
+    assert prompt.render(TaskParams("nothing")).text == "1) nothing"
+
+
+def test_annotations_with_any_are_allowed() -> None:
+    assert all((list[MarkdownSection[Any]], Section[Any], Section[TaskParams] | None))
+
+
+class Notebook(MarkdownSection[None]):
+    """A tool-backed section: its tool writes to a session and keeps a list."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.notes: list[str] = []
+        tool = Tool(name="note", description="Take a note.", handler=self.note)
+        super().__init__(title="Notes", key="notes", template="Take notes.", tools=[tool])
+
+    def note(self, params: None, *, context: ToolContext) -> ToolResult[None]:
+        self.notes.append("noted")
+        self.session.dispatch(TaskParams("noted"))
+        return ToolResult("ok")
+
+
+def test_a_clone_is_decoupled_and_acts_for_the_session_that_it_is_given() -> None:
+    old, new = Session(), Session()
+    section = Notebook(old)
+    cloned = section.clone(session=new, bus=Bus())
+    prompt, session = Prompt(PromptTemplate(ns="demo", key="notes", sections=[cloned])), Session()
+    ScriptedAdapter([call("note"), "Done."]).evaluate(prompt, session=session)
+    assert (section.notes, cloned.notes) == ([], ["noted"])
+    assert (old[TaskParams].all(), new[TaskParams].all()) == ((), (TaskParams("noted"),))
+    with pytest.raises(TypeError, match="sesion"):
+        section.clone(sesion=new)
 
 
 def test_bind_time_resources_join_the_sections_own() -> None:
@@ -148,6 +230,24 @@ def test_read_section_is_read_only_access() -> None:
     assert result.success
     assert "Full detailed content..." in result.value.content
     assert [tool.name for tool in prompt.render(session=session).tools] == ["open_sections", "read_section"]
+
+
+def test_read_section_leaves_a_section_with_tools_to_open_sections() -> None:
+    session = Session()
+    adapter = ScriptedAdapter([call("read_section", section_key="tools"), "Done."])
+    adapter.evaluate(Prompt(DOCS), session=session)
+    (message,) = (message for message in session[Message].all() if message.role == "tool")
+    assert message.text == "Section 'tools' has tools; call open_sections with key 'tools' to open it."
+    assert "use" not in [tool.name for tool in adapter.requests[1].tools]
+
+
+def test_params_of_a_summarized_section_are_needed_and_those_of_a_disabled_one_are_not() -> None:
+    def section(**options: Any) -> MarkdownSection[TaskParams]:
+        return MarkdownSection[TaskParams](title="T", key="t", template="${objective}", summary="A task.", **options)
+
+    with pytest.raises(PromptRenderError, match="No TaskParams was bound"):
+        PromptTemplate(ns="demo", key="a", sections=[section(visibility=SectionVisibility.SUMMARY)]).render()
+    assert PromptTemplate(ns="demo", key="b", sections=[section(enabled=lambda: False)]).render().text == ""
 
 
 def test_the_caller_pattern() -> None:

@@ -178,3 +178,62 @@ def test_tools_are_looked_for_in_the_whole_subtree() -> None:
         "parent.child-b": False,
         "parent.child-a.grandchild": False,
     }
+
+
+def handbook(*extra: Any) -> PromptTemplate[None]:
+    """A closed section with a tool, and in it a closed one without."""
+    style = MarkdownSection[DocsParams](
+        title="Style",
+        key="style",
+        template="Write like this: ${api_docs}",
+        summary="How to write.",
+        visibility=SectionVisibility.SUMMARY,
+    )
+    guide = MarkdownSection[None](
+        title="Guide",
+        key="guide",
+        template="All of it.",
+        summary="A guide.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[verify_tool],
+        children=[style],
+    )
+    return PromptTemplate(ns="a", key="b", sections=[guide, VfsToolsSection(), *extra], disclosure=OpenToFiles())
+
+
+def test_a_content_only_section_inside_a_closed_one_with_tools_goes_to_its_own_file() -> None:
+    session = Session()
+    opened = call("open_sections", section_keys=["guide.style"], reason="to write")
+    read = call("read", path="context/guide.style.md")
+    ScriptedAdapter([opened, read, "Done."]).evaluate(Prompt(handbook()), session=session)
+    answers = [message.text for message in session[Message].all() if message.role == "tool"]
+    assert answers[0].startswith("Section content written to: context/guide.style.md")
+    assert "Write like this: GET /teapots" in answers[1]
+
+
+def test_two_sessions_of_one_template_share_no_file() -> None:
+    template = handbook()
+    opened = call("open_sections", section_keys=["guide.style"], reason="to write")
+    secret = Prompt(template).bind(DocsParams(api_docs="the first customer's secret"))
+    ScriptedAdapter([opened, "Done."]).evaluate(secret, session=Session())
+    session = Session()
+    ScriptedAdapter([call("read", path="context/guide.style.md"), "Done."]).evaluate(Prompt(template), session=session)
+    (answer,) = (message for message in session[Message].all() if message.role == "tool")
+    assert (answer.success, answer.text) == (False, "'context/guide.style.md' does not exist")
+
+
+class Forced(MarkdownSection[None]):
+    def effective_visibility(self, *given: Any, **named: Any) -> SectionVisibility:
+        return SectionVisibility.FULL
+
+
+def test_an_overridden_effective_visibility_is_asked() -> None:
+    section = Forced(title="T", key="t", template="Shown.", summary="s", visibility=SectionVisibility.SUMMARY)
+    assert handbook(section).render().text.endswith("## 3. T\n\nShown.")
+
+
+def test_an_override_inside_a_disabled_section_is_ignored() -> None:
+    child = MarkdownSection[None](title="C", key="c", template="c")
+    off = MarkdownSection[None](title="Off", key="off", template="x", enabled=lambda: False, children=[child])
+    rendered = handbook(off).render(visibility_overrides={("off", "c"): SectionVisibility.SUMMARY})
+    assert "Off" not in rendered.text

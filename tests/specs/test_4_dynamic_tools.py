@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, VENDORS, Vendor
 from tests.servers.turn import Call, Turn
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, tool
-from weakincentives.runtime import MainLoop, RunRestarted, ToolsInjected
+from weakincentives.runtime import MainLoop, Message, PromptResponse, ProviderAdapter, RunRestarted, ToolsInjected
 from weakincentives.session import Session
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -83,6 +84,44 @@ def test_an_adapter_without_dynamic_tools_restarts() -> None:
     response = MainLoop().execute(Prompt(template), session=session, adapter=adapter)
     assert response.output == Answer("[1]")
     assert len(session[RunRestarted].all()) == 1
+
+
+@tool(name="search")
+def other_search(query: str) -> str:
+    """Search the library."""
+    return f"1 book on {query}"
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_tool_whose_name_is_taken_is_skipped_with_a_warning(dynamic: bool, caplog: pytest.LogCaptureFixture) -> None:
+    library = MarkdownSection(title="Library", key="library", template="Books.", tools=[other_search])
+    clash = PromptTemplate[Answer](ns="example", key="clash", sections=[*template.sections, library])
+    script = [call("read_section", section_key="context"), call("search", query="tea"), Answer("one")]
+    session, adapter = Session(), ScriptedAdapter(script, supports_dynamic_tools=dynamic)
+    MainLoop().execute(Prompt(clash), session=session, adapter=adapter)
+    assert [message.text for message in session[Message].all() if message.role == "tool"][-1] == "1 book on tea"
+    assert {tool.name for tool in adapter.requests[-1].tools} == {"search", "cite", "read_section"} - (
+        set() if dynamic else {"read_section"}
+    )
+    assert "Skipping duplicate tool 'search' of section 'context': section 'library' has it already." in caplog.messages
+
+
+class Canned(ProviderAdapter[Answer]):
+    """An adapter as the spec declares it: with `evaluate` alone."""
+
+    def evaluate(self, prompt: Any, *, session: Session, **options: Any) -> PromptResponse[Any]:
+        return PromptResponse(prompt.name, prompt.render(session=session).text, Answer("canned"))
+
+
+def test_an_adapter_may_define_evaluate_alone() -> None:
+    adapter = Canned("canned-1")
+    assert not adapter.supports_dynamic_tools
+    response = MainLoop().execute(Prompt(template), session=Session(), adapter=adapter)
+    assert response.require_output() == Answer("canned")
+    with pytest.raises(TypeError, match=r"Canned has no channel\(\); define it, or override the method"):
+        adapter.resume(Prompt(template), session=Session())
+    with pytest.raises(TypeError, match=r"cannot reach a model; implement channel\(\), or evaluate\(\) by itself"):
+        ProviderAdapter[int]("none")
 
 
 def test_the_support_matrix() -> None:

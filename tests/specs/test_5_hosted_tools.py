@@ -18,7 +18,7 @@ from tests.helpers.hosted_tools import OracleCodec, oracle_reply, oracle_tool, s
 from tests.servers.turn import Raw, Turn
 from weakincentives import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.adapters.openai.codecs import CODECS, OpenAIWebSearchCodec
-from weakincentives.adapters.scripted import ScriptedAdapter
+from weakincentives.adapters.scripted import ScriptedAdapter, call as call_tool
 from weakincentives.prompt import (
     HostedTool,
     HostedToolConfig,
@@ -73,7 +73,9 @@ def test_configurations_and_outputs_are_frozen_dataclasses() -> None:
         ({"description": ""}, "1 to 200 ASCII characters"),
         ({"description": "é"}, "1 to 200 ASCII characters"),
         ({"description": "x" * 201}, "1 to 200 ASCII characters"),
+        ({"description": None}, "1 to 200 ASCII characters and not blank, got None"),
         ({"kind": ""}, "has no kind"),
+        ({"kind": 3}, "has no kind"),
         ({"config": {"depth": 3}}, "must be an instance of a frozen dataclass, got dict"),
         ({"config": WebSearchConfig}, "must be an instance of a frozen dataclass"),
     ],
@@ -204,6 +206,27 @@ def test_a_round_trip_reads_a_stored_answer() -> None:
         response = OPENAI.adapter(server).evaluate(prompt, session=Session())
         assert server.requests[0].json["tools"] == [{"type": "web_search"}]
     assert len(response.hosted_outputs["web_search"].citations) == 2
+
+
+def test_two_tools_of_one_kind_are_one_where_the_provider_cannot_tell_them_apart() -> None:
+    named = MarkdownSection(title="B", key="b", template="B.", hosted_tools=(web_search_tool(name="lookup"),))
+    prompt = Prompt(PromptTemplate(ns="t", key="t", sections=[WebSearchSection(), named]))
+    with OPENAI.server([Raw(body=stored("openai", "web_search", "normal"))]) as server:
+        outputs = OPENAI.adapter(server).evaluate(prompt, session=Session()).hosted_outputs
+        assert server.requests[0].json["tools"] == [{"type": "web_search"}]
+    assert outputs["web_search"] == outputs["lookup"]
+
+
+def test_a_hosted_tool_stays_when_another_section_brings_its_name() -> None:
+    cached = web_search_tool(WebSearchConfig(allow_live_access=False))
+    closed = MarkdownSection(
+        title="A", key="a", template="A.", summary="a", visibility=SectionVisibility.SUMMARY, hosted_tools=(cached,)
+    )
+    prompt = Prompt(PromptTemplate(ns="t", key="t", sections=[closed, WebSearchSection()]))
+    adapter = ScriptedAdapter([call_tool("read_section", section_key="a"), "Done."], hosted_tool_codecs=CODECS)
+    adapter.evaluate(prompt, session=Session())
+    assert [tool.config for tool in adapter.requests[1].hosted_tools] == [WebSearchConfig()]
+    assert adapter.requests[1].revoked == frozenset()
 
 
 def test_outputs_are_found_by_the_names_of_their_tools() -> None:

@@ -75,8 +75,13 @@ def test_ordinary_words_stay(text: str) -> None:
 
 
 def test_values_of_secret_environment_variables_are_known() -> None:
-    redactor = Redactor(variables={"MY_SERVICE_TOKEN": "plain-looking-word", "HOME": "/somewhere/quite/long"})
-    assert redactor.text("plain-looking-word at /somewhere/quite/long") == "[redacted] at /somewhere/quite/long"
+    variables = {
+        "MY_SERVICE_TOKEN": "plain-looking-word",
+        "DB_PWD": "another-plain-word",
+        "PWD": "/somewhere/quite/long",
+    }
+    text = "plain-looking-word and another-plain-word at /somewhere/quite/long"
+    assert Redactor(variables=variables).text(text) == "[redacted] and [redacted] at /somewhere/quite/long"
 
 
 def everything(path: Path) -> str:

@@ -1,5 +1,13 @@
 """The command line `wink`: one module per command, imported when that command is called."""
 
+from typing import TYPE_CHECKING
+
+from weakincentives._imports import lazy_front
 from weakincentives.cli.app import main
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from weakincentives.cli.output import printable
+
+__all__ = ["main", "printable"]
+
+__getattr__ = lazy_front(__name__, {"printable": "output"})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from weakincentives import __version__
 from weakincentives.cli.commands import PURPOSES, load, parser
-from weakincentives.cli.output import UsageError
+from weakincentives.cli.output import UsageError, print_error, print_line
 from weakincentives.errors import UnboundParamsError, WinkError
 
 EPILOG = "Run wink COMMAND --help for its options. Agents and prompts are given as module:variable."
@@ -35,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def dispatch(words: Sequence[str]) -> int:
     if not words or words[0] in {"-h", "--help"}:
-        print(overview())
+        print_line(overview())
         return 0 if words else 2
     if words[0] == "--version":
-        print(f"wink {__version__}")
+        print_line(f"wink {__version__}")
         return 0
     if words[0] not in PURPOSES:
         return fail(f"no command {words[0]!r}; there are {', '.join(PURPOSES)}", 2)
@@ -72,5 +72,5 @@ def overview() -> str:
 
 
 def fail(message: str, code: int) -> int:
-    print(f"wink: {message}", file=sys.stderr)
+    print_error(f"wink: {message}")
     return code

@@ -6,9 +6,12 @@ A command's module has `configure(parser)`, which adds its arguments, and `run(a
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
+
+from weakincentives.cli.output import printable
 
 PURPOSES = {
     "run": "run a prompt on a model and print its answer",
@@ -34,6 +37,14 @@ class Command(Protocol):
     def run(self, arguments: argparse.Namespace) -> int: ...
 
 
+class Parser(argparse.ArgumentParser):
+    """Prints what was typed, or comes from a module, like everything else."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:
+            (file or sys.stderr).write(printable(message, stream=file or sys.stderr))
+
+
 def load(name: str) -> Command:
     """Import the module of one command."""
     return cast(Command, import_module(f"weakincentives.cli.{name}"))
@@ -42,7 +53,7 @@ def load(name: str) -> Command:
 def parser(name: str) -> argparse.ArgumentParser:
     """The complete parser of one command."""
     command = load(name)
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog=f"wink {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     command.configure(made)

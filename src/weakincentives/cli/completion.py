@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from weakincentives.cli.commands import PURPOSES, parsers
+from weakincentives.cli.output import print_line
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     commands = [grammar(parser, PURPOSES[name]) for name, parser in parsers()]
-    print("\n".join(WRITERS[arguments.shell](commands)))
+    print_line("\n".join(WRITERS[arguments.shell](commands)))
     return 0
 
 

@@ -1,4 +1,8 @@
-"""What a command prints: data to stdout, progress and errors to stderr, and whether either may have colour."""
+"""What a command prints: data to stdout, progress and errors to stderr.
+
+Names, texts, errors and paths come from models, tools, providers and recordings, so nothing is printed but through
+this module: `printable` removes what a terminal would obey. (The linter forbids `print` in the other modules.)
+"""
 
 from __future__ import annotations
 
@@ -11,45 +15,67 @@ from typing import Any, TextIO
 
 from weakincentives.errors import WinkError
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Control characters but tab and newline, and what changes the direction of writing or separates lines.
+_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029"
+_UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\ufeff]")
+_UNSAFE_IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_BIDI}\ufeff]")
 
 
 class UsageError(WinkError):
     """The command was called wrongly; the message says what it takes."""
 
 
+def printable(text: str, *, one_line: bool = False, stream: TextIO | None = None) -> str:
+    """Text from outside as a terminal may have it: escapes for control characters and for what cannot be encoded."""
+    encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
+    shown = (_UNSAFE_IN_LINE if one_line else _UNSAFE).sub(_escaped, text)
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def print_line(text: str = "", *, end: str = "\n") -> None:
+    """Print text from outside to stdout, made printable."""
+    print(printable(text), end=end, flush=True)
+
+
+def print_error(message: str) -> None:
+    """Print one line to stderr, made printable."""
+    print(printable(message, stream=sys.stderr), file=sys.stderr, flush=True)
+
+
 def print_json(value: Any) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, indent=2, ensure_ascii=False))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        # Lone surrogates, or a terminal of another age: JSON has escapes for them.
+        # Lone surrogates, or a terminal with another encoding: JSON has escapes for them.
         text = json.dumps(value, indent=2)
     print(text)
 
 
 def print_text(text: str) -> None:
-    """Text as it is, but what stdout cannot encode, and on a terminal also control characters, with escapes."""
+    """Print text that is the data of a command: exactly as it is into a file or pipe, made printable on a terminal."""
     encoding = sys.stdout.encoding or "utf-8"
     print(printable(text) if sys.stdout.isatty() else text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def printable(text: str) -> str:
-    """Text from a model or a tool as a terminal may have it: no escape sequences, nothing that cannot be encoded."""
-    encoding = sys.stdout.encoding or "utf-8"
-    shown = _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-    return shown.encode(encoding, "backslashreplace").decode(encoding)
-
-
 def may_colour(stream: TextIO) -> bool:
-    """A terminal, and no NO_COLOR."""
+    """Whether the stream is a terminal and NO_COLOR is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def progress(message: str, *, style: str = "2") -> None:
-    """One line for a person who waits, on stderr."""
-    text = f"\x1b[{style}m{message}\x1b[0m" if may_colour(sys.stderr) else message
-    print(text, file=sys.stderr, flush=True)
+    """Print one line for a person who waits to stderr."""
+    text = printable(message, stream=sys.stderr)
+    print(f"\x1b[{style}m{text}\x1b[0m" if may_colour(sys.stderr) else text, file=sys.stderr, flush=True)
+
+
+def report_damage(path: object, problems: Sequence[str]) -> int:
+    """Name what a run file has that cannot be read; the exit code."""
+    if not problems:
+        return 0
+    more = f" (and {plural(len(problems) - 1, 'more problem')})" if len(problems) > 1 else ""
+    print_error(f"wink: '{path}' is damaged: {problems[0]}{more}; the rest is shown")
+    return 1
 
 
 def plural(number: int, noun: str) -> str:
@@ -57,8 +83,8 @@ def plural(number: int, noun: str) -> str:
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
-    """The rows under their heading; the columns in `right` hold numbers."""
-    every = [heading, *rows]
+    """The rows under their heading, each on one line; the columns in `right` hold numbers."""
+    every = [heading, *([printable(cell, one_line=True) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in every) for column in range(len(heading))]
     return "\n".join(
         "  ".join(
@@ -67,3 +93,8 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, right: Colle
         ).rstrip()
         for row in every
     )
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

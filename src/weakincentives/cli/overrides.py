@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from weakincentives.cli.output import UsageError, print_json, progress
+from weakincentives.cli.output import UsageError, print_json, print_line, progress
 from weakincentives.cli.selection import add_store_option, named_template, open_store
 from weakincentives.prompt.overrides import (
     LATEST,
@@ -78,7 +78,7 @@ def list_all(store: JsonPromptOverridesStore, *, as_json: bool) -> int:
         )
     for override in () if as_json else found:
         names = [*(".".join(path) for path in override.sections), *(f"tool {name}" for name in override.tools)]
-        print(f"{override.ns}/{override.key}@{override.tag}: {', '.join(names) or 'empty'}")
+        print_line(f"{override.ns}/{override.key}@{override.tag}: {', '.join(names) or 'empty'}")
     if not found:
         progress(f"no overrides in {store.root_dir}")
     return 0
@@ -92,7 +92,7 @@ def show_one(descriptor: PromptDescriptor, override: PromptOverride, *, as_json:
         width = max((len(row["name"]) for row in rows), default=0)
         for row in rows:
             detail = f": {row['detail']}" if row["detail"] else ""
-            print(f"{row['kind']:7}  {row['name'].ljust(width)}  {row['state']}{detail}")
+            print_line(f"{row['kind']:7}  {row['name'].ljust(width)}  {row['state']}{detail}")
     return int(any(row["state"] == "stale" for row in rows))
 
 
@@ -124,7 +124,7 @@ def compare_one(descriptor: PromptDescriptor, override: PromptOverride, *, as_js
     if as_json:
         print_json({"diff": text, "stale": [str(left_out) for left_out in stale]})
     else:
-        print(text, end="")
+        print_line(text, end="")
     return int(bool(stale))
 
 

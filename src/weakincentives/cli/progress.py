@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from weakincentives.cli.output import may_colour, progress
+from weakincentives.cli.output import may_colour, printable, progress
 from weakincentives.runtime import (
     ModelCalled,
     PromptRendered,
@@ -109,10 +109,10 @@ def _printer() -> Iterator[PrintLine]:
         return
     console = Console(stderr=True, highlight=False)
     with console.status("waiting for the model"):
-        yield lambda line: console.print(line, style="dim", markup=False)
+        yield lambda line: console.print(printable(line, stream=sys.stderr), style="dim", markup=False)
 
 
 def _one_line(text: str) -> str:
-    """The text without control characters, which a model or a tool may have put there, cut to the width of a line."""
-    clean = "".join(character if character.isprintable() else " " for character in text)
-    return clean if len(clean) <= WIDTH else clean[: WIDTH - 1] + "…"
+    """The text on one line, cut to its width."""
+    line = " ".join(text.split("\n"))
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

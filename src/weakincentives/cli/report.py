@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from weakincentives.cli.output import UsageError, plural, print_json, progress, table
+from weakincentives.cli.output import UsageError, plural, print_json, print_line, progress, report_damage, table
 
 if TYPE_CHECKING:
     from weakincentives.limits import Prices
@@ -37,17 +37,18 @@ def run(arguments: argparse.Namespace) -> int:
     prices = dict(map(price, arguments.price))
     with RunStore(arguments.file) as store:
         advice = advise(store, last=arguments.last, prompt=arguments.prompt, prices=prices)
+        damage = report_damage(arguments.file, store.problems)
     if arguments.json:
         prompts = [plain(prompt) | {"saved": prompt.saved} for prompt in advice.prompts]
         print_json({"prices_as_of": AS_OF, "runs": advice.runs, "prompts": prompts})
-        return 0
+        return damage
     if not advice.prompts:
         progress("no successful runs, so there is nothing to advise")
-        return 0
-    print("\n\n".join(describe(prompt) for prompt in advice.prompts))
+        return damage
+    print_line("\n\n".join(describe(prompt) for prompt in advice.prompts))
     if any(prompt.unit == "USD" for prompt in advice.prompts):
         progress(f"prices as of {AS_OF} unless given with --price")
-    return 0
+    return damage
 
 
 def describe(prompt: PromptAdvice) -> str:

@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from weakincentives.cli.output import UsageError, plural, print_json, printable, progress, table
+from weakincentives.cli.output import (
+    UsageError,
+    plural,
+    print_json,
+    print_line,
+    printable,
+    progress,
+    report_damage,
+    table,
+)
 
 if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
@@ -52,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     from weakincentives.telemetry import RunStore
 
     with RunStore(arguments.file) as store:
-        return _VERBS[arguments.verb](store, arguments)
+        _VERBS[arguments.verb](store, arguments)
+        return report_damage(arguments.file, store.problems)
 
 
 def list_runs(store: RunStore, arguments: argparse.Namespace) -> int:
@@ -65,8 +75,8 @@ def list_runs(store: RunStore, arguments: argparse.Namespace) -> int:
             run.run_id,
             run.status,
             moment(run.started),
-            printable(run.prompt),
-            printable(run.model),
+            run.prompt,
+            run.model,
             f"{run.turns}",
             f"{run.usage.input_tokens:,}",
             f"{run.usage.output_tokens:,}",
@@ -76,7 +86,7 @@ def list_runs(store: RunStore, arguments: argparse.Namespace) -> int:
     ]
     heading = ("run", "status", "started", "prompt", "model", "turns", "input", "output", "cost")
     if rows:
-        print(table(heading, rows, right=(5, 6, 7, 8)))
+        print_line(table(heading, rows, right=(5, 6, 7, 8)))
     else:
         progress("no runs")
     return 0
@@ -87,7 +97,7 @@ def show_run(store: RunStore, arguments: argparse.Namespace) -> int:
     if arguments.turn is not None:
         return show_turn(store.turn(run.run_id, arguments.turn), as_json=arguments.json)
     history = store.history(run.run_id)
-    errors = store.query("SELECT turn, source, name, message FROM errors WHERE run_id = ? ORDER BY seq", (run.run_id,))
+    errors = failures(store, history)
     if arguments.json:
         print_json(facts(run) | history_facts(history, errors))
     else:
@@ -95,7 +105,21 @@ def show_run(store: RunStore, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def history_facts(history: RunHistory, errors: Sequence[Sequence[Any]]) -> dict[str, Any]:
+def failures(store: RunStore, history: RunHistory) -> list[dict[str, Any]]:
+    """The tool calls and evaluations that failed, in their order."""
+    seqs = [use.seq for turn in history.turns for use in turn.uses if not use.success]
+    found = [*store.numbered(history.run_id, seqs), *store.of_kinds(history.run_id, ["EvaluationFailed"])]
+    rows = []
+    for recorded in sorted(found, key=lambda recorded: recorded.seq):
+        event = recorded.event
+        if recorded.kind == "ToolInvoked" and hasattr(event, "result"):
+            rows.append({"turn": recorded.turn, "source": "tool", "name": event.name, "message": event.result.message})
+        elif hasattr(event, "error"):
+            rows.append({"turn": recorded.turn, "source": "run", "name": event.error, "message": event.message})
+    return rows
+
+
+def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str, Any]:
     from weakincentives.runtime import ledger_of
 
     turns = [
@@ -122,18 +146,17 @@ def history_facts(history: RunHistory, errors: Sequence[Sequence[Any]]) -> dict[
         for step in history.steps
         for section in step.sections
     ]
-    failed = [dict(zip(("turn", "source", "name", "message"), row, strict=True)) for row in errors]
-    return {"turn_list": turns, "disclosure": disclosure, "errors": failed}
+    return {"turn_list": turns, "disclosure": disclosure, "errors": errors}
 
 
-def print_history(run: RunSummary, history: RunHistory, errors: Sequence[Sequence[Any]]) -> None:
+def print_history(run: RunSummary, history: RunHistory, errors: list[dict[str, Any]]) -> None:
     from weakincentives.runtime import ledger_of
 
     ledger = ledger_of(history)
     heading = f"{run.run_id}  {run.status}  {run.prompt}  {run.adapter} {run.model}  {run.duration:.1f} s"
-    print(printable(heading))
+    print_line(printable(heading, one_line=True))
     if run.error:
-        print(printable(f"error: {run.error}"))
+        print_line(f"error: {run.error}")
     rows = [
         (
             f"{row.turn}",
@@ -141,12 +164,12 @@ def print_history(run: RunSummary, history: RunHistory, errors: Sequence[Sequenc
             f"{row.sent_tokens:,}",
             f"{row.cached_tokens:,}",
             "-" if row.full_prompt_tokens is None else f"{row.full_prompt_tokens:,}",
-            printable(", ".join(use.name for use in turn.uses)) or "answers",
+            ", ".join(use.name for use in turn.uses) or "answers",
         )
         for row, turn in zip(ledger.rows, history.turns, strict=True)
     ]
-    print("\n" + table(("turn", "attempt", "sent", "cached", "full prompt", "does"), rows, right=(0, 1, 2, 3, 4)))
-    print(
+    print_line("\n" + table(("turn", "attempt", "sent", "cached", "full prompt", "does"), rows, right=(0, 1, 2, 3, 4)))
+    print_line(
         f"\nsent {ledger.sent_tokens:,} tokens; the full prompt would have sent {ledger.full_prompt_tokens:,} "
         f"({'saved' if ledger.saved >= 0 else 'lost'} {abs(ledger.saved):,})"
     )
@@ -155,9 +178,9 @@ def print_history(run: RunSummary, history: RunHistory, errors: Sequence[Sequenc
         extras += [f"because: {step.reason}"] if step.reason else []
         for section in step.sections:
             line = f"turn {step.turn}: {step.tool or step.kind} {section}  {'  '.join(filter(None, extras))}"
-            print(printable(line.rstrip()))
-    for turn, source, name, message in errors:
-        print(printable(f"turn {turn}: {source} {name} failed: {message}"))
+            print_line(printable(line.rstrip(), one_line=True))
+    for error in errors:
+        print_line(f"turn {error['turn']}: {error['source']} {error['name']} failed: {error['message']}")
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> int:
@@ -177,7 +200,7 @@ def show_turn(turn: Turn, *, as_json: bool) -> int:
         )
         for section in turn.sections
     ]
-    print(table(("section", "shows", "because", "shown", "hidden", "tools"), rows, right=(3, 4)))
+    print_line(table(("section", "shows", "because", "shown", "hidden", "tools"), rows, right=(3, 4)))
     for message in turn.messages:
         print_block(f"--- {message.role} {message.name}", message.text or ", ".join(message.tools), message.tool_calls)
     if turn.reply is not None:
@@ -192,8 +215,12 @@ def show_turn(turn: Turn, *, as_json: bool) -> int:
 
 
 def print_block(heading: str, text: str, calls: Sequence[ToolCall] = ()) -> None:
-    lines = [heading.rstrip(), *filter(None, [text]), *(f"{call.name}({call.arguments})" for call in calls)]
-    print("\n" + printable("\n".join(lines)))
+    lines = [
+        printable(heading.rstrip(), one_line=True),
+        *filter(None, [text]),
+        *(f"{call.name}({call.arguments})" for call in calls),
+    ]
+    print_line("\n" + "\n".join(lines))
 
 
 def export_runs(store: RunStore, arguments: argparse.Namespace) -> int:
@@ -218,7 +245,7 @@ def export_runs(store: RunStore, arguments: argparse.Namespace) -> int:
                     "event": plain(recorded.event),
                 }
                 # JSON escapes keep lone surrogates and control characters out of the file.
-                print(json.dumps(line), file=target)
+                target.write(json.dumps(line) + "\n")
     finally:
         if target is not sys.stdout:
             target.close()
@@ -237,7 +264,7 @@ def prune_runs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"deleted": list(gone)})
     else:
-        print(f"deleted {plural(len(gone), 'run')}")
+        print_line(f"deleted {plural(len(gone), 'run')}")
     return 0
 
 
@@ -276,7 +303,10 @@ def facts(run: RunSummary) -> dict[str, Any]:
 
 
 def moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return "-"
 
 
 def money(cost: float | None) -> str:

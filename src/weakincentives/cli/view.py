@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import webbrowser
 from pathlib import Path
+from urllib.parse import quote
 
-from weakincentives.cli.output import UsageError, progress
+from weakincentives.cli.output import UsageError, print_line, progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,10 +55,10 @@ def serve(path: str, run_id: str, *, port: int | None, browser: bool) -> int:
     from weakincentives.viewer import Viewer
 
     viewer = Viewer(path, port=port)
-    address = viewer.url + (f"#/run/{run_id}" if run_id else "")
+    address = viewer.url + (f"#/run/{quote(run_id, safe='')}" if run_id else "")
 
     def started() -> None:
-        print(address, flush=True)
+        print_line(address)
         progress(f"Serving {path}; stop with Ctrl+C.")
         if browser:
             webbrowser.open(address)

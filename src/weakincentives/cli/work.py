@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, get_args
 
 from weakincentives._imports import require_extra
-from weakincentives.cli.output import UsageError, plural, print_json, printable
+from weakincentives.cli.output import UsageError, plural, print_json, print_line, progress
 from weakincentives.cli.settings import default
 
 if TYPE_CHECKING:
@@ -78,9 +77,9 @@ def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
     else:
         for work in found:
             line = f"{work.status:9}  {_time(work.updated_ms)}  {work.attempts}x  {work.id}  {work.worker}"
-            print(printable(line.rstrip()))
+            print_line(line.rstrip())
         if not found:
-            print("no runs", file=sys.stderr)
+            progress("no runs")
     return 0
 
 
@@ -94,14 +93,14 @@ def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
         print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
         return 0
     for name, value in _facts(work).items():
-        print(printable(f"{name:9} {value}"))
+        print_line(f"{name:9} {value}")
     if failure:
-        print(printable(f"error     {failure}"))
+        print_line(f"error     {failure}")
     for question in questions:
-        print(printable(f"waits for {question.call_id}: {question.text}"))
+        print_line(f"waits for {question.call_id}: {question.text}")
     for step in steps:
         error = f"  {step.error}" if step.error else ""
-        print(printable(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}"))
+        print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}")
     return 0
 
 
@@ -131,7 +130,7 @@ def prune(store: WorkStore, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"deleted": deleted})
     else:
-        print(f"deleted {plural(deleted, 'run')}")
+        print_line(f"deleted {plural(deleted, 'run')}")
     return 0
 
 
@@ -155,7 +154,7 @@ def _print_status(work: Work, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(_facts(work))
     else:
-        print(printable(f"{work.id} is {work.status}"))
+        print_line(f"{work.id} is {work.status}")
 
 
 def _facts(work: Work) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from weakincentives.cli.output import UsageError
+from weakincentives.cli.output import UsageError, print_error
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import resolve
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     queues = tuple(arguments.queue or (loop.name,))
     with serving_health(arguments.health, loop.health), loop:
         name = loop.start(queues=queues, limits=limits)
-        print(f"{name} works on {', '.join(queues)} (version {loop.version})", file=sys.stderr, flush=True)
+        print_error(f"{name} works on {', '.join(queues)} (version {loop.version})")
         # Not before the start, which a signal must be able to end; not an Event, whose lock a handler may find held.
         signals: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
         while not signals:
             time.sleep(0.1)
         signal.signal(signals[0], signal.SIG_DFL)
-        print("draining ...", file=sys.stderr, flush=True)
+        print_error("draining ...")
         if not loop.drain(arguments.drain):
-            print("a step was still running; another worker will repeat it", file=sys.stderr, flush=True)
+            print_error("a step was still running; another worker will repeat it")
             # Its thread must end before others take the work over, and nothing ends a thread but its process.
             os._exit(1)
     return 0
@@ -107,7 +107,7 @@ def serving_health(address: tuple[str, int] | None, check: Callable[[], WorkerHe
         server = Server(address, Handler)
     except OSError as error:
         raise UsageError(f"--health cannot listen on {host} port {port}: {error}") from None
-    print(f"health on port {server.server_address[1]}", file=sys.stderr, flush=True)
+    print_error(f"health on port {server.server_address[1]}")
     Thread(target=server.serve_forever, name="wink-health", daemon=True).start()
     try:
         yield

@@ -21,6 +21,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{number}  {question}")
         return 0
     from weakincentives.adapters.local import LocalAdapter
+    from weakincentives.cli import printable
     from weakincentives.demo.show import Screen, Show
     from weakincentives.errors import WinkError
 
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
                     screen.blank()
                 show.ask(question)
     except (ImportError, OSError, WinkError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}", stream=sys.stderr), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from weakincentives.cli import printable
 from weakincentives.demo.desk import Question, ask, pages, template
 from weakincentives.prompt import Prompt, SectionVisibility
 from weakincentives.runtime import (
@@ -126,7 +127,7 @@ class Screen:
 
     def say(self, label: str, text: str, *, style: str = "") -> None:
         """Print a label with text wrapped beside it."""
-        style = style or _STYLES.get(label, "")
+        style, text = style or _STYLES.get(label, ""), printable(text)
         width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns) - LABEL - 3
         lines = [
             line

@@ -31,9 +31,9 @@ from weakincentives.prompt.overrides import (
 )
 from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.rendered import RenderedPrompt
-from weakincentives.prompt.section import Section
+from weakincentives.prompt.section import Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import Tool, ToolResult
+from weakincentives.prompt.tool import FunctionTool, Tool, ToolResult
 from weakincentives.prompt.view import Disclosure, Opening, Span, View
 from weakincentives.prompt.visibility import (
     ClearAllVisibilityOverrides,
@@ -64,6 +64,7 @@ __all__ = [
     "Disclosure",
     "DisclosureRequest",
     "EstimatedTokens",
+    "FunctionTool",
     "HostedTool",
     "HostedToolConfig",
     "HostedToolOutput",
@@ -91,6 +92,7 @@ __all__ = [
     "ReadSections",
     "RenderedPrompt",
     "Section",
+    "SectionOptions",
     "SectionPath",
     "SectionVisibility",
     "SetVisibilityOverride",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, is_dataclass
 from typing import Generic, TypeVar
 
 from weakincentives.errors import PromptValidationError
-from weakincentives.prompt.tool import check_tool_name
+from weakincentives.prompt.tool import check_description, check_tool_name
 
 
 class HostedToolConfig:
@@ -42,13 +42,11 @@ class HostedTool(Generic[ConfigT]):
 
     def __post_init__(self) -> None:
         check_tool_name(self.name)
-        if not self.kind:
-            raise PromptValidationError(f"Hosted tool '{self.name}' has no kind; pass kind='web_search' or the like.")
-        if not (1 <= len(self.description) <= 200 and self.description.isascii()):
+        if not isinstance(self.kind, str) or not self.kind.strip():
             raise PromptValidationError(
-                f"Hosted tool '{self.name}': the description must be 1 to 200 ASCII characters, "
-                f"got {len(self.description)}."
+                f"Hosted tool '{self.name}' has no kind (got {self.kind!r}); pass kind='web_search' or the like."
             )
+        check_description(f"Hosted tool '{self.name}'", self.description, 200, ascii_only=True)
         params = getattr(type(self.config), "__dataclass_params__", None)
         if not is_dataclass(self.config) or isinstance(self.config, type) or params is None or not params.frozen:
             raise PromptValidationError(

@@ -32,6 +32,7 @@ class Layout:
         self.prices: list[tuple[int, Node]] = []
         self._lay_out(root, suffix)
         self.values = tuple(self._value_index)
+        self.sources = outline.sources_of(states)
 
     @property
     def full(self) -> Iterable[Node]:
@@ -96,7 +97,7 @@ class Layout:
             text = node.summary if summarized else node.text
             head = separator + heading(section.title, depth, number)
             if text is None:
-                self._pieces.append(head + "\n\n")
+                self._pieces.append(head)
                 self._add_call(_body(node))
             elif text.names or text.literals[0]:
                 self._add_text(node, head + "\n\n", text)
@@ -130,7 +131,11 @@ class Layout:
 
 
 def _body(node: Node) -> Callable[[Params], str]:
-    return lambda params: _checked(node, lambda params: node.section.render_body(params[node.source]), params)
+    def below_heading(params: Params) -> str:
+        body = _checked(node, lambda params: node.section.render_body(params[node.source]), params)
+        return f"\n\n{body}" if body else ""
+
+    return below_heading
 
 
 def _checked(node: Node, render: Callable[[Params], str], params: Params) -> str:

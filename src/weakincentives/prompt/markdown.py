@@ -8,8 +8,11 @@ from typing import Any, cast
 
 from weakincentives._generics import ParamsT
 from weakincentives.errors import PromptRenderError, PromptValidationError
-from weakincentives.prompt.section import Section
+from weakincentives.prompt.hosted import HostedTool
+from weakincentives.prompt.section import Section, Selector, has_own
 from weakincentives.prompt.text import TemplateText, split_text
+from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.visibility import SectionVisibility
 
 
 class MarkdownSection(Section[ParamsT]):
@@ -18,10 +21,37 @@ class MarkdownSection(Section[ParamsT]):
     MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
     """
 
-    def __init__(self, *, template: str, title: str, key: str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        template: str,
+        title: str,
+        key: str,
+        children: Iterable[Section[Any]] = (),
+        tools: Iterable[Tool[Any, Any]] = (),
+        hosted_tools: Iterable[HostedTool[Any]] = (),
+        enabled: Selector[ParamsT, bool] | None = None,
+        default_params: ParamsT | None = None,
+        accepts_overrides: bool = True,
+        visibility: SectionVisibility | Selector[ParamsT, SectionVisibility] = SectionVisibility.FULL,
+        summary: str | None = None,
+        summary_suffix: str | None = None,
+    ) -> None:
         self.template = template
         self._text = split_text(template, where=f"Section '{key}'")
-        super().__init__(title=title, key=key, **kwargs)
+        super().__init__(
+            title=title,
+            key=key,
+            children=children,
+            tools=tools,
+            hosted_tools=hosted_tools,
+            enabled=enabled,
+            default_params=default_params,
+            accepts_overrides=accepts_overrides,
+            visibility=visibility,
+            summary=summary,
+            summary_suffix=summary_suffix,
+        )
         check_placeholders(self, self._text.names, "template")
         if self.summary is not None:
             check_placeholders(
@@ -29,11 +59,11 @@ class MarkdownSection(Section[ParamsT]):
             )
 
     @property
-    def source(self) -> str:
-        return self.template
+    def source(self) -> str | None:
+        return None if self.body_text() is None or has_own(self, "render") else self.template
 
-    def body_text(self) -> TemplateText:
-        return self._text
+    def body_text(self) -> TemplateText | None:
+        return self._text if type(self).render_body is MarkdownSection.render_body else None
 
     def render_body(self, params: ParamsT | None) -> str:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any
 
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.section import Section
+from weakincentives.prompt.section import Section, check_tools, has_own
 from weakincentives.prompt.text import TemplateText, split_text
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
@@ -40,6 +41,16 @@ class Node:
     @property
     def key(self) -> str:
         return ".".join(self.path)
+
+    @property
+    def may_be_disabled(self) -> bool:
+        return self.section.enabled is not None or has_own(self.section, "is_enabled")
+
+    @property
+    def selects(self) -> bool:
+        """Whether the section's own visibility is found out by asking it."""
+        constant = isinstance(self.section.visibility, SectionVisibility)
+        return not constant or has_own(self.section, "declared_visibility")
 
     @property
     def all_tools(self) -> tuple[AnyTool, ...]:
@@ -86,11 +97,12 @@ class Outline:
         self.base = bytes(
             SUMMARY if node.section.visibility is SectionVisibility.SUMMARY else FULL for node in self.nodes
         )
-        self.dynamic: tuple[Node, ...] = tuple(
-            node
-            for node in self.nodes
-            if node.section.enabled is not None or not isinstance(node.section.visibility, SectionVisibility)
+        self.dynamic: tuple[Node, ...] = tuple(node for node in self.nodes if node.may_be_disabled or node.selects)
+        self.deciding: tuple[Node, ...] = tuple(
+            node for node in self.nodes if has_own(node.section, "effective_visibility")
         )
+        names = Counter(tool.name for node in self.nodes for tool in node.all_tools)
+        self.shares_tool_names = any(count > 1 for count in names.values())
         self.cache: dict[object, Any] = {}
         self._check_tool_names(reserved)
 
@@ -108,6 +120,19 @@ class Outline:
         while index < node.end:
             yield self.nodes[index]
             index = self.nodes[index].end
+
+    def sources_of(self, states: bytes) -> tuple[int, ...]:
+        """Where the params of all enabled sections come from, shown or not."""
+        if ABSENT not in states:
+            return tuple(range(len(self.sources)))
+        found: set[int] = set()
+        absent_until = 0
+        for node in self.nodes:
+            if node.index >= absent_until and states[node.index] == ABSENT:
+                absent_until = node.end
+            elif node.index >= absent_until and node.source >= 0:
+                found.add(node.source)
+        return tuple(found)
 
     @cached_property
     def params_types(self) -> tuple[type, ...]:
@@ -129,6 +154,9 @@ class Outline:
             nodes.append(None)
             self._add(section.children, path, depth + 1, index, nodes)
             where = f"Section '{'.'.join(path)}'"
+            tools = _returned(where, "tools()", section.tools())
+            hosted_tools = _returned(where, "hosted_tools()", section.hosted_tools())
+            check_tools(".".join(path), tools, hosted_tools, "()")
             nodes[index] = Node(
                 index=index,
                 section=section,
@@ -141,8 +169,8 @@ class Outline:
                 summary=None
                 if section.summary is None
                 else split_text(section.summary, where=f"{where}, summary", strict=False),
-                tools=tuple(self._tools.get(tool.name, tool) for tool in section.tools()),
-                hosted_tools=tuple(section.hosted_tools()),
+                tools=tuple(self._tools.get(tool.name, tool) for tool in tools),
+                hosted_tools=hosted_tools,
             )
 
     def _source(self, section: Section[Any]) -> int:
@@ -182,9 +210,16 @@ class Outline:
     def _shown_by_declaration(self, node: Node) -> bool:
         """Whether the author's constants alone show the section in full."""
         return all(
-            up.section.visibility is SectionVisibility.FULL and up.section.enabled is None
+            up.section.visibility is SectionVisibility.FULL
+            and not (up.may_be_disabled or up.selects or has_own(up.section, "effective_visibility"))
             for up in (node, *self.ancestors(node))
         )
+
+
+def _returned(where: str, method: str, given: Any) -> tuple[Any, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise PromptValidationError(f"{where}: {method} must return a tuple of tools, got {given!r}.")
+    return tuple(given)
 
 
 def _first_defaults(sections: Sequence[Section[Any]]) -> dict[type, Any]:

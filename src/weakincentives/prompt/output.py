@@ -1,8 +1,8 @@
 """Structured output: what a prompt declares, and how an answer becomes a value of that type.
 
-An answer may wrap its JSON in prose. Fenced `json` blocks are tried first, then the whole message, then the first value
-of the declared container in the text. Text that is not JSON falls through to the next candidate; JSON that does not fit
-the type is an error, since looking further could pick up something that was never meant as the answer.
+An answer may wrap its JSON in prose. Fenced `json` blocks are tried first, then the whole message, then the values of
+the declared container in the text, in order: the first that fits the type is the answer. A block or message that is
+JSON and does not fit is not searched for parts that would.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass, make_dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal, Protocol, get_args, get_origin
 
 from weakincentives import serde
@@ -19,6 +20,7 @@ Container = Literal["object", "array"]
 
 _OPENING = {"object": "{", "array": "["}
 _FENCE = "```"
+MAX_CANDIDATES = 1_000
 
 
 @dataclass(frozen=True)
@@ -128,46 +130,45 @@ def _typed(value: Any, config: StructuredOutputConfig) -> Any:
 
 
 def _find(text: str, config: StructuredOutputConfig) -> Any:
-    opening = _OPENING[config.container]
+    misfit: SerdeError | None = None
     malformed: SerdeError | None = None
-    other: SerdeError | None = None
-    candidates = [*_fenced(text), text] if _FENCE in text else [text]
-    for candidate in candidates:
-        candidate = candidate.strip(" \t\r\n\ufeff")
+    prose, end = "", 0
+    for span in [*islice(_fenced(text), MAX_CANDIDATES), slice(0, len(text))]:
+        candidate = text[span].strip(" \t\r\n\ufeff")
         try:
             return config.read(candidate)
         except serde.MalformedJson as error:
-            if malformed is None and candidate.startswith(("{", "[")):
-                malformed = error
+            if candidate.startswith(("{", "[")):
+                malformed = malformed or error
         except SerdeError as error:
-            if candidate[:1] == opening:
-                raise
-            other = other or error
-    if other is not None:
-        raise other
-    for candidate in serde.find_json(text, opening):
+            misfit = misfit or error
+            prose, end = prose + text[end : span.start], span.stop
+    for candidate in islice(serde.find_json(prose + text[end:], _OPENING[config.container]), MAX_CANDIDATES):
         try:
             return config.read(candidate)
         except serde.MalformedJson as error:
             malformed = malformed or error
+        except SerdeError as error:
+            misfit = misfit or error
+    if misfit is not None:
+        raise misfit
     detail = f": {malformed.problems[0].message}" if malformed is not None else ""
     raise OutputParseError(f"The answer holds no JSON {config.container} for {config.name}{detail}", raw=text)
 
 
-def _fenced(text: str) -> Iterator[str]:
-    """The contents of fences that open with `json` at the start of a line, up to the next fence or the end."""
-    block: list[str] | None = None
-    for line in text.split("\n"):
-        if not line.startswith(_FENCE):
-            if block is not None:
-                block.append(line)
-            continue
-        if block:
-            yield "\n".join(block)
-        words = line.lstrip("`").split(maxsplit=1)
-        block = [] if words and words[0].lower() == "json" else None
-    if block:
-        yield "\n".join(block)
+def _fenced(text: str) -> Iterator[slice]:
+    """Where fences that open with `json` at the start of a line hold text, up to the next fence or the end."""
+    start, position = -1, 0 if _FENCE in text else len(text)
+    while position < len(text):
+        end = text.find("\n", position) + 1 or len(text)
+        if text.startswith(_FENCE, position):
+            if 0 <= start < position:
+                yield slice(start, position)
+            words = text[position:end].lstrip("`").split(maxsplit=1)
+            start = end if words and words[0].lower() == "json" else -1
+        position = end
+    if 0 <= start < len(text):
+        yield slice(start, len(text))
 
 
 def _parse_error(error: SerdeError, raw: str, config: StructuredOutputConfig) -> OutputParseError:

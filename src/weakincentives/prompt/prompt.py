@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from weakincentives._generics import OutputT, Specialized, has_type_variables, inherited_type_args, type_args
-from weakincentives.errors import PromptValidationError
+from weakincentives._generics import OutputT, Specialized, inherited_type_args, is_open, type_args
+from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import ReadSections
@@ -29,6 +31,8 @@ from weakincentives.prompt.visibility import Overrides, SectionVisibility
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
+logger = logging.getLogger("weakincentives.prompt")
+SKIPPED = "Skipping duplicate tool '%s' of section '%s': section '%s' has it already."
 T = TypeVar("T")
 
 
@@ -73,6 +77,7 @@ class PromptTemplate(Generic[OutputT]):
                     "write MarkdownSection(key=, title=, template=)."
                 )
         self.resources = ResourceRegistry().merge(resources)
+        self.allow_extra_keys = allow_extra_keys
         self.disclosure: Disclosure = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
         self.allow_collapse = allow_collapse
         self.token_budget = token_budget
@@ -82,13 +87,14 @@ class PromptTemplate(Generic[OutputT]):
         self.structured_output: StructuredOutputConfig | None = (
             None if declared is None else structured_output(declared, allow_extra_keys)
         )
-        self.outline = Outline(self.sections, reserved=RESERVED_NAMES)
+        self._reserved = RESERVED_NAMES | {tool.name for tool in self.builtin_tools()}
+        self.outline = Outline(self.sections, reserved=self._reserved)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
 
     def __class_getitem__(cls, item: Any) -> Any:
-        args = type_args(item)
-        if has_type_variables(args):
+        if is_open(item):
             return super().__class_getitem__(item)  # type: ignore[misc]
+        args = type_args(item)
         return Specialized(cls, args, lambda **named: cls(output_type=_output_argument(args), **named))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -130,7 +136,21 @@ class PromptTemplate(Generic[OutputT]):
             for tool in node.tools
             if (words := applied.tools.get(tool.name)) is not None
         }
-        return Outline(self.sections, reserved=RESERVED_NAMES, bodies=bodies, tools=tools)
+        return Outline(self.sections, reserved=self._reserved, bodies=bodies, tools=tools)
+
+    def with_output(self, output_type: Any) -> PromptTemplate[Any]:
+        """The template with this output, which it may have already but not another one."""
+        declared = structured_output(output_type, self.allow_extra_keys)
+        if self.structured_output == declared:
+            return self
+        if self.structured_output is not None:
+            raise PromptValidationError(
+                f"Prompt[{declared.name}] cannot be made of '{self.key}', whose output is "
+                f"{self.structured_output.name}; write Prompt(template)."
+            )
+        other = copy.copy(self)
+        other.structured_output = declared
+        return other
 
     @property
     def counter(self) -> Tokenizer:
@@ -146,10 +166,19 @@ class PromptTemplate(Generic[OutputT]):
         return f"PromptTemplate({self.ns!r}, {self.key!r})"
 
 
+class _RunBase(NamedTuple):
+    """The run that a prompt is in: its session, and the visibility that it began with."""
+
+    session: Session | None
+    outline: Outline
+    state: VisibilityState
+
+
 class Prompt(Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; make one for each run.
 
-    `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `run_id` is its last run.
+    `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
+    `with prompt.resources:` does. `run_id` is its last run.
     """
 
     _output_type: ClassVar[Any] = None
@@ -160,14 +189,18 @@ class Prompt(Generic[OutputT]):
         *,
         overrides_store: PromptOverridesStore | None = None,
         overrides_tag: str = "latest",
+        output_type: Any = None,
         **declaration: Any,
     ) -> None:
+        declared = self._output_type if output_type is None else output_type
         if template is None:
-            template = PromptTemplate(**{"output_type": self._output_type, **declaration})
-        elif declaration and declaration != {"output_type": None}:
+            template = PromptTemplate(output_type=declared, **declaration)
+        elif declaration:
             raise PromptValidationError(
                 f"Prompt takes a template or a declaration, not both; got a template and {', '.join(declaration)}."
             )
+        elif declared is not None:
+            template = template.with_output(declared)
         self.template = template
         self.resources = PromptResources(self)
         self.run_id = ""
@@ -176,19 +209,15 @@ class Prompt(Generic[OutputT]):
         self._bound: dict[type, Any] = {}
         self._duplicates: tuple[Any, ...] = ()
         self._bound_resources = ResourceRegistry()
-        self._base: VisibilityState | None = None
-        self._base_outline: Outline | None = None
-        self._base_session: Session | None = None
+        self._run: _RunBase | None = None
 
     def __class_getitem__(cls, item: Any) -> Any:
-        args = type_args(item)
-        if has_type_variables(args):
+        if is_open(item):
             return super().__class_getitem__(item)  # type: ignore[misc]
+        args = type_args(item)
 
-        def build(template: PromptTemplate[Any] | None = None, **named: Any) -> Any:
-            if template is not None:
-                return cls(template, **named)
-            return cls(output_type=_output_argument(args), **named)
+        def build(*positional: Any, **named: Any) -> Any:
+            return cls(*positional, output_type=_output_argument(args), **named)
 
         return Specialized(cls, args, build)
 
@@ -218,7 +247,8 @@ class Prompt(Generic[OutputT]):
     def bind(self, *params: Any, resources: ResourceRegistry | Mapping[type, Any] | None = None) -> Prompt[OutputT]:
         """Bind dataclass instances by their type, and resources that win over the template's and the sections'."""
         check_params(params)
-        self._duplicates = params if len({type(value) for value in params}) < len(params) else ()
+        if len({type(value) for value in params}) < len(params):
+            self._duplicates = params
         self._bound.update({type(value): value for value in params})
         self._bound_resources = self._bound_resources.merge(resources)
         return self
@@ -232,39 +262,39 @@ class Prompt(Generic[OutputT]):
     ) -> RenderedPrompt[OutputT]:
         """Text and tools as the model would see them now."""
         outline = self.outline()
-        return self._rendered(
-            self._view(outline, self._declared(outline, session, visibility_overrides), session), deadline
-        )
+        view = self._view(outline, self._declared(outline, session, visibility_overrides), session)
+        rendered = self._rendered(view, deadline)
+        if outline.shares_tool_names:
+            for node, tool, owner in view.skipped():
+                logger.warning(SKIPPED, tool.name, node.key, owner.key)
+        return rendered
 
     def begin(self, session: Session | None, visibility_overrides: Overrides | None = None) -> RenderedPrompt[OutputT]:
         """Render for a run, and keep what was declared, selected, overridden and fitted as the base of its views."""
         outline = self.outline()
-        base = self._declared(outline, session, visibility_overrides)
-        self._base, self._base_outline, self._base_session = base, outline, session
+        self._run = _RunBase(session, outline, self._declared(outline, session, visibility_overrides))
         return self._rendered(self.view(session))
 
-    def resume(self, session: Session | None, visibility: Mapping[str, SectionVisibility]) -> None:
-        """Continue a run that began elsewhere with this visibility of each section, by key."""
+    def resume(self, session: Session, visibility: Mapping[str, SectionVisibility]) -> None:
+        """Continue the session's run, which began elsewhere with this visibility of each section, by key."""
         outline = self.outline()
-        base = state_from_keys(outline, visibility)
-        self._base, self._base_outline, self._base_session = base, outline, session
+        self._run = _RunBase(session, outline, state_from_keys(outline, visibility))
 
     def base_visibility(self) -> dict[str, SectionVisibility]:
         """What the run began with, by section key: what `resume` takes."""
-        return {} if self._base is None else self._base.by_key(self._base_outline or self.outline())
+        return {} if self._run is None else self._run.state.by_key(self._run.outline)
 
     def view(self, session: Session | None = None) -> View:
-        """What is shown and offered at this moment; for a run's own session, on top of what the run began with."""
-        if self._base is not None and self._base_outline is not None and session is self._base_session:
-            return self._view(self._base_outline, self._base, session)
+        """What is shown and offered at this moment; for the session of a run, what the run began with is the base."""
+        run = self._run
+        if run is not None and run.session is session:
+            return self._view(run.outline, run.state, session)
         outline = self.outline()
         return self._view(outline, self._declared(outline, session), session)
 
     def base_view(self) -> View:
         """What the run began with, without the session's overrides."""
-        if self._base is None or self._base_outline is None:
-            return self.view()
-        return self._view(self._base_outline, self._base, None)
+        return self.view() if self._run is None else self._view(self._run.outline, self._run.state, None)
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""
@@ -276,7 +306,8 @@ class Prompt(Generic[OutputT]):
         """A tool of the section with this key, shown or not; the built-in ones have the key ''."""
         if not section_key:
             return next((tool for tool in self.template.builtin_tools() if tool.name == name), None)
-        node = (self._base_outline or self.outline()).by_key.get(section_key)
+        outline = self.outline() if self._run is None else self._run.outline
+        node = outline.by_key.get(section_key)
         if node is None:
             return None
         return next((tool for tool in node.all_tools if tool.name == name), None)
@@ -305,19 +336,27 @@ class Prompt(Generic[OutputT]):
         return state
 
     def _view(self, outline: Outline, base: VisibilityState, session: Session | None) -> View:
-        template = self.template
+        template, params = self.template, Params(outline, self._bound)
         return View(
             outline,
-            Params(outline, self._bound),
-            session_state(outline, base, session),
+            params,
+            session_state(outline, base, params, session),
             template.disclosure,
             collapse_tool=COLLAPSE_SECTION if template.allow_collapse else None,
             price_tokenizer=template.counter if template.show_prices else None,
         )
 
     def _rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
+        view.check_params()
         pieces = view.pieces()
-        tools, hosted_tools = split_tools(view.offered())
+        offered, skipped = view.tools()
+        tools, hosted_tools = split_tools(offered)
+        for node, tool, owner in skipped:
+            if not view.opened_at(node):
+                raise PromptRenderError(
+                    f"Sections '{owner.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "
+                    "together; rename one."
+                )
         template = self.template
         return RenderedPrompt(
             text="".join(pieces),
@@ -330,6 +369,23 @@ class Prompt(Generic[OutputT]):
             pieces=pieces,
             make_descriptor=lambda: template.descriptor,
         )
+
+    def __enter__(self) -> Self:
+        self.resources.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.resources.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.resources.__aexit__(kind, error, trace)
 
     def __repr__(self) -> str:
         return f"Prompt({self.ns!r}, {self.key!r})"

@@ -5,28 +5,64 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import is_dataclass
-from typing import Any, Generic
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import partial
+from types import MethodType
+from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar
 
-from weakincentives._generics import ParamsT, Specialized, has_type_variables, inherited_type_args, type_args
+from weakincentives._generics import ParamsT, Specialized, inherited_type_args, is_open, type_args
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.text import TemplateText, split_text
-from weakincentives.prompt.tool import Tool
-from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides
+from weakincentives.prompt.tool import Tool, rebound
+from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
 from weakincentives.resources import ResourceRegistry
-from weakincentives.session import Session
+from weakincentives.session import Bus, Session
 
 SECTION_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-Selector = Callable[[Any, Session | None], Any]
+
+S = TypeVar("S")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+ParamsT_contra = TypeVar("ParamsT_contra", contravariant=True)
 
 
-class Section(ABC, Generic[ParamsT]):
+class OfSession(Protocol[T_co]):
+    """A selector that looks at the session."""
+
+    def __call__(self, *, session: Session | None) -> T_co: ...
+
+
+class OfParamsAndSession(Protocol[ParamsT_contra, T_co]):
+    """A selector that looks at both."""
+
+    def __call__(self, params: ParamsT_contra, /, *, session: Session | None) -> T_co: ...
+
+
+Selector = Callable[[S], T] | Callable[[], T] | OfSession[T] | OfParamsAndSession[S, T]
+"""What `enabled=` and `visibility=` take: a function of the params, of nothing, of `session=`, or of both."""
+
+
+class SectionOptions(TypedDict, Generic[ParamsT], total=False):
+    """The keyword arguments that every section takes besides its title and key."""
+
+    children: Iterable[Section[Any]]
+    tools: Iterable[Tool[Any, Any]]
+    hosted_tools: Iterable[HostedTool[Any]]
+    enabled: Selector[ParamsT, bool] | None
+    default_params: ParamsT | None
+    accepts_overrides: bool
+    visibility: SectionVisibility | Selector[ParamsT, SectionVisibility]
+    summary: str | None
+    summary_suffix: str | None
+
+
+class Section(Generic[ParamsT]):
     """A part of a prompt: `Section[Params]` with a title, a key, text, tools and children.
 
-    Subclasses implement `render_body(params)` and may override `tools()`, `hosted_tools()` and `resources()`.
+    A subclass implements `render_body(params)`, or `render(params, ...)` to write its heading too. It may override
+    `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `resources` and `clone`.
     """
 
     _params_type: type | None = None
@@ -39,10 +75,10 @@ class Section(ABC, Generic[ParamsT]):
         children: Iterable[Section[Any]] = (),
         tools: Iterable[Tool[Any, Any]] = (),
         hosted_tools: Iterable[HostedTool[Any]] = (),
-        enabled: Callable[..., bool] | None = None,
+        enabled: Selector[ParamsT, bool] | None = None,
         default_params: ParamsT | None = None,
         accepts_overrides: bool = True,
-        visibility: SectionVisibility | Callable[..., SectionVisibility] = SectionVisibility.FULL,
+        visibility: SectionVisibility | Selector[ParamsT, SectionVisibility] = SectionVisibility.FULL,
         summary: str | None = None,
         summary_suffix: str | None = None,
     ) -> None:
@@ -67,14 +103,13 @@ class Section(ABC, Generic[ParamsT]):
         self.summary_suffix = summary_suffix
         self._tools: tuple[Tool[Any, Any], ...] = require_list(f"Section '{key}'", "tools", tools)
         self._hosted_tools: tuple[HostedTool[Any], ...] = require_list(f"Section '{key}'", "hosted_tools", hosted_tools)
-        self._select_enabled: Selector | None = None
-        self._select_visibility: Selector | None = None
         self._validate()
+        self._read_selectors()
 
     def __class_getitem__(cls, item: Any) -> Any:
-        args = type_args(item)
-        if has_type_variables(args):
+        if is_open(item):
             return super().__class_getitem__(item)  # type: ignore[misc]
+        args = type_args(item)
         params_type = _checked_params_type(cls, args)
 
         def build(*positional: Any, **named: Any) -> Any:
@@ -97,13 +132,18 @@ class Section(ABC, Generic[ParamsT]):
         return self._params_type
 
     @property
+    def enabled_needs_params(self) -> bool:
+        """Whether `enabled=` looks at the params."""
+        return self._enabled is not None and self._enabled.wants_params
+
+    @property
     def source(self) -> str | None:
         """The text that an override replaces; None for content made by code."""
         return None
 
-    @abstractmethod
     def render_body(self, params: ParamsT | None) -> str:
         """The section's whole content without heading and children."""
+        raise NotImplementedError(f"{type(self).__name__} implements render() and not render_body()")
 
     def body_text(self) -> TemplateText | None:
         """The body as text with placeholders, if that is all it is; the renderer then prepares it once."""
@@ -123,9 +163,7 @@ class Section(ABC, Generic[ParamsT]):
 
     def is_enabled(self, params: ParamsT | None = None, *, session: Session | None = None) -> bool:
         """Whether the section exists at all for these params."""
-        if self._select_enabled is None:
-            return True
-        return bool(_call(self._select_enabled, "enabled", self.key, params, session))
+        return self._enabled is None or bool(self._enabled(params, session))
 
     def effective_visibility(
         self,
@@ -138,8 +176,9 @@ class Section(ABC, Generic[ParamsT]):
         """The session's override, else the caller's, else what was declared."""
         if session is not None and path is not None:
             state = session[VisibilityOverrides].latest()
-            if state is not None and path in state.overrides:
-                return state.overrides[path]
+            chosen = None if state is None else with_ancestors(state.overrides).get(path)
+            if chosen is not None:
+                return chosen
         if override is not None:
             return override
         return self.declared_visibility(params, session=session)
@@ -148,16 +187,10 @@ class Section(ABC, Generic[ParamsT]):
         self, params: ParamsT | None = None, *, session: Session | None = None
     ) -> SectionVisibility:
         """The declared constant, or what the selector returns."""
-        if self._select_visibility is None:
-            return self.visibility if isinstance(self.visibility, SectionVisibility) else SectionVisibility.FULL
-        chosen = _call(self._select_visibility, "visibility", self.key, params, session)
-        if not isinstance(chosen, SectionVisibility) or chosen not in (
-            SectionVisibility.FULL,
-            SectionVisibility.SUMMARY,
-        ):
-            raise PromptRenderError(
-                f"Section '{self.key}': visibility= must return SectionVisibility.FULL or SUMMARY, got {chosen!r}."
-            )
+        if isinstance(self.visibility, SectionVisibility):
+            return self.visibility
+        assert self._visibility is not None
+        chosen: SectionVisibility = self._visibility(params, session)
         return chosen
 
     def render(
@@ -179,34 +212,47 @@ class Section(ABC, Generic[ParamsT]):
             body = self.render_body(params)
         return "\n\n".join(part for part in (heading(self.title, depth, number), body) if part)
 
-    def clone(self, **kwargs: Any) -> Section[ParamsT]:
-        """An independent copy with its children cloned too.
+    def clone(self, *, session: Session | None = None, bus: Any = None) -> Self:
+        """An independent copy: children are cloned, other attributes are deep-copied, and tools and selectors that
+        are methods of this section become methods of the copy.
 
-        Subclasses whose tools hold a session or a bus override this and rewire them to `session=` and `bus=`.
+        An attribute that holds a session or a bus holds the given one in the copy. What cannot be copied, or has to be
+        closed as a connection has, is shared; override `clone` where that is wrong.
         """
         other = copy.copy(self)
-        other.children = tuple(child.clone(**kwargs) for child in self.children)
-        other.default_params = copy.deepcopy(self.default_params)
+        replaced: dict[int, Any] = {id(self): other}
+        for child in self.children:
+            replaced[id(child)] = child.clone(session=session, bus=bus)
+        given: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Session):
+                given[name] = value if session is None else session
+            elif isinstance(value, Bus) or name.strip("_") == "bus":
+                given[name] = value if bus is None else bus
+            elif isinstance(value, MethodType | partial):
+                given[name] = rebound(value, self, other)
+        replaced.update((id(old), given[name]) for name, old in vars(self).items() if name in given and old is not None)
+        vars(other).update(_copied(vars(self), replaced), **given)
+        for child in other.children:
+            child._rebind(self, other)
+        other._read_selectors()
         return other
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.key!r})"
 
     def _validate(self) -> None:
+        if not has_own(self, "render", "render_body"):
+            raise PromptValidationError(
+                f"{type(self).__name__} has no text; implement render_body(params), or render(params, ...) to write "
+                "the heading too."
+            )
         for child in self.children:
             if not isinstance(child, Section):
                 raise PromptValidationError(
                     f"Section '{self.key}': children= must hold Section objects, got {child!r}."
                 )
-        for tool in self._tools:
-            if not isinstance(tool, Tool):
-                raise PromptValidationError(f"Section '{self.key}': {_not_a_tool(tool)}.")
-        for hosted in self._hosted_tools:
-            if not isinstance(hosted, HostedTool):
-                hint = "; pass it in tools=" if isinstance(hosted, Tool) else ""
-                raise PromptValidationError(
-                    f"Section '{self.key}': {hosted!r} in hosted_tools= is not a HostedTool{hint}."
-                )
+        check_tools(self.key, self._tools, self._hosted_tools, "=")
         if self.default_params is not None and (
             self._params_type is None or not isinstance(self.default_params, self._params_type)
         ):
@@ -222,17 +268,35 @@ class Section(ABC, Generic[ParamsT]):
             )
         if self.visibility is SectionVisibility.SUMMARY and self.summary is None:
             raise missing_summary(self.key, PromptValidationError)
-        if self.enabled is not None:
-            self._select_enabled = self._selector("enabled", self.enabled, "a callable")
-        if not isinstance(self.visibility, SectionVisibility):
-            self._select_visibility = self._selector("visibility", self.visibility, "a SectionVisibility or a callable")
 
-    def _selector(self, what: str, given: Any, expected: str) -> Selector:
+    def _read_selectors(self) -> None:
+        self._enabled: _Call | None = None
+        self._visibility: _Call | None = None
+        if self.enabled is not None:
+            self._enabled = self._selector("enabled", self.enabled, "a callable")
+        if not isinstance(self.visibility, SectionVisibility):
+            self._visibility = self._selector("visibility", self.visibility, "a SectionVisibility or a callable")
+
+    def _selector(self, what: str, given: Any, expected: str) -> _Call:
         if not callable(given):
             raise PromptValidationError(f"Section '{self.key}': {what} must be {expected}, got {given!r}.")
         if inspect.iscoroutinefunction(given):
             raise PromptValidationError(f"Section '{self.key}': {what}= must be an ordinary function, not async.")
-        return selector(given)
+        return _Call.of(given, f"Section '{self.key}': {what}=")
+
+    def _rebind(self, old: Section[Any], new: Section[Any]) -> None:
+        """Point what this section and its descendants have from one section to another."""
+        self._tools = tuple(tool.rebound(old, new) for tool in self._tools)
+        for name, value in vars(self).items():
+            if value is old:
+                setattr(self, name, new)
+        for child in self.children:
+            child._rebind(old, new)
+
+
+def has_own(section: Section[Any], *methods: str) -> bool:
+    """Whether the section's class overrides one of these methods."""
+    return any(getattr(type(section), name) is not getattr(Section, name) for name in methods)
 
 
 def heading(title: str, depth: int, number: str) -> str:
@@ -247,12 +311,25 @@ def require_list(whose: str, what: str, given: Any) -> tuple[Any, ...]:
     return tuple(given)
 
 
-def _not_a_tool(given: Any) -> str:
+def check_tools(key: str, tools: Iterable[Any], hosted_tools: Iterable[Any], given_as: str) -> None:
+    """Reject what is not a tool; `given_as` is `=` for an argument and `()` for an overridden method."""
+    for tool in tools:
+        if not isinstance(tool, Tool):
+            raise PromptValidationError(f"Section '{key}': {_not_a_tool(tool, given_as)}.")
+    for hosted in hosted_tools:
+        if not isinstance(hosted, HostedTool):
+            hint = f"; pass it in tools{given_as}" if isinstance(hosted, Tool) else ""
+            raise PromptValidationError(
+                f"Section '{key}': {hosted!r} in hosted_tools{given_as} is not a HostedTool{hint}."
+            )
+
+
+def _not_a_tool(given: Any, given_as: str) -> str:
     if isinstance(given, HostedTool):
-        return f"{given!r} in tools= is not a Tool; pass it in hosted_tools="
+        return f"{given!r} in tools{given_as} is not a Tool; pass it in hosted_tools{given_as}"
     if inspect.isroutine(given):
-        return f"the function {given.__name__} in tools= is not a Tool; decorate it with @tool"
-    return f"{given!r} in tools= is not a Tool"
+        return f"the function {given.__name__} in tools{given_as} is not a Tool; decorate it with @tool"
+    return f"{given!r} in tools{given_as} is not a Tool"
 
 
 def missing_summary(key: str, error: type[Exception] = PromptRenderError) -> Exception:
@@ -272,30 +349,52 @@ def _checked_params_type(cls: type, args: tuple[Any, ...]) -> type | None:
     return params_type
 
 
-def _call(function: Selector, what: str, key: str, params: Any, session: Session | None) -> Any:
-    try:
-        return function(params, session)
-    except Exception as error:
-        raise PromptRenderError(f"Section '{key}': {what}= raised {type(error).__name__}: {error}") from error
+def _copied(attributes: Mapping[str, Any], replaced: Mapping[int, Any]) -> dict[str, Any]:
+    """Deep copies in which objects are replaced by id; what cannot be copied, or has a life of its own, is shared."""
+    result: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if isinstance(value, Section) or id(value) in replaced or hasattr(value, "close"):
+            result[name] = replaced.get(id(value), value)
+            continue
+        try:
+            copy.deepcopy(value, dict(replaced))
+        except Exception:
+            result[name] = copy.copy(value) if isinstance(value, list | dict | set) else value
+    rest = {name: value for name, value in attributes.items() if name not in result}
+    return {**result, **copy.deepcopy(rest, dict(replaced))}
 
 
-def selector(function: Callable[..., Any]) -> Selector:
-    """Call `function` with the params, with `session=` by keyword, with both or with nothing, as it declares."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:
-        return lambda params, session: function(params)
-    wants_session = any(p.name == "session" or p.kind is p.VAR_KEYWORD for p in parameters)
-    wants_params = any(
-        p.kind is p.VAR_POSITIONAL
-        or (p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and (p.default is p.empty or p.name == "params"))
-        for p in parameters
-        if p.name != "session"
-    )
-    if wants_params and wants_session:
-        return lambda params, session: function(params, session=session)
-    if wants_session:
-        return lambda params, session: function(session=session)
-    if wants_params:
-        return lambda params, session: function(params)
-    return lambda params, session: function()
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A selector, and what it wants to be given: the params, `session=` by keyword, both or nothing."""
+
+    function: Callable[..., Any]
+    name: str
+    wants_params: bool
+    wants_session: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], name: str) -> _Call:
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError:
+            return cls(function, name, wants_params=True, wants_session=False)
+        wants_params = any(
+            p.kind is p.VAR_POSITIONAL
+            or (p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and (p.default is p.empty or p.name == "params"))
+            for p in parameters
+            if p.name != "session"
+        )
+        wants_session = any(p.name == "session" or p.kind is p.VAR_KEYWORD for p in parameters)
+        return cls(function, name, wants_params, wants_session)
+
+    def __call__(self, params: Any, session: Session | None) -> Any:
+        positional = (params,) if self.wants_params else ()
+        named = {"session": session} if self.wants_session else {}
+        try:
+            return self.function(*positional, **named)
+        except Exception as error:
+            raise PromptRenderError(f"{self.name} raised {type(error).__name__}: {error}") from error
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Call:
+        return self

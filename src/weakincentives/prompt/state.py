@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from weakincentives.errors import PromptRenderError
-from weakincentives.prompt.outline import ABSENT, PACKED, Node, Outline, Params
+from weakincentives.errors import PromptRenderError, UnboundParamsError
+from weakincentives.prompt.outline import ABSENT, FULL, PACKED, Node, Outline, Params
 from weakincentives.prompt.section import missing_summary
 from weakincentives.prompt.visibility import (
     Overrides,
@@ -25,29 +25,44 @@ Decider = Literal["declared", "selector", "override", "session", "budget"]
 class VisibilityState:
     """One packed visibility per node of the outline, each as if its ancestors were open.
 
-    `decided` says what decided those that differ from what was declared.
+    `decided` says what decided those that differ from what was declared. `opened` are the nodes that were opened on
+    request, by index, in order of opening.
     """
 
     packed: bytes
     decided: Mapping[int, Decider] = field(default_factory=dict)
+    opened: tuple[int, ...] = ()
 
     def with_visibility(self, node: Node, packed: int, decider: Decider) -> VisibilityState:
         states = bytearray(self.packed)
         states[node.index] = packed
-        return VisibilityState(bytes(states), {**self.decided, node.index: decider})
+        newly = (node.index,) if packed == FULL and self.packed[node.index] != FULL else ()
+        return VisibilityState(bytes(states), {**self.decided, node.index: decider}, self.opened + newly)
 
     def with_overrides(self, outline: Outline, overrides: Overrides, decider: Decider) -> VisibilityState:
         """The state with overrides applied; paths that the outline does not have are left out."""
-        states, decided = bytearray(self.packed), dict(self.decided)
+        states, decided, opened = bytearray(self.packed), dict(self.decided), list(self.opened)
         for path, visibility in with_ancestors(overrides).items():
             node = outline.by_path.get(path)
-            if node is None or states[node.index] == ABSENT:
+            if node is None or not self.exists(outline, node):
                 continue
             if visibility is SectionVisibility.SUMMARY and node.summary is None:
                 raise missing_summary(node.key)
+            if visibility is SectionVisibility.FULL and states[node.index] != FULL:
+                opened.append(node.index)
             states[node.index] = PACKED.index(visibility)
             decided[node.index] = decider
-        return VisibilityState(bytes(states), decided)
+        return VisibilityState(bytes(states), decided, tuple(opened))
+
+    def exists(self, outline: Outline, node: Node) -> bool:
+        """Whether the section and all above it are enabled."""
+        return all(self.packed[up.index] != ABSENT for up in (node, *outline.ancestors(node)))
+
+    def opened_at(self, outline: Outline, node: Node) -> int:
+        """When the section came to be shown: 0 if it was open by declaration, else its place in `opened`."""
+        return max(
+            1 + self.opened.index(up.index) if up.index in self.opened else 0 for up in (node, *outline.ancestors(node))
+        )
 
     def by_key(self, outline: Outline) -> dict[str, SectionVisibility]:
         return {node.key: PACKED[self.packed[node.index]] for node in outline.nodes}
@@ -56,7 +71,13 @@ class VisibilityState:
 def state_from_keys(outline: Outline, visibility: Mapping[str, SectionVisibility]) -> VisibilityState:
     """The state that `by_key` described; a section that it does not name is absent."""
     absent = SectionVisibility.ABSENT
-    return VisibilityState(bytes(PACKED.index(visibility.get(node.key, absent)) for node in outline.nodes))
+    packed = bytes(PACKED.index(visibility.get(node.key, absent)) for node in outline.nodes)
+    decided: dict[int, Decider] = {
+        node.index: "override"
+        for node in outline.nodes
+        if not node.selects and packed[node.index] not in (ABSENT, outline.base[node.index])
+    }
+    return VisibilityState(packed, decided)
 
 
 def declared_state(outline: Outline, params: Params, session: Session | None, overrides: Overrides) -> VisibilityState:
@@ -73,23 +94,66 @@ def declared_state(outline: Outline, params: Params, session: Session | None, ov
     states = bytearray(outline.base)
     decided: dict[int, Decider] = {}
     for node in outline.dynamic:
-        section = node.section
-        if any(states[ancestor.index] == ABSENT for ancestor in outline.ancestors(node)):
+        if any(states[up.index] == ABSENT for up in outline.ancestors(node)):
             continue
-        if not section.is_enabled(params[node.source], session=session):
+        if node.may_be_disabled and not _is_enabled(node, params, session):
             states[node.index] = ABSENT
-        elif node.path not in chosen and not isinstance(section.visibility, SectionVisibility):
-            visibility = section.declared_visibility(params[node.source], session=session)
-            states[node.index] = PACKED.index(visibility)
+        elif node.selects:
+            visibility = _asked(node, "declared_visibility", params[node.source], session=session)
+            states[node.index] = PACKED.index(_checked(node, visibility))
             decided[node.index] = "selector"
     return VisibilityState(bytes(states), decided).with_overrides(outline, chosen, "override")
 
 
-def session_state(outline: Outline, base: VisibilityState, session: Session | None) -> VisibilityState:
-    """The base with the session's overrides on top; paths of other prompts in the session are ignored."""
-    if session is None:
-        return base
-    current = session[VisibilityOverrides].latest()
-    if current is None or not current.overrides:
-        return base
-    return base.with_overrides(outline, current.overrides, "session")
+def session_state(outline: Outline, base: VisibilityState, params: Params, session: Session | None) -> VisibilityState:
+    """The base with the session's overrides on top; paths of other prompts in the session are ignored.
+
+    Sections that decide their visibility themselves are asked last.
+    """
+    state = base
+    current = None if session is None else session[VisibilityOverrides].latest()
+    if current is not None and current.overrides:
+        state = base.with_overrides(outline, current.overrides, "session")
+    for node in outline.deciding:
+        if not state.exists(outline, node):
+            continue
+        override = PACKED[base.packed[node.index]] if base.decided.get(node.index) == "override" else None
+        visibility = _asked(
+            node, "effective_visibility", override, params[node.source], session=session, path=node.path
+        )
+        packed = PACKED.index(_checked(node, visibility))
+        if packed != state.packed[node.index]:
+            state = state.with_visibility(node, packed, "selector")
+    return state
+
+
+def _is_enabled(node: Node, params: Params, session: Session | None) -> bool:
+    """Ask the section; unbound params are only an error for one that needs them to answer, or is enabled."""
+    try:
+        given = params[node.source]
+    except UnboundParamsError as unbound:
+        if node.section.enabled_needs_params:
+            raise
+        try:
+            return bool(_asked(node, "is_enabled", None, session=session))
+        except PromptRenderError:
+            raise unbound from None
+    return bool(_asked(node, "is_enabled", given, session=session))
+
+
+def _asked(node: Node, method: str, *given: Any, **named: Any) -> Any:
+    try:
+        return getattr(node.section, method)(*given, **named)
+    except PromptRenderError:
+        raise
+    except Exception as error:
+        raise PromptRenderError(f"Section '{node.key}': {method}() raised {type(error).__name__}: {error}") from error
+
+
+def _checked(node: Node, visibility: Any) -> SectionVisibility:
+    """Reject what is neither FULL nor SUMMARY."""
+    if isinstance(visibility, SectionVisibility) and visibility in (SectionVisibility.FULL, SectionVisibility.SUMMARY):
+        return visibility
+    raise PromptRenderError(
+        f"Section '{node.key}': visibility= must return SectionVisibility.FULL or SUMMARY, got {visibility!r}."
+    )

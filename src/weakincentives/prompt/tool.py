@@ -9,9 +9,24 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from functools import cached_property
-from types import ModuleType
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin, get_type_hints, overload
+from functools import cached_property, partial
+from types import MethodType, ModuleType, NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from weakincentives import serde
 from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
@@ -19,7 +34,10 @@ from weakincentives.errors import PromptValidationError, SerdeError
 from weakincentives.prompt.visibility import DisclosureRequest
 
 ParamsT = TypeVar("ParamsT")
+ParamsT_contra = TypeVar("ParamsT_contra", contravariant=True)
 ResultT = TypeVar("ResultT")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TOOL_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 MAX_DESCRIPTION = 1024
@@ -54,7 +72,18 @@ class ToolResult(Generic[ResultT]):
         return "\n\n".join(part for part in (self.message, text) if part)
 
 
-Handler = Callable[..., ToolResult[Any] | Awaitable[ToolResult[Any]]]
+class Handler(Protocol[ParamsT_contra, ResultT]):
+    """What a tool runs: `handler(params, *, context)`, sync or async; `context` is a `ToolContext`."""
+
+    def __call__(
+        self, params: ParamsT_contra, /, *, context: Any
+    ) -> ToolResult[ResultT] | Awaitable[ToolResult[ResultT]]: ...
+
+
+class Compensation(Protocol[ParamsT_contra]):
+    """What takes back an effect that no snapshot covers."""
+
+    def __call__(self, params: ParamsT_contra, /, *, context: Any) -> object: ...
 
 
 class Tool(Generic[ParamsT, ResultT]):
@@ -72,33 +101,29 @@ class Tool(Generic[ParamsT, ResultT]):
         *,
         name: str,
         description: str,
-        handler: Handler,
+        handler: Handler[ParamsT, ResultT],
         params_type: type[ParamsT] | None = None,
         result_type: Any = None,
         read_only: bool = False,
-        compensate: Callable[..., Any] | None = None,
+        compensate: Compensation[ParamsT] | None = None,
         accepts_overrides: bool = True,
     ) -> None:
         check_tool_name(name)
-        if not isinstance(description, str) or not 1 <= len(description) <= MAX_DESCRIPTION:
-            got = len(description) if isinstance(description, str) else repr(description)
-            raise PromptValidationError(
-                f"Tool '{name}': the description must be 1 to {MAX_DESCRIPTION} characters, got {got}."
-            )
-        _check_handler(name, "handler", handler)
-        if compensate is not None:
-            _check_handler(name, "compensate", compensate)
+        check_description(f"Tool '{name}'", description, MAX_DESCRIPTION)
         declared_params, declared_result = self._declared_types
         params_type = declared_params if params_type is None else params_type
         result_type = declared_result if result_type is None else result_type
-        if compensate is not None and read_only:
-            raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
         if params_type is not None and not (isinstance(params_type, type) and is_dataclass(params_type)):
             raise PromptValidationError(
                 f"Tool '{name}': params must be a dataclass or None, got {params_type!r}; write Tool[Params, Result]."
             )
         if params_type is not None:
             _check_params(name, params_type)
+        if compensate is not None and read_only:
+            raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
+        check_handler(name, "handler", handler, params_type)
+        if compensate is not None:
+            check_handler(name, "compensate", compensate, params_type)
         self.name = name
         self.description = description
         self.handler = handler
@@ -108,15 +133,6 @@ class Tool(Generic[ParamsT, ResultT]):
         self.compensate = compensate
         self.accepts_overrides = accepts_overrides
         self._param_descriptions: Mapping[str, str] = {}
-        self._function: Callable[..., Any] | None = None
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        """The function that `@tool` was put on, called as it was written; no session, no transaction."""
-        if self._function is None:
-            raise TypeError(
-                f"Tool '{self.name}' was not made from a function; call its handler(params, context=context)."
-            )
-        return self._function(*args, **named)
 
     def __class_getitem__(cls, item: Any) -> Any:
         args = type_args(item)
@@ -171,21 +187,36 @@ class Tool(Generic[ParamsT, ResultT]):
         }
         return {**declared, **self._param_descriptions}
 
-    def with_descriptions(self, description: str | None, params: Mapping[str, str]) -> Tool[ParamsT, ResultT]:
+    def with_descriptions(self, description: str | None, params: Mapping[str, str]) -> Self:
         """The same tool with other words for the model; used by prompt overrides."""
-        other: Tool[ParamsT, ResultT] = Tool(
-            name=self.name,
-            description=description or self.description,
-            handler=self.handler,
-            params_type=self.params_type,
-            result_type=self.result_type,
-            read_only=self.read_only,
-            compensate=self.compensate,
-            accepts_overrides=self.accepts_overrides,
+        return self._with(
+            description=description or self.description, _param_descriptions={**self._param_descriptions, **params}
         )
-        other._param_descriptions = {**self._param_descriptions, **params}
-        other._function = self._function
+
+    def rebound(self, old: object, new: object) -> Self:
+        """The same tool for a copy of its owner: handlers that are methods of `old` become methods of `new`."""
+        changed = {
+            name: found
+            for name in ("handler", "compensate")
+            if (found := rebound(getattr(self, name), old, new)) is not getattr(self, name)
+        }
+        return self._with(**changed) if changed else self
+
+    def _with(self, **changes: Any) -> Self:
+        other = copy.copy(self)
+        # What was derived from the old values, here or by an adapter that keeps its encoding, is derived anew.
+        for name in [name for name in vars(other) if name in ("schema", "definition") or name.startswith("_encoded_")]:
+            delattr(other, name)
+        vars(other).update(changes)
         return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Share the tool, unless its handler is a method of something that is being copied."""
+        owner = self._owner()
+        return self.rebound(owner, memo[id(owner)]) if id(owner) in memo else self
+
+    def _owner(self) -> object:
+        return _method_owner(self.handler)
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
@@ -215,26 +246,135 @@ def _check_params(name: str, params_type: type) -> None:
         raise PromptValidationError(f"The params of tool '{name}' have no schema: {error}") from None
 
 
-def _check_handler(tool_name: str, what: str, handler: Any) -> None:
-    """Reject a handler that cannot be called as `handler(params, context=...)`."""
+def check_description(whose: str, description: Any, most: int, *, ascii_only: bool = False) -> None:
+    """Reject a description that is blank, too long, or not text."""
+    text = description if isinstance(description, str) else ""
+    if text.strip() and len(text) <= most and (text.isascii() or not ascii_only):
+        return
+    kind = "ASCII characters" if ascii_only else "characters"
+    got = len(text) if len(text) > most else repr(description)
+    raise PromptValidationError(f"{whose}: the description must be 1 to {most} {kind} and not blank, got {got}.")
+
+
+def check_handler(tool_name: str, what: str, handler: Any, params_type: type | None) -> None:
+    """Reject a handler that cannot be called as `handler(params, context=...)`, or that is annotated otherwise."""
     if not callable(handler):
         raise PromptValidationError(f"Tool '{tool_name}': {what} must be callable, got {type(handler).__name__}.")
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
         return
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
     try:
         signature.bind(None, context=None)
     except TypeError as error:
         raise PromptValidationError(
             f"Tool '{tool_name}': {what} is called as {what}(params, context=context), which "
-            f"{getattr(handler, '__qualname__', repr(handler))}{signature} does not take: {error}; "
+            f"{name}{signature} does not take: {error}; "
             "write `def handler(params, *, context)`, or make a tool of a plain function with @tool."
         ) from None
+    try:
+        hints = get_type_hints(handler if inspect.isroutine(handler) else type(handler).__call__)
+    except Exception:
+        return
+    expected = hints.get(next(iter(signature.parameters)), Any)
+    if not _accepts(expected, params_type or NoneType):
+        given = "no params" if params_type is None else f"{params_type.__name__} as its params"
+        raise PromptValidationError(
+            f"Tool '{tool_name}': {what} {name} takes {_type_name(expected)}, but the tool has {given}; "
+            f"write Tool[{_type_name(expected)}, ...](...)."
+        )
+    returned = hints.get("return", Any)
+    if what == "handler" and not _returns_result(returned):
+        raise PromptValidationError(
+            f"Tool '{tool_name}': {what} {name} returns {_type_name(returned)}; return a ToolResult, or make a tool "
+            "of the function with @tool."
+        )
+
+
+def _accepts(annotation: Any, given: type) -> bool:
+    """Whether an instance of `given` fits the annotation; True where that cannot be told."""
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        return any(_accepts(one, given) for one in get_args(annotation))
+    if origin is Annotated:
+        return _accepts(get_args(annotation)[0], given)
+    expected = NoneType if annotation is None else origin or annotation
+    try:
+        return expected is Any or not isinstance(expected, type) or issubclass(given, expected)
+    except TypeError:
+        return True
+
+
+def _returns_result(annotation: Any) -> bool:
+    cls = get_origin(annotation) or annotation
+    if cls in (Union, UnionType):
+        return any(_returns_result(one) for one in get_args(annotation))
+    return not isinstance(cls, type) or cls in (Any, object) or issubclass(cls, ToolResult | Awaitable)
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+class FunctionTool(Tool[Any, Any], Generic[P, T]):
+    """A tool made by `@tool`; called, it is the function as it was written: no session, no transaction."""
+
+    def __init__(
+        self,
+        function: Callable[P, T],
+        *,
+        name: str | None,
+        description: str | None,
+        read_only: bool,
+        compensate: Compensation[Any] | None,
+        accepts_overrides: bool,
+    ) -> None:
+        tool_name = name or function.__name__
+        text = description or inspect.getdoc(function) or ""
+        if not text.strip():
+            raise PromptValidationError(f"Tool '{tool_name}' has no description; give the function a docstring.")
+        hints = _signature_types(function, tool_name)
+        super().__init__(
+            name=tool_name,
+            description=text,
+            handler=_function_handler(function),
+            params_type=_params_dataclass(function, tool_name, hints),
+            result_type=hints.get("return"),
+            read_only=read_only,
+            compensate=compensate,
+            accepts_overrides=accepts_overrides,
+        )
+        self.function = function
+
+    def __call__(self, *args: P.args, **named: P.kwargs) -> T:
+        return self.function(*args, **named)
+
+    def rebound(self, old: object, new: object) -> Self:
+        function = rebound(self.function, old, new)
+        if function is self.function:
+            return super().rebound(old, new)
+        return super().rebound(old, new)._with(function=function, handler=_function_handler(function))
+
+    def _owner(self) -> object:
+        return _method_owner(self.function)
+
+
+def _method_owner(function: Any) -> object:
+    return getattr(function.func if isinstance(function, partial) else function, "__self__", None)
+
+
+def rebound(value: Any, old: object, new: object) -> Any:
+    """A method of `old` as a method of `new`, also inside a `partial`; anything else as it is."""
+    if isinstance(value, MethodType) and value.__self__ is old:
+        return MethodType(value.__func__, new)
+    if isinstance(value, partial) and (function := rebound(value.func, old, new)) is not value.func:
+        return partial(function, *value.args, **value.keywords)
+    return value
 
 
 @overload
-def tool(function: Callable[..., Any]) -> Tool[Any, Any]: ...
+def tool(function: Callable[P, T], /) -> FunctionTool[P, T]: ...
 
 
 @overload
@@ -243,18 +383,19 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     read_only: bool = False,
-    compensate: Callable[..., Any] | None = None,
+    compensate: Compensation[Any] | None = None,
     accepts_overrides: bool = True,
-) -> Callable[[Callable[..., Any]], Tool[Any, Any]]: ...
+) -> Callable[[Callable[P, T]], FunctionTool[P, T]]: ...
 
 
 def tool(
     function: Callable[..., Any] | None = None,
+    /,
     *,
     name: str | None = None,
     description: str | None = None,
     read_only: bool = False,
-    compensate: Callable[..., Any] | None = None,
+    compensate: Compensation[Any] | None = None,
     accepts_overrides: bool = True,
 ) -> Any:
     """Make a tool of a typed function: its name, docstring and annotations say all that the model needs.
@@ -268,47 +409,34 @@ def tool(
     a `ToolResult` already. The tool can still be called as the function: `add(1, 2)`.
     """
 
-    def declare(function: Callable[..., Any]) -> Tool[Any, Any]:
-        tool_name = name or function.__name__
-        text = description or inspect.getdoc(function) or ""
-        if not text:
-            raise PromptValidationError(f"Tool '{tool_name}' has no description; give the function a docstring.")
-        hints = _signature_types(function, tool_name)
-        wants_context = "context" in inspect.signature(function).parameters
-        params_type = _params_dataclass(function, tool_name, hints)
-        names = tuple(f.name for f in fields(params_type))
-
-        def arguments(params: Any, context: Any) -> dict[str, Any]:
-            values = {field_name: getattr(params, field_name) for field_name in names}
-            return {**values, "context": context} if wants_context else values
-
-        handler: Handler
-        if inspect.iscoroutinefunction(function):
-
-            async def handle_async(params: Any, *, context: Any) -> ToolResult[Any]:
-                return _as_result(await function(**arguments(params, context)))
-
-            handler = handle_async
-        else:
-
-            def handle(params: Any, *, context: Any) -> ToolResult[Any]:
-                return _as_result(function(**arguments(params, context)))
-
-            handler = handle
-        made: Tool[Any, Any] = Tool(
-            name=tool_name,
-            description=text,
-            handler=handler,
-            params_type=params_type,
-            result_type=hints.get("return"),
+    def declare(function: Callable[..., Any]) -> FunctionTool[..., Any]:
+        return FunctionTool(
+            function,
+            name=name,
+            description=description,
             read_only=read_only,
             compensate=compensate,
             accepts_overrides=accepts_overrides,
         )
-        made._function = function
-        return made
 
     return declare if function is None else declare(function)
+
+
+def _function_handler(function: Callable[..., Any]) -> Handler[Any, Any]:
+    """A handler that spreads the params over the function's parameters."""
+    wants_context = "context" in inspect.signature(function).parameters
+
+    def arguments(params: Any, context: Any) -> dict[str, Any]:
+        values = {column.name: getattr(params, column.name) for column in fields(params)}
+        return {**values, "context": context} if wants_context else values
+
+    def handle(params: Any, /, *, context: Any) -> ToolResult[Any]:
+        return _as_result(function(**arguments(params, context)))
+
+    async def handle_async(params: Any, /, *, context: Any) -> ToolResult[Any]:
+        return _as_result(await function(**arguments(params, context)))
+
+    return handle_async if inspect.iscoroutinefunction(function) else handle
 
 
 def _as_result(value: Any) -> ToolResult[Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.layout import Layout
 from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, AnyTool, Node, Outline, Params
@@ -18,7 +16,6 @@ from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import DisclosureRequest, Overrides, SectionPath, SectionVisibility
 
-logger = logging.getLogger("weakincentives.prompt")
 T = TypeVar("T")
 MAX_CACHED = 256
 
@@ -44,6 +41,14 @@ class Span:
     end: int
     visibility: SectionVisibility
     decided_by: Decider
+
+
+class SkippedTool(NamedTuple):
+    """A tool that is not offered because a section that was open before has one of the same name."""
+
+    node: Node
+    tool: AnyTool
+    owner: Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +164,19 @@ class View:
         top = closed[-1] if closed else node
         known = {tool.name for _, tool in self.offered()}
         coming: dict[str, AnyTool] = {}
-        for below in after.shown_below(top, FULL):
+        for below in sorted(after.shown_below(top, FULL), key=after.opened_at):
             for tool in below.all_tools:
                 if tool.name not in known:
                     coming.setdefault(tool.name, tool)
-        tools = tuple(coming.values())
-        return Opening(overrides, tools, lambda: after.content(top.path if tools else path))
+        return Opening(overrides, tuple(coming.values()), lambda: after.content(top.path))
+
+    def reading(self, path: SectionPath) -> Opening:
+        """What reading the section does: one that comes with tools is opened, any other only gives its text."""
+        node = self.outline.by_path[path]
+        after = self.opened({path: SectionVisibility.FULL})
+        if any(below.all_tools for below in after.shown_below(node, FULL)):
+            return self.opening(path)
+        return Opening({}, (), lambda: self.content(path))
 
     def request(
         self,
@@ -216,7 +228,28 @@ class View:
 
     def offered(self) -> list[tuple[Node | None, AnyTool]]:
         """Every tool that may be called now, with its section; the built-in ones come last and have none."""
-        return self._cached(("offered", self.state.packed), self._collect_tools)
+        return self.tools()[0]
+
+    def skipped(self) -> list[SkippedTool]:
+        """Tools of shown sections whose names are taken.
+
+        What is open by declaration comes first, then what was opened, in order: the tool that was there stays.
+        """
+        return self.tools()[1]
+
+    def tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
+        """What is offered, and what is skipped."""
+        order = self.state.opened if self.outline.shares_tool_names else ()
+        return self._cached(("tools", self.state.packed, order), self._collect_tools)
+
+    def opened_at(self, node: Node) -> int:
+        """When the section came to be shown; 0 if it was open by declaration."""
+        return self.state.opened_at(self.outline, node)
+
+    def check_params(self) -> None:
+        """Raise for params that an enabled section needs, shown or not, and that were not bound."""
+        for source in self.layout.sources:
+            self._params[source]
 
     def pieces(self) -> list[str]:
         return self.layout.fill(self._params, self._price())
@@ -263,11 +296,13 @@ class View:
         return result
 
     def _suffix(self, node: Node) -> str:
-        if node.section.summary_suffix is not None:
-            words = node.section.summary_suffix.replace("${section_key}", node.key)
-        else:
-            children = [child.section.key for child in self.outline.children(node) if self._exists(child)]
+        children = [child.section.key for child in self.outline.children(node) if self._exists(child)]
+        if node.section.summary_suffix is None:
             words = self._disclosure.suffix(node.key, children=children, has_tools=self.has_tools(node.path))
+        else:
+            words = node.section.summary_suffix.replace("${section_key}", node.key)
+            if children:
+                words += f"\nSubsections: {', '.join(children)}."
         return f"\n\n---\n{words}"
 
     def _price(self) -> Callable[[Node], str] | None:
@@ -283,37 +318,21 @@ class View:
 
         return price
 
-    def _collect_tools(self) -> list[tuple[Node | None, AnyTool]]:
-        found: dict[str, tuple[Node, AnyTool]] = {}
-        for node, tool in self.layout.tools():
-            if tool.name not in found:
-                found[tool.name] = (node, tool)
-                continue
-            first, _ = found[tool.name]
-            if not (self._opened_by_request(first) or self._opened_by_request(node)):
-                raise PromptRenderError(
-                    f"Sections '{first.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "
-                    "together; rename one."
-                )
-            logger.warning(
-                "Skipping duplicate tool '%s' of section '%s': section '%s' has it already.",
-                tool.name,
-                node.key,
-                first.key,
-            )
+    def _collect_tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
+        shown = self.layout.tools()
+        owners: dict[str, Node] = {}
+        for node, tool in sorted(shown, key=lambda found: self.opened_at(found[0])):
+            owners.setdefault(tool.name, node)
         summarized = [self.has_tools(node.path) for node in self.layout.summarized]
         builtin = self._disclosure.tools(with_tools=any(summarized), content_only=not all(summarized))
         if self._collapse_tool is not None and any(node.summary is not None for node in self.layout.full):
             builtin = (*builtin, self._collapse_tool)
-        return [*found.values(), *((None, tool) for tool in builtin)]
-
-    def _opened_by_request(self, node: Node) -> bool:
-        return any(
-            self.decided_by(up) in ("session", "override", "budget") for up in (node, *self.outline.ancestors(node))
-        )
+        offered: list[tuple[Node | None, AnyTool]] = [(node, tool) for node, tool in shown if owners[tool.name] is node]
+        skipped = [SkippedTool(node, tool, owners[tool.name]) for node, tool in shown if owners[tool.name] is not node]
+        return [*offered, *((None, tool) for tool in builtin)], skipped
 
     def _exists(self, node: Node) -> bool:
-        return all(self.state.packed[up.index] != ABSENT for up in (node, *self.outline.ancestors(node)))
+        return self.state.exists(self.outline, node)
 
 
 def split_tools(

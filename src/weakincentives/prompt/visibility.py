@@ -73,12 +73,22 @@ VisibilityChange = SetVisibilityOverride | ClearVisibilityOverride | ClearAllVis
 
 @dataclass(frozen=True, slots=True)
 class VisibilityOverrides:
-    """The session's overrides; they win over what was declared and over what the caller passed to render."""
+    """The session's overrides; they win over what was declared and over what the caller passed to render.
+
+    They stand in the order in which they were made: of two tools with one name, that of the section opened first stays.
+    """
 
     overrides: Overrides = field(default_factory=lambda: MappingProxyType({}))
 
     def with_override(self, path: SectionPath, visibility: SectionVisibility) -> VisibilityOverrides:
-        return VisibilityOverrides(MappingProxyType({**self.overrides, path: visibility}))
+        if self.overrides.get(path) is visibility:
+            return self
+        changed = with_ancestors(self.overrides)
+        if changed.get(path) is not visibility:
+            changed.pop(path, None)
+            changed[path] = visibility
+        kept = {other: chosen for other, chosen in changed.items() if other in self.overrides or other == path}
+        return VisibilityOverrides(MappingProxyType(kept))
 
     def without_override(self, path: SectionPath) -> VisibilityOverrides:
         return VisibilityOverrides(MappingProxyType({p: v for p, v in self.overrides.items() if p != path}))
@@ -87,10 +97,10 @@ class VisibilityOverrides:
     def handle_set(self, event: SetVisibilityOverride) -> VisibilityOverrides:
         result = self
         if event.visibility is SectionVisibility.FULL:
-            # Opening a path opens its ancestors, even those that were closed before.
-            for ancestor in ancestors(event.path):
-                if result.overrides.get(ancestor) is SectionVisibility.SUMMARY:
-                    result = result.without_override(ancestor)
+            # Opening a path opens its ancestors, even those that were closed before; it is opened now, not back then.
+            closed = [up for up in ancestors(event.path) if self.overrides.get(up) is SectionVisibility.SUMMARY]
+            for path in (*closed, event.path) if closed else ():
+                result = result.without_override(path)
         return result.with_override(event.path, event.visibility)
 
     @reducer(on=ClearVisibilityOverride)
@@ -156,14 +166,13 @@ def ancestors(path: SectionPath) -> list[SectionPath]:
 
 
 def with_ancestors(overrides: Overrides) -> dict[SectionPath, SectionVisibility]:
-    """Opening a path opens its ancestors too, unless they are named themselves."""
-    implied = {
-        ancestor: SectionVisibility.FULL
-        for path, visibility in overrides.items()
-        if visibility is SectionVisibility.FULL
-        for ancestor in ancestors(path)
-    }
-    return {**implied, **overrides}
+    """Opening a path opens its ancestors too, just before it, unless they are named themselves."""
+    result: dict[SectionPath, SectionVisibility] = {}
+    for path, visibility in overrides.items():
+        if visibility is SectionVisibility.FULL:
+            result.update({up: visibility for up in ancestors(path) if up not in overrides})
+        result[path] = visibility
+    return result
 
 
 def check_path(path: SectionPath) -> SectionPath:

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
 from weakincentives.resources.errors import ResourceError, type_name
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Scope(Enum):
@@ -66,8 +67,8 @@ class Binding(Generic[T]):
         if self.eager and self.scope is not Scope.SINGLETON:
             raise ResourceError(f"{name} has eager=True but {self.scope}; only singletons can be created at start")
 
-    @classmethod
-    def instance(cls, protocol: type[T], value: T, *, fallback: bool = False) -> Binding[T]:
+    @staticmethod
+    def instance(protocol: type[U], value: U, *, fallback: bool = False) -> Binding[U]:
         """Bind an existing object. The caller remains responsible for closing it."""
         if value is None:
             raise ResourceError(f"The resource for {type_name(protocol)} must not be None; leave it out instead")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
-from weakincentives._generics import OutputT as AdapterOutputT
+from weakincentives._generics import AnyOutputT
 from weakincentives.content import Part, Text
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
@@ -62,12 +62,12 @@ class RunOptions(TypedDict, total=False):
     message: Message | None
 
 
-class ProviderAdapter(Generic[AdapterOutputT]):
+class ProviderAdapter(Generic[AnyOutputT]):
     """Evaluates prompts on one model of one provider.
 
     A subclass declares its capabilities (`supports_dynamic_tools`, `tool_route`, `default_codecs`) and opens a
     `channel` to the model, or overrides `evaluate` as a whole. The `hosted_tool_codecs` given here add to the adapter's
-    own.
+    own. `ProviderAdapter[Out]` is an adapter for prompts with this output.
     """
 
     name: ClassVar[str] = "adapter"
@@ -81,6 +81,8 @@ class ProviderAdapter(Generic[AdapterOutputT]):
         tokenizer: Tokenizer | None = None,
         settings: Settings | None = None,
     ) -> None:
+        if not any(getattr(type(self), name) is not getattr(ProviderAdapter, name) for name in ("channel", "evaluate")):
+            raise TypeError(f"{type(self).__name__} cannot reach a model; implement channel(), or evaluate() by itself")
         self.model = model
         self.settings = settings or Settings()
         self._added_codecs = hosted_tool_codecs or {}
@@ -155,7 +157,9 @@ class ProviderAdapter(Generic[AdapterOutputT]):
         async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
             return await drive_async(loop, channel)
 
-    def stream(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> EventStream:
+    def stream(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> EventStream[OutputT]:
         """`evaluate` as a stream of events: text deltas, tool starts and ends, and last the response.
 
         with adapter.stream(prompt, session=session) as events:
@@ -164,7 +168,9 @@ class ProviderAdapter(Generic[AdapterOutputT]):
         loop = self.loop(prompt, session, **options)
         return EventStream(self._stream(loop, options), loop.scope)
 
-    def stream_async(self, prompt: Prompt[Any], *, session: Session, **options: Unpack[RunOptions]) -> AsyncEventStream:
+    def stream_async(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> AsyncEventStream[OutputT]:
         """`stream` on an event loop."""
         loop = self.loop(prompt, session, **options)
         return AsyncEventStream(self._stream_async(loop, options), loop.scope)
@@ -222,11 +228,11 @@ class ProviderAdapter(Generic[AdapterOutputT]):
             check_content=self.check_content,
         )
 
-    def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent, None, None]:
+    def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:
         with self._running(loop, options) as (loop, channel):
             yield from drive_stream(loop, channel)
 
-    async def _stream_async(self, loop: InnerLoop, options: RunOptions) -> AsyncGenerator[StreamEvent, None]:
+    async def _stream_async(self, loop: InnerLoop, options: RunOptions) -> AsyncGenerator[StreamEvent[Any], None]:
         async with self._running_async(loop, options) as (loop, channel):
             events = drive_stream_async(loop, channel)
             try:

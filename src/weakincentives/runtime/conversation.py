@@ -77,11 +77,11 @@ class Conversation(Generic[OutputT]):
         turn = _turn(content, options)
         return await self._loop.execute_async(self.prompt, session=self.session, adapter=self.adapter, **turn)
 
-    def stream(self, content: Content | None = None, **options: Unpack[RunOptions]) -> EventStream:
+    def stream(self, content: Content | None = None, **options: Unpack[RunOptions]) -> EventStream[OutputT]:
         """`send` as a stream of events; leaving it stops the turn."""
         return self._loop.stream(self.prompt, session=self.session, adapter=self.adapter, **_turn(content, options))
 
-    def stream_async(self, content: Content | None = None, **options: Unpack[RunOptions]) -> AsyncEventStream:
+    def stream_async(self, content: Content | None = None, **options: Unpack[RunOptions]) -> AsyncEventStream[OutputT]:
         """`stream` on an event loop."""
         turn = _turn(content, options)
         return self._loop.stream_async(self.prompt, session=self.session, adapter=self.adapter, **turn)

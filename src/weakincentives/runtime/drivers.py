@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
+from weakincentives._generics import OutputT
 from weakincentives.errors import AbandonedCallError
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
@@ -82,15 +83,16 @@ class Restarted:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+# No slots: `Completed[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
+@dataclass(frozen=True)
+class Completed(Generic[OutputT]):
     """The last event of a stream: the whole response."""
 
-    response: PromptResponse[Any]
+    response: PromptResponse[OutputT]
 
 
 ModelDelta = TextDelta | ReasoningDelta | ArgumentsDelta
-StreamEvent = ModelDelta | ToolStarted | ToolEnded | SectionOpened | PartialOutput | Restarted | Completed
+StreamEvent = ModelDelta | ToolStarted | ToolEnded | SectionOpened | PartialOutput | Restarted | Completed[OutputT]
 
 
 class Channel(Protocol):
@@ -126,17 +128,17 @@ def _deltas(reply: ModelReply) -> Iterator[ModelDelta]:
         yield TextDelta(reply.text)
 
 
-class EventStream(Iterator[StreamEvent]):
+class EventStream(Iterator[StreamEvent[OutputT]]):
     """The events of a run: an iterator, and a context manager that stops the run when it is left early.
 
     `close` may be called from another thread. The session is free once it returns.
     """
 
-    def __init__(self, events: Generator[StreamEvent, None, None], scope: RunScope) -> None:
+    def __init__(self, events: Generator[StreamEvent[OutputT], None, None], scope: RunScope) -> None:
         self._events = events
         self._scope = scope
 
-    def __next__(self) -> StreamEvent:
+    def __next__(self) -> StreamEvent[OutputT]:
         with self._scope.fence:
             try:
                 return next(self._events)
@@ -153,7 +155,7 @@ class EventStream(Iterator[StreamEvent]):
             if self._scope.abandon is not None:
                 self._scope.abandon()
 
-    def __enter__(self) -> EventStream:
+    def __enter__(self) -> EventStream[OutputT]:
         return self
 
     def __exit__(
@@ -162,15 +164,15 @@ class EventStream(Iterator[StreamEvent]):
         self.close()
 
 
-class AsyncEventStream(AsyncIterator[StreamEvent]):
+class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
     """`EventStream` on an event loop, with `aclose`."""
 
-    def __init__(self, events: AsyncGenerator[StreamEvent, None], scope: RunScope) -> None:
+    def __init__(self, events: AsyncGenerator[StreamEvent[OutputT], None], scope: RunScope) -> None:
         self._events = events
         self._scope = scope
         self._reader: asyncio.Task[Any] | None = None
 
-    async def __anext__(self) -> StreamEvent:
+    async def __anext__(self) -> StreamEvent[OutputT]:
         self._reader = asyncio.current_task()
         try:
             return await anext(self._events)
@@ -193,7 +195,7 @@ class AsyncEventStream(AsyncIterator[StreamEvent]):
         while self._scope.abandon is not None:
             await asyncio.sleep(0)
 
-    async def __aenter__(self) -> AsyncEventStream:
+    async def __aenter__(self) -> AsyncEventStream[OutputT]:
         return self
 
     async def __aexit__(
@@ -274,7 +276,7 @@ async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     return cursor.result()
 
 
-def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent, None, None]:
+def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any], None, None]:
     """Run the loop and yield what happens."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
@@ -299,7 +301,7 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent, No
     yield from _completed(cursor.result())
 
 
-async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent, None]:
+async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent[Any], None]:
     """`drive_stream` on the running event loop."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
@@ -367,7 +369,7 @@ def _partial_json() -> Callable[..., Any] | None:
     return from_json
 
 
-def _shown(delta: ModelDelta | str, loop: InnerLoop, partial: PartialParser) -> Iterator[StreamEvent]:
+def _shown(delta: ModelDelta | str, loop: InnerLoop, partial: PartialParser) -> Iterator[StreamEvent[Any]]:
     if isinstance(delta, str):
         delta = TextDelta(delta)
     if isinstance(delta, TextDelta):
@@ -377,11 +379,11 @@ def _shown(delta: ModelDelta | str, loop: InnerLoop, partial: PartialParser) -> 
         yield from partial.feed(delta.text)
 
 
-def _started(effect: RunTools) -> Iterator[StreamEvent]:
+def _started(effect: RunTools) -> Iterator[StreamEvent[Any]]:
     return (ToolStarted(call.id, call.name, call.arguments) for call in effect.calls)
 
 
-def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent]:
+def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent[Any]]:
     for outcome in outcomes:
         yield ToolEnded(outcome.tool_call_id, outcome.name, outcome.success, outcome.message)
         names = tuple(tool.name for tool in outcome.expanded_tools)
@@ -390,7 +392,7 @@ def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent]:
             names = ()
 
 
-def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent]:
+def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent[Any]]:
     if response.output is not None:
         yield PartialOutput(dump(response.output))
     yield Completed(response)

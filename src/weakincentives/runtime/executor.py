@@ -255,6 +255,9 @@ class ToolExecutor:
                 f"The handler of tool '{tool.name}' returned a {type(result).__name__}", None, attempt
             )
             return
+        value = result.value
+        if isinstance(value, ReadSectionResult):
+            result = replace(result, value=replace(value, expanded_tools=self.toolbox.available(value.expanded_tools)))
         try:
             attempt.result, attempt.message = result, result.render()
         except Exception as error:
@@ -312,16 +315,17 @@ class ToolExecutor:
         """Open what was read, record the call, and return its outcome."""
         result, value, halt = self._with_disclosure(attempt.result), attempt.result.value, None
         expanded: tuple[Any, ...] = ()
-        if isinstance(value, ReadSectionResult) and value.expanded_tools:
-            if self.supports_dynamic_tools:
-                expanded = value.expanded_tools
-                for path, visibility in value.requested_overrides.items():
-                    self.session.dispatch(SetVisibilityOverride(path, visibility))
-            elif result.disclosure is not None:
+        if isinstance(value, ReadSectionResult) and value.requested_overrides and result.success:
+            new = any(self.toolbox.get(tool.name) is None for tool in value.expanded_tools)
+            if new and not self.supports_dynamic_tools and result.disclosure is not None:
                 reason = "The adapter cannot add tools to a conversation."
                 attempt.expansion = replace(
                     result.disclosure, reason=reason, requested_overrides=value.requested_overrides
                 )
+            else:
+                expanded = value.expanded_tools
+                for path, visibility in value.requested_overrides.items():
+                    self.session.dispatch(SetVisibilityOverride(path, visibility))
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
         message = attempt.message or result.message

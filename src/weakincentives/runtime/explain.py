@@ -126,10 +126,12 @@ def explain(
 def _section(view: View, state: SectionState, config: InnerLoopConfig) -> SectionExplanation:
     if state.visibility is not SectionVisibility.SUMMARY:
         return SectionExplanation(state, "")
-    opening = view.opening(state.path)
+    opening = view.reading(state.path)
     tokens = opening.tokens(config.count_tokens)
-    if not opening.tools:
+    if not opening.overrides:
         how = "content only"
+    elif not opening.tools:
+        how = "opens it, with no tool that is not offered already"
     elif config.supports_dynamic_tools:
         how = f"injects {', '.join(tool.name for tool in opening.tools)} by {config.tool_route}"
     else:

@@ -96,7 +96,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A tool call; `disclosure` is what it asked to open or close.
+    """A tool call, as the event numbered `seq`; `disclosure` is what it asked to open or close.
 
     `arguments` and `text`, which is what the model read, are kept of disclosures alone: the ledger counts them.
     """
@@ -106,14 +106,15 @@ class ToolUse:
     success: bool = True
     rolled_back: bool = False
     call_id: str = ""
+    seq: int = 0
     disclosure: DisclosureRequest | None = None
     arguments: str = ""
     text: str = ""
     wrote_files: bool = False
 
     @classmethod
-    def of(cls, event: ToolInvoked) -> ToolUse:
-        use = cls(event.name, event.section_key, event.success, event.rolled_back, event.call_id)
+    def of(cls, event: ToolInvoked, seq: int) -> ToolUse:
+        use = cls(event.name, event.section_key, event.success, event.rolled_back, event.call_id, seq)
         if event.disclosure is None:
             return use
         value = event.result.value
@@ -228,15 +229,12 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
 
 
 class HistoryBuilder:
-    """Folds events, in the order in which they happened, into a `RunHistory`.
+    """Folds events, in the order in which they happened, into a `RunHistory`."""
 
-    `turn` is how many calls of the model came before, where only a part of a run is folded.
-    """
-
-    def __init__(self, run_id: str = "", *, turn: int = 0) -> None:
+    def __init__(self, run_id: str = "") -> None:
         self._run_id = run_id
-        self._number = turn
-        self._seq, self._time = 0, 0.0
+        self._number = self._seq = 0
+        self._time = 0.0
         self._renders: list[PromptRendered] = []
         self._turns: list[HistoryTurn] = []
         self._steps: list[Step] = []
@@ -265,7 +263,7 @@ class HistoryBuilder:
             case ModelCalled():
                 self._call(event)
             case ToolInvoked():
-                self._use(ToolUse.of(event))
+                self._use(ToolUse.of(event, self._seq))
             case Message():
                 if event.role == "tool":
                     self._texts[event.call_id] = event.text
@@ -284,10 +282,15 @@ class HistoryBuilder:
             ):
                 self._change(event)
 
-    def add_use(self, use: ToolUse, *, seq: int, time: float) -> None:
+    def add_use(self, use: ToolUse, *, time: float) -> None:
         """Take a tool call of which only this much was read."""
-        self._at(seq, time)
+        self._at(use.seq, time)
         self._use(use)
+
+    def skip_turn(self) -> None:
+        """Count a model call that cannot be read."""
+        self._close_turn()
+        self._number += 1
 
     def build(self) -> RunHistory:
         """The history up to here; more events may follow."""

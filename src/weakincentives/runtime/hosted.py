@@ -95,15 +95,17 @@ def _problem(
             f"Unsupported hosted tool kind '{tool.kind}' for {adapter} adapter (supported: {known}){way_out}.",
             phase="render",
         )
-    if first[1].name != tool.name and getattr(codec, "single", False):
-        return PromptEvaluationError(
-            f"Hosted tools '{first[1].name}' (section '{first[0]}') and '{tool.name}' (section '{section_key}') are "
-            f"both of kind '{tool.kind}', which the {adapter} adapter cannot tell apart; keep one of them, or let "
-            "enabled= choose.",
-            phase="render",
-        )
     try:
-        codec.serialize(tool)
+        declared = codec.serialize(tool)
+        if first[1].name == tool.name or not getattr(codec, "single", False):
+            return None
+        if codec.serialize(first[1]) == declared:
+            return None
     except PromptEvaluationError as error:
         return error
-    return None
+    return PromptEvaluationError(
+        f"Hosted tools '{first[1].name}' (section '{first[0]}') and '{tool.name}' (section '{section_key}') are both "
+        f"of kind '{tool.kind}' and declared differently, and the {adapter} adapter cannot tell their results apart; "
+        "give both the same config, keep one of them, or let enabled= choose.",
+        phase="render",
+    )

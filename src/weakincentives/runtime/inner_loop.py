@@ -22,7 +22,6 @@ from weakincentives.prompt import (
     Overrides,
     Prompt,
     RenderedPrompt,
-    SectionVisibility,
     View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
@@ -261,7 +260,7 @@ class InnerLoop:
         kept = rebased(messages) if restarts or self._beginning == "turn" else unanswered_words(messages)
         rendered = self.prompt.begin(self.session, self._visibility_overrides)
         view = self.prompt.view(self.session)
-        self._check_hosted([(node.key, hosted) for node in view.existing() for hosted in node.hosted_tools])
+        self._check_hosted(self._all_hosted(view))
         self._run = Run(
             run_id=self.scope.run_id,
             prompt_ns=self.prompt.ns,
@@ -269,7 +268,7 @@ class InnerLoop:
             visibility=self.prompt.base_visibility(),
             conversation_id=self.scope.conversation_id,
         )
-        for offer in _offers(view, initial=True):
+        for offer in self.toolbox.changes(self._offers(view, initial=True)).new:
             self.toolbox.add(offer)
         self._told_version = self.toolbox.version
         self._save(tools=self.toolbox.refs)
@@ -458,7 +457,7 @@ class InnerLoop:
         if overrides is self._seen_overrides:
             return
         self._seen_overrides = overrides
-        changes = self.toolbox.changes(_offers(self.prompt.view(self.session), initial=False))
+        changes = self.toolbox.changes(self._offers(self.prompt.view(self.session), initial=False))
         if changes.new and not self.config.supports_dynamic_tools:
             raise self._restart_for(changes.new[0].ref.section_key)
         self._check_hosted((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
@@ -478,10 +477,9 @@ class InnerLoop:
         self._announce(appeared, gone)
 
     def _restart_for(self, key: str) -> VisibilityExpansionRequired:
-        """The signal for a section that a handler opened and whose tools this adapter cannot add."""
-        path = self.prompt.view(self.session).find(key)
+        """The signal for a section that a handler opened, in the session already, with tools that cannot be added."""
         return VisibilityExpansionRequired(
-            requested_overrides={path: SectionVisibility.FULL} if path else {},
+            requested_overrides={},
             reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
             section_keys=(key,) if key else (),
         )
@@ -555,9 +553,37 @@ class InnerLoop:
             conversation_id=self.scope.conversation_id,
         )
 
+    def _offers(self, view: View, *, initial: bool) -> list[Offer]:
+        """What the sections of this moment offer, then what is skipped, in the form the toolbox keeps."""
+        offers: dict[tuple[str, str], Offer] = {}
+        for node, tool in (*view.offered(), *((node, tool) for node, tool, _ in view.skipped())):
+            key = "" if node is None else node.key
+            if isinstance(tool, HostedTool):
+                key, tool = next(iter(self._same_hosted(tool, view)), (key, tool))
+            offers.setdefault((key, tool.name), Offer(ToolRef(key, tool.name, initial), tool))
+        return list(offers.values())
+
+    def _same_hosted(self, tool: HostedTool[Any], view: View) -> list[Owned]:
+        """The hosted tools that are one to a provider that cannot tell them apart, in document order."""
+        if not getattr(self.config.hosted_tool_codecs.get(tool.kind), "single", False):
+            return []
+        return [
+            (key, other)
+            for key, other in self._all_hosted(view)
+            if (other.kind, other.config) == (tool.kind, tool.config)
+        ]
+
+    def _all_hosted(self, view: View) -> list[Owned]:
+        """The hosted tools of all enabled sections, shown or not."""
+        return [(node.key, tool) for node in view.existing() for tool in node.hosted_tools]
+
     def _hosted_outputs(self) -> Mapping[str, Any]:
         messages, codecs = self.session[Message].view(), self.config.hosted_tool_codecs
-        outputs = hosted_outputs(self.toolbox.hosted_tools, messages, codecs, self.config.adapter, self.prompt.name)
+        tools = {tool.name: tool for tool in self.toolbox.hosted_tools}
+        for tool in self.toolbox.hosted_tools:
+            for _, other in self._same_hosted(tool, self.prompt.view(self.session)):
+                tools.setdefault(other.name, other)
+        outputs = hosted_outputs(tuple(tools.values()), messages, codecs, self.config.adapter, self.prompt.name)
         for tool in self.toolbox.hosted_tools:
             if tool.name in outputs:
                 self._emit(HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
@@ -600,13 +626,6 @@ def phase_of(error: Exception) -> str:
     if isinstance(error, PromptError):
         return "parse" if isinstance(error, OutputParseError) else "render"
     return getattr(error, "phase", "")
-
-
-def _offers(view: View, *, initial: bool) -> list[Offer]:
-    """What the sections of this moment offer, in the form the toolbox keeps."""
-    return [
-        Offer(ToolRef("" if owner is None else owner.key, tool.name, initial), tool) for owner, tool in view.offered()
-    ]
 
 
 def _expansion(request: DisclosureRequest) -> VisibilityExpansionRequired:

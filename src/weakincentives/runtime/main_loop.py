@@ -123,13 +123,13 @@ class MainLoop:
                         expansions.open(signal)
 
     def stream(
-        self, prompt: Prompt[Any], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
-    ) -> EventStream:
+        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
+    ) -> EventStream[OutputT]:
         """`execute` as a stream of events, through restarts."""
         scope = options["scope"] = self._scope(prompt, adapter, options)
         expansions = Expansions(prompt, session, scope, self.max_expansions)
 
-        def events() -> Generator[StreamEvent, None, None]:
+        def events() -> Generator[StreamEvent[OutputT], None, None]:
             with self.recorder or nullcontext(), closing_resources(prompt, session, scope.run_id):
                 while True:
                     try:
@@ -149,13 +149,13 @@ class MainLoop:
         return EventStream(events(), scope)
 
     def stream_async(
-        self, prompt: Prompt[Any], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
-    ) -> AsyncEventStream:
+        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
+    ) -> AsyncEventStream[OutputT]:
         """`stream` on an event loop."""
         scope = options["scope"] = self._scope(prompt, adapter, options)
         expansions = Expansions(prompt, session, scope, self.max_expansions)
 
-        async def events() -> AsyncGenerator[StreamEvent, None]:
+        async def events() -> AsyncGenerator[StreamEvent[OutputT], None]:
             with self.recorder or nullcontext():
                 async with closing_resources_async(prompt, session, scope.run_id):
                     while True:

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, get_args
 
 from weakincentives._generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import HostedTool, OpenSectionsResult, StructuredOutputConfig, Tool
 
@@ -162,6 +163,18 @@ class PromptResponse(Generic[OutputT]):
     turns: int = 0
     run_id: str = ""
     conversation_id: str = ""
+
+    def require_output(self) -> OutputT:
+        """The typed output; without one, a `PromptEvaluationError` that says why."""
+        if self.output is not None:
+            return self.output
+        why = "the prompt declares none; write PromptTemplate[MyDataclass]"
+        if self.halt is not None:
+            keys = ", ".join(".".join(path) for path in self.halt.requested_overrides)
+            why = f"the run halted, for the caller to open {keys}; evaluate again with these open, or use MainLoop"
+        raise PromptEvaluationError(
+            f"'{self.prompt_name}' has no output: {why}.", prompt_name=self.prompt_name, phase="response"
+        )
 
 
 def user_message(content: Content) -> Message:

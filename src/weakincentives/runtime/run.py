@@ -86,6 +86,7 @@ class Toolbox:
 
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
+        self._warned: set[tuple[str, str]] = set()
         self.version = 0
 
     def add(self, offer: Offer) -> None:
@@ -143,28 +144,41 @@ class Toolbox:
         return tuple(tool.name for tool in listed if not self._offers[tool.name].ref.revoked)
 
     def changes(self, wanted: Iterable[Offer]) -> ToolChanges:
-        """Compare with what the sections of this moment offer; a name that is taken is skipped with a warning."""
-        found = {offer.ref.name: offer for offer in wanted}
+        """Compare with what the sections of this moment offer, the first of a name before those it is taken from.
+
+        A name, once registered, stays with its section; a tool of another section is skipped with a warning.
+        """
+        found: dict[str, list[Offer]] = {}
+        for offer in wanted:
+            found.setdefault(offer.ref.name, []).append(offer)
         new: list[Offer] = []
         back: list[ToolRef] = []
-        for name, offer in found.items():
+        for name, offers in found.items():
             known = self._offers.get(name)
-            if known is None:
-                new.append(offer)
-            elif known.ref.section_key != offer.ref.section_key:
-                logger.warning(
-                    "Skipping duplicate tool '%s' of section '%s' during injection.", name, offer.ref.section_key
-                )
-            elif known.ref.revoked:
-                back.append(known.ref)
+            owner = (known or offers[0]).ref.section_key
+            for offer in offers:
+                if offer.ref.section_key != owner:
+                    self._warn(name, offer.ref.section_key, owner)
+                elif known is None:
+                    new.append(offer)
+                elif known.ref.revoked:
+                    back.append(known.ref)
+        shown = {(offer.ref.section_key, name) for name, offers in found.items() for offer in offers}
         gone = [
-            ref
-            for ref in self.refs
-            if ref.section_key
-            and not ref.revoked
-            and (ref.name not in found or found[ref.name].ref.section_key != ref.section_key)
+            ref for ref in self.refs if ref.section_key and not ref.revoked and (ref.section_key, ref.name) not in shown
         ]
         return ToolChanges(new, back, gone)
+
+    def available(self, tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
+        """Those of the tools whose names no other tool has."""
+        return tuple(tool for tool in tools if (known := self._offers.get(tool.name)) is None or known.tool is tool)
+
+    def _warn(self, name: str, section_key: str, owner: str) -> None:
+        if (name, section_key) not in self._warned:
+            self._warned.add((name, section_key))
+            logger.warning(
+                "Skipping duplicate tool '%s' of section '%s': section '%s' has it already.", name, section_key, owner
+            )
 
     def _changed(self) -> None:
         self.version += 1

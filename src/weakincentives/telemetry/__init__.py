@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
+from weakincentives.redaction import Redactor
 from weakincentives.telemetry.recorder import Recorder, record
-from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import prune
 from weakincentives.telemetry.schema import RunFileError
-from weakincentives.telemetry.values import UnknownType, Unserialisable, plain
+from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, plain
 
 if TYPE_CHECKING:
     from weakincentives.telemetry.advice import Advice, PromptAdvice, SectionAdvice, advise
@@ -35,6 +35,7 @@ __all__ = [
     "SectionAdvice",
     "Turn",
     "UnknownType",
+    "Unreadable",
     "Unserialisable",
     "advise",
     "instrument",

@@ -11,23 +11,66 @@ import logging
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from weakincentives.errors import SerdeError
-from weakincentives.prompt import Span
-from weakincentives.runtime import ModelCalled, PromptRendered
+from weakincentives.prompt import (
+    ClearAllVisibilityOverrides,
+    ClearVisibilityOverride,
+    CollapseSection,
+    SetVisibilityOverride,
+    Span,
+)
+from weakincentives.redaction import REDACTED, Redactor, is_secret_name
+from weakincentives.runtime import (
+    EvaluationFailed,
+    EvaluationStopped,
+    HostedToolInvoked,
+    Message,
+    ModelCalled,
+    PromptChanged,
+    PromptExecuted,
+    PromptRendered,
+    ResourcesNotClosed,
+    RunRestarted,
+    ToolInvoked,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
 from weakincentives.serde import load_tagged
 from weakincentives.telemetry.frozen import FrozenEvent, dump, placeholder
-from weakincentives.telemetry.redaction import REDACTED, Redactor, is_secret_name
-from weakincentives.telemetry.values import UnknownType
+from weakincentives.telemetry.values import UnknownType, Unreadable
 
 logger = logging.getLogger("weakincentives.telemetry")
 
+# The events of runs, which are checked when they are read.
+EVENTS = (
+    ClearAllVisibilityOverrides,
+    ClearVisibilityOverride,
+    CollapseSection,
+    EvaluationFailed,
+    EvaluationStopped,
+    HostedToolInvoked,
+    Message,
+    ModelCalled,
+    PromptChanged,
+    PromptExecuted,
+    PromptRendered,
+    ResourcesNotClosed,
+    RunRestarted,
+    SetVisibilityOverride,
+    ToolInvoked,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
+MISSING_TEXT = "[this text is missing in the run file]"
 LONG = 512
 # The length from which a part that most events of a kind repeat is stored as a text of its own.
 REPEATED = 96
@@ -155,7 +198,7 @@ class Packer:
 
     def _secret(self, data: Any) -> Any:
         """The value of a secret's name: its texts and bytes are redacted, whatever they look like."""
-        if not self.redactor.patterns:
+        if not self.redactor.enabled:
             return self._walk(data)
         if isinstance(data, str):
             return data and REDACTED
@@ -248,9 +291,9 @@ def unpack(data: Any, texts: Mapping[str, str], shared: Mapping[str, Any]) -> An
         return data
     tag = data.get("$")
     if tag == "text":
-        return texts[data["v"]]
+        return texts.get(data["v"], MISSING_TEXT)
     if tag == "texts":
-        return "".join(texts[key] for key in data["v"])
+        return "".join(texts.get(key, MISSING_TEXT) for key in data["v"])
     if tag == "json":
         return shared[data["v"]]
     if tag == "rows":
@@ -267,7 +310,51 @@ def load(data: Any) -> Any:
     try:
         return load_tagged(_known_types(data))
     except SerdeError:
-        return UnknownType(data["$"], data["v"]) if isinstance(data, dict) and "$" in data else data
+        return UnknownType(str(data["$"]), data.get("v")) if isinstance(data, dict) and "$" in data else data
+
+
+def checked(kind: str, event: Any) -> Any:
+    """The event if it is what its kind says, with fields of the declared types; a damaged one is `Unreadable`."""
+    check = _event_checks().get(kind)
+    if check is None or check(event):
+        return event
+    found = event.type if isinstance(event, UnknownType) else type(event).__name__
+    return Unreadable(kind, f"the payload is no well-formed {kind} ({found})")
+
+
+Check = Callable[[Any], bool]
+
+
+@cache
+def _event_checks() -> dict[str, Check]:
+    return {cls.__name__: check_for(cls) for cls in EVENTS}
+
+
+@cache
+def check_for(hint: Any) -> Check:
+    """A function that says whether a value has this type, as far as events need it."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any or isinstance(hint, TypeVar):
+        return lambda value: True
+    if hint is float:
+        return lambda value: isinstance(value, int | float)
+    if origin is Literal:
+        return lambda value: isinstance(value, str)
+    if origin is tuple:
+        item = check_for(args[0])
+        return lambda value: isinstance(value, tuple) and all(map(item, value))
+    if origin in (Union, UnionType):
+        choices = [check_for(arg) for arg in args]
+        return lambda value: any(check(value) for check in choices)
+    if origin is not None and issubclass(origin, Mapping):
+        key, item = map(check_for, args)
+        return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
+    cls = origin or hint
+    if not is_dataclass(cls):
+        return lambda value: isinstance(value, cls)
+    hints = get_type_hints(cls)
+    checks = [(field.name, check_for(hints[field.name])) for field in fields(cls)]
+    return lambda value: type(value) is cls and all(check(getattr(value, name)) for name, check in checks)
 
 
 def _known_types(data: Any) -> Any:
@@ -309,7 +396,7 @@ def storable(text: str) -> str:
 
 # In a JSON string the quotes would be escaped, so these match tags alone.
 _PACKED = re.compile(r'"\$":"(?:text|texts|json|rows)"')
-_REFERENCE = re.compile(r'"\$":"(json|texts?)","v":(?:"(\w+)"|\[([^\]]*)\])')
+_REFERENCE = re.compile(r'"\$":"(json|texts?)","v":(?:"(\w+)"|\[([^\[\]]*)\])')
 _HASH = re.compile(r"\w+")
 _MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})

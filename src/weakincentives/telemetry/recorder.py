@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any
 
 from weakincentives.limits import Prices
+from weakincentives.redaction import NoRedaction, Redactor
 from weakincentives.runtime import Run
 from weakincentives.session import Session, observing
 from weakincentives.telemetry.frozen import freeze
-from weakincentives.telemetry.redaction import NoRedaction, Redactor
 from weakincentives.telemetry.writer import Writer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,7 +124,11 @@ class RunFile:
         self._clean = clean
         self._prices = prices
         self._connection = open_for_writing(path)
-        self.transact(RunFile._register)
+        try:
+            self.transact(RunFile._register)
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise RunFileError(f"Cannot record to '{path}': {error}; record to a new file.") from error
 
     def transact(self, work: Callable[[RunFile], None]) -> None:
         """Do some work on this file, all of it or nothing."""
@@ -289,6 +294,8 @@ def prune(
         if gone:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+    except sqlite3.Error as error:
+        raise RunFileError(f"'{file}' cannot be pruned: {error}.") from error
     finally:
         connection.close()
     return gone

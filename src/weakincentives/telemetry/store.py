@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import Ledger, RunHistory, ledger_of
 from weakincentives.telemetry.reader import EventReader, RecordedEvent
-from weakincentives.telemetry.schema import SILENT_SECONDS
+from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError
 from weakincentives.telemetry.turns import Turn, build_turn, pending_turn, read_history, requests
 
 PAGE = 500
@@ -69,23 +70,35 @@ class RunStore(EventReader):
     ) -> tuple[RunSummary, ...]:
         """The newest runs first; `search` looks in ids, prompts, models, errors and everything that was said."""
         where, values = self._filter(search, status, prompt)
-        rows = self.query(
+        rows = self.salvage(
             f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY started DESC, run_id LIMIT ? OFFSET ?",
             (time.time() - SILENT_SECONDS, *values, limit, offset),
         )
+        if not rows and self.problems:
+            rows = self._salvaged_runs(status, prompt)[offset : offset + limit]
         return tuple(map(_summary, rows))
+
+    def _salvaged_runs(self, status: str, prompt: str) -> list[tuple[Any, ...]]:
+        """The runs of a damaged file as far as they can be read without an index."""
+        rows = self.salvage(f"SELECT {_COLUMNS} FROM runs NOT INDEXED")
+        if not rows:
+            raise RunFileError(f"'{self.path}' is damaged: {'; '.join(self.problems)}.")
+        wanted = [row for row in rows if row[6] == (status or row[6]) and (not prompt or prompt in row[2:4])]
+        return sorted(wanted, key=lambda row: _summary(row).started, reverse=True)
 
     def count_runs(self, search: str = "", *, status: str = "", prompt: str = "") -> int:
         where, values = self._filter(search, status, prompt)
-        found = self.query(f"SELECT count(*) FROM {_RUNS} WHERE {where}", (time.time() - SILENT_SECONDS, *values))
-        return int(found[0][0])
+        found = self.salvage(f"SELECT count(*) FROM {_RUNS} WHERE {where}", (time.time() - SILENT_SECONDS, *values))
+        return int(found[0][0]) if found else len(self._salvaged_runs(status, prompt))
 
     def run(self, run_id: str) -> RunSummary:
         """One run, by its id or an unambiguous beginning of it."""
-        rows = self.query(
+        rows = self.salvage(
             f"SELECT {_COLUMNS} FROM {_RUNS} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT 2",
             (time.time() - SILENT_SECONDS, run_id, f"{run_id}\U0010ffff"),
         )
+        if not rows and self.problems:
+            rows = [row for row in self._salvaged_runs("", "") if str(row[0]).startswith(run_id)]
         if not run_id or not rows:
             raise RunNotFoundError(f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows those it has.")
         if len(rows) > 1 and rows[0][0] != run_id:
@@ -186,8 +199,20 @@ _RUNS = (
 )
 
 
+# What stands for a column of another type, in the order of the columns.
+_DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, "")
+
+
 def _summary(row: Sequence[Any]) -> RunSummary:
-    return RunSummary(*(*row[:16], TokenUsage(*row[16:20]), *row[20:]))
+    values = [_of_type(value, default) for value, default in zip(row, _DEFAULTS, strict=True)]
+    return RunSummary(*(*values[:16], TokenUsage(*values[16:20]), *values[20:]))
+
+
+def _of_type(value: Any, default: Any) -> Any:
+    if isinstance(default, str | int) and not isinstance(default, float):
+        return value if type(value) is type(default) else default
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if is_number else default
 
 
 def _escaped(text: str) -> str:

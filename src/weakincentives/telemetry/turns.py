@@ -5,14 +5,13 @@ Only what is needed is read, however long the run: most of its events are messag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
-from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Span
 from weakincentives.runtime import (
     HistoryBuilder,
@@ -25,7 +24,10 @@ from weakincentives.runtime import (
     ToolUse,
     TurnSection,
 )
+from weakincentives.telemetry.payload import check_for
 from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
+from weakincentives.telemetry.schema import RunFileError
+from weakincentives.telemetry.values import Unreadable
 
 T = TypeVar("T")
 
@@ -84,7 +86,9 @@ def read_history(reader: EventReader, run_id: str) -> RunHistory:
     builder = HistoryBuilder(run_id)
     for item in sorted([*light, *(_Item(r.seq, r.time, r.event) for r in events)], key=attrgetter("seq")):
         if isinstance(item.what, ToolUse):
-            builder.add_use(item.what, seq=item.seq, time=item.time)
+            builder.add_use(item.what, time=item.time)
+        elif isinstance(item.what, Unreadable) and item.what.kind == "ModelCalled":
+            builder.skip_turn()
         else:
             builder.add(item.what, seq=item.seq, time=item.time)
     return builder.build()
@@ -102,26 +106,6 @@ class _Tagged(msgspec.Struct, Generic[T]):
     v: T
 
 
-class _Called(msgspec.Struct):
-    """A `ModelCalled` as it is recorded; its tools and overrides are mostly those of the call before."""
-
-    usage: _Tagged[TokenUsage]
-    tools: msgspec.Raw
-    overrides: msgspec.Raw
-    run_id: str
-    prompt_name: str
-    adapter: str
-    model: str
-    turn: int
-    stop_reason: str
-    latency: float
-    retries: int
-    response_id: str
-    messages: int
-    timestamp: float
-    conversation_id: str = ""
-
-
 class _Result(msgspec.Struct):
     success: bool
     disclosure: msgspec.Raw
@@ -137,57 +121,80 @@ class _Invoked(msgspec.Struct):
     rolled_back: bool
 
 
-_CALLED: msgspec.json.Decoder[_Tagged[_Called]] = msgspec.json.Decoder(_Tagged[_Called])
 _INVOKED: msgspec.json.Decoder[_Tagged[_Invoked]] = msgspec.json.Decoder(_Tagged[_Invoked])
-_OWN = tuple(name for name in _Called.__struct_fields__ if name not in ("usage", "tools", "overrides"))
+
+
+def _recorded_as(hint: Any) -> Any:
+    """The form in which a field of an event is recorded; what repeats from event to event is decoded separately."""
+    if hint in (str, int, float, bool):
+        return hint
+    if get_origin(hint) is Literal:
+        return str
+    return _Tagged[hint] if is_dataclass(hint) else msgspec.Raw
+
+
+_HINTS = {field.name: get_type_hints(ModelCalled)[field.name] for field in fields(ModelCalled)}
+_FORMS = {name: _recorded_as(hint) for name, hint in _HINTS.items()}
+_TAGGED = [name for name, hint in _HINTS.items() if is_dataclass(hint)]
+_REPEATED = {name: check_for(_HINTS[name]) for name, form in _FORMS.items() if form is msgspec.Raw}
+_Called = msgspec.defstruct("_Called", list(_FORMS.items()))
+_CALLED: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Tagged[_Called])  # type: ignore[valid-type]
 
 
 def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[RecordedEvent]]:
     """The events of a run that a history needs but messages: those that can be decoded fast, and the others."""
     kinds = (*_RARE, "ModelCalled", "ToolInvoked")
-    rows = reader.query(
+    rows = reader.salvage(
         "SELECT run_id, seq, kind, time, turn, payload FROM events INDEXED BY events_by_kind "
         f"WHERE run_id = ? AND kind IN ({marks(kinds)})",
         (run_id, *kinds),
     )
     light: list[_Item] = []
     others: list[Any] = []
-    known: dict[bytes, Any] = {}
-
-    def shared(raw: msgspec.Raw) -> Any:
-        data = bytes(raw)
-        if data not in known:
-            (known[data],) = reader.decode([data.decode()])
-        return known[data]
-
-    for row in rows:
+    shared = _Shared(reader)
+    for row in reader.sound_rows(rows):
         try:
-            what = _decode_fast(row[2], row[5], shared)
-        except msgspec.ValidationError:
+            what = _decode_fast(row, shared)
+        except (msgspec.MsgspecError, TypeError, RecursionError):
             # A text that is stored elsewhere, or something else that only the general decoder can read.
             what = None
         if what is None:
             others.append(row)
         else:
             light.append(_Item(row[1], row[3], what))
-    events = reader.decode([payload for *_, payload in others])
-    return light, [
-        RecordedEvent(run_id, seq, kind, time, turn, event)
-        for (_, seq, kind, time, turn, _), event in zip(others, events, strict=True)
-    ]
+    return light, reader.decode_rows(others)
 
 
-def _decode_fast(kind: str, payload: str, shared: Callable[[msgspec.Raw], Any]) -> ModelCalled | ToolUse | None:
+class _Shared:
+    """Parts that many model calls have in common, each decoded once."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self._reader = reader
+        self._known: dict[tuple[str, bytes], Any] = {}
+
+    def load(self, name: str, raw: msgspec.Raw) -> Any:
+        key = name, bytes(raw)
+        if key not in self._known:
+            (value,) = self._reader.decode([key[1].decode()])
+            if not _REPEATED[name](value):
+                raise TypeError(name)
+            self._known[key] = value
+        return self._known[key]
+
+
+def _decode_fast(row: Sequence[Any], shared: _Shared) -> ModelCalled | ToolUse | None:
     """A model call or an ordinary tool call, in a tenth of the time of the general decoder; None for other events."""
+    _, seq, kind, _, _, payload = row
     if kind == "ModelCalled":
-        called = _CALLED.decode(payload).v
-        own = {name: getattr(called, name) for name in _OWN}
-        return ModelCalled(usage=called.usage.v, tools=shared(called.tools), overrides=shared(called.overrides), **own)
+        values = msgspec.structs.asdict(_CALLED.decode(payload).v)
+        values.update({name: values[name].v for name in _TAGGED})
+        values.update({name: shared.load(name, values[name]) for name in _REPEATED})
+        return ModelCalled(**values)
     if kind == "ToolInvoked":
         invoked = _INVOKED.decode(payload).v
         result = invoked.result.v
         if bytes(result.disclosure) == b"null":
-            return ToolUse(invoked.name, invoked.section_key, result.success, invoked.rolled_back, invoked.call_id)
+            return ToolUse(invoked.name, invoked.section_key, result.success, invoked.rolled_back, invoked.call_id, seq)
     return None
 
 
@@ -212,17 +219,24 @@ def _results(
 
 def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
     """The n-th turn of a run. Messages take most of the time to read; `with_messages=False` leaves them out."""
-    ((called_seq,),) = reader.query(
+    found = reader.query(
         "SELECT seq FROM events WHERE run_id = ? AND kind = 'ModelCalled' ORDER BY seq LIMIT 1 OFFSET ?",
         (run_id, n - 1),
     )
+    if not found:
+        raise RunFileError(f"'{reader.path}' is damaged: it has no turn {n} of run '{run_id}'.")
+    called_seq = found[0][0]
     following = reader.query(
         "SELECT min(seq) FROM events WHERE run_id = ? AND kind IN ('ModelCalled', 'PromptRendered') AND seq > ?",
         (run_id, called_seq),
     )
     end = following[0][0] or float("inf")
     here = reader.events_where("run_id = ? AND seq >= ? AND seq < ?", (run_id, called_seq, end))
-    called: ModelCalled = here[0].event
+    called = here[0].event if here else None
+    if not isinstance(called, ModelCalled):
+        raise RunFileError(
+            f"Turn {n} of run '{run_id}' in '{reader.path}' cannot be read; {'; '.join(reader.problems)}."
+        )
     rendered, before = _evaluation(reader, run_id, called_seq)
     start = rendered.seq if rendered else 0
     seqs: Sequence[int] = _conversation(reader, run_id, start, called_seq) if with_messages else ()
@@ -303,7 +317,8 @@ def _evaluation(reader: EventReader, run_id: str, until: float) -> tuple[Recorde
     changes = reader.of_kinds(run_id, _CHANGES, start, until)
     asked = reader.numbered(run_id, [seq for (seq,) in reader.query(_DISCLOSING, (run_id, start, until))])
     since = sorted([*changes, *asked], key=attrgetter("seq"))
-    return (rendered[0] if rendered else None), [*restarts, *rendered, *since]
+    readable = bool(rendered) and isinstance(rendered[0].event, PromptRendered)
+    return (rendered[0] if readable else None), [*restarts, *rendered, *since]
 
 
 def _folded(events: Sequence[RecordedEvent]) -> RunHistory:
@@ -325,10 +340,10 @@ def requests(
     kept: list[int] = []
     fresh: list[int] = []
     session, known = "", 0
-    for seq, kind, session_id, count in reader.query(
-        "SELECT seq, kind, session_id, CASE kind WHEN 'ModelCalled' THEN payload ->> '$.v.messages' END FROM events "
-        "WHERE run_id = ? AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed', 'PromptRendered') "
-        "AND seq > ? AND seq <= ? ORDER BY seq",
+    for seq, kind, session_id, count in reader.salvage(
+        "SELECT seq, kind, session_id, CASE WHEN kind = 'ModelCalled' AND json_valid(payload) "
+        "THEN payload ->> '$.v.messages' END FROM events WHERE run_id = ? AND seq > ? AND seq <= ? "
+        "AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed', 'PromptRendered') ORDER BY seq",
         (run_id, start, stop),
     ):
         if session_id != session or kind == "EvaluationFailed":
@@ -339,7 +354,7 @@ def requests(
             fresh.append(seq)
         elif kind == "PromptRendered":
             kept, fresh, known = [], [], 0
-        elif kind == "ModelCalled":
+        elif kind == "ModelCalled" and isinstance(count, int):
             if len(kept) + len(fresh) > count:
                 del kept[max(0, count - len(fresh)) :]
             known = min(known, len(kept))

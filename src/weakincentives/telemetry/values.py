@@ -11,7 +11,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 
 _PAIRS = frozenset({"dict", "OrderedDict", "mappingproxy"})
-_ITEMS = frozenset({"tuple", "set", "frozenset"})
+MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,14 @@ class Unserialisable:
 
     type: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An event of a damaged file: its kind, and why it cannot be read."""
+
+    kind: str
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +41,25 @@ class UnknownType:
     value: Any
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:
     """The value as JSON for a person to read: no type tags, and nothing that JSON cannot express."""
+    if depth > MAX_DEPTH:
+        return "…"
     match value:
         case None | bool() | int() | str() if not isinstance(value, enum.Enum):
             return value
         case float():
             return value if math.isfinite(value) else repr(value)
         case enum.Enum():
-            return plain(value.value)
+            return plain(value.value, depth + 1)
         case UnknownType():
-            return _untagged(value.value)
+            return _untagged(value.value, depth + 1)
         case Unserialisable():
             return f"<{value.type}> {value.text}"
         case Mapping():
-            return {_key(key): plain(item) for key, item in value.items()}
+            return {_key(key): plain(item, depth + 1) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(item) for item in value]
+            return [plain(item, depth + 1) for item in value]
         case datetime() | date() | time():
             return value.isoformat()
         case timedelta():
@@ -57,7 +67,7 @@ def plain(value: Any) -> Any:
         case bytes() | bytearray():
             return f"<{len(value):,} bytes>"
         case _ if is_dataclass(value) and not isinstance(value, type):
-            return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+            return {field.name: plain(getattr(value, field.name), depth + 1) for field in fields(value)}
     return str(value)
 
 
@@ -67,21 +77,24 @@ def _key(key: Any) -> str:
     return str(key.value if isinstance(key, enum.Enum) else key)
 
 
-def _untagged(data: Any) -> Any:
-    """Tagged data of classes this process does not have."""
+def _untagged(data: Any, depth: int) -> Any:
+    """Tagged data of classes this process does not have, or of a damaged file."""
+    if depth > MAX_DEPTH:
+        return "…"
     if isinstance(data, list):
-        return [_untagged(item) for item in data]
+        return [_untagged(item, depth + 1) for item in data]
     if not isinstance(data, dict):
-        return plain(data)
+        return plain(data, depth)
     tag, inner = data.get("$"), data.get("v")
-    if tag is None:
-        return {key: _untagged(item) for key, item in data.items()}
-    if tag in _PAIRS:
-        return {_key(_untagged(key)): _untagged(item) for key, item in inner or ()}
-    if tag in _ITEMS:
-        return [_untagged(item) for item in inner or ()]
-    if tag == "str":
-        return b64decode(inner or "").decode("utf-8", "surrogatepass")
-    if tag in ("bytes", "bytearray"):
-        return f"<{len(b64decode(inner or '')):,} bytes>"
-    return _untagged(inner)
+    if not isinstance(tag, str):
+        return {str(key): _untagged(item, depth + 1) for key, item in data.items()}
+    try:
+        if tag in _PAIRS:
+            return {_key(_untagged(key, depth + 1)): _untagged(item, depth + 1) for key, item in inner or ()}
+        if tag == "str":
+            return b64decode(inner or "").decode("utf-8", "surrogatepass")
+        if tag in ("bytes", "bytearray"):
+            return f"<{len(b64decode(inner or '')):,} bytes>"
+    except (TypeError, ValueError):
+        return f"<{tag}>"
+    return _untagged(inner, depth + 1)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from weakincentives.limits import Prices
+from weakincentives.redaction import Redactor
 from weakincentives.telemetry.frozen import FrozenEvent
 from weakincentives.telemetry.payload import Packer
-from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import Packed, RunFile
 from weakincentives.telemetry.schema import BEAT_SECONDS, RunFileError
 
@@ -60,7 +60,7 @@ class Writer:
 
     def add_patterns(self, patterns: Sequence[re.Pattern[str]]) -> None:
         """Redact these too, from now on: a second recorder of the file may ask for more redaction, never for less."""
-        if not self.redactor.patterns:
+        if not self.redactor.enabled:
             self.redactor = self._packer.redactor = Redactor()
         self.redactor.add(patterns)
 

@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from weakincentives.telemetry import RunNotFoundError
+from weakincentives.telemetry import RunFileError, RunNotFoundError
 from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.page import ICON, STATIC, served_page
 
@@ -110,6 +110,8 @@ def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
             document = make(request)
         except RunNotFoundError as error:
             document, status = {"error": str(error)}, 404
+        except RunFileError as error:
+            document, status = {"error": str(error)}, 422
         except ValueError as error:
             document, status = {"error": str(error)}, 400
         # ASCII with escapes, so that even half a surrogate pair reaches the page.

@@ -25,7 +25,7 @@ class Conversations:
             ranges: Ranges = []
             for seq, kept, added in self._store.requests(run_id):
                 ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
-        return known[called]
+        return known.get(called, [])
 
     def ranges(self, run_id: str, seqs: Sequence[int]) -> Ranges:
         """The ranges of messages with these event numbers."""

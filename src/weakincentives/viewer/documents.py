@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from weakincentives.runtime import Message, PromptRendered, ToolInvoked
-from weakincentives.telemetry import RecordedEvent, RunNotFoundError, RunStore, Turn, advise, plain
+from weakincentives.telemetry import RecordedEvent, RunFileError, RunNotFoundError, RunStore, Turn, advise, plain
 from weakincentives.viewer.conversations import Conversations, Ranges
 from weakincentives.viewer.overview import overview, summary
 from weakincentives.viewer.search import search
@@ -104,7 +104,9 @@ class Documents:
         found = self.store.events_where("run_id = ? AND seq = ? AND kind = 'PromptRendered'", (run_id, seq))
         if not found:
             raise RunNotFoundError(f"Run '{run_id}' has no prompt rendered at {seq}.")
-        event: PromptRendered = found[0].event
+        event = found[0].event
+        if not isinstance(event, PromptRendered):
+            raise RunFileError(f"The prompt of run '{run_id}' at {seq} cannot be read; {event.problem}.")
         return {
             "seq": seq,
             "turn": found[0].turn,
@@ -126,7 +128,7 @@ class Documents:
         for at in range(0, len(seqs), 50):
             for recorded in self.store.numbered(run_id, seqs[at : at + 50]):
                 found.append(self._message(recorded))
-                characters += len(found[-1]["text"])
+                characters += len(found[-1].get("text", ""))
                 if characters > PAGE_CHARACTERS:
                     return {"start": start, "messages": found}
         return {"start": start, "messages": found}

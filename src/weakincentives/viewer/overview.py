@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from weakincentives.runtime import Ledger, RunHistory, Step, ledger_of
+from weakincentives.runtime import Ledger, Message, RunHistory, Step, ledger_of
 from weakincentives.telemetry import RunStore, RunSummary, plain
 
 
@@ -13,10 +14,11 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
     history = store.history(run.run_id)
     ledger = ledger_of(history)
     outcome = history.outcome
+    calls = {turn.number: turn.seq for turn in history.turns}
     return {
         "run": summary(run),
         "turns": _turns(history, ledger),
-        "steps": [_step(store, history, step) for step in history.openings()],
+        "steps": [_step(store, run.run_id, step, calls) for step in history.openings()],
         "lanes": _lanes(history),
         "ledger": _ledger(ledger),
         "answer": None if outcome is None else {"kind": type(outcome).__name__, **plain(outcome)},
@@ -73,13 +75,12 @@ _COLUMNS = (
 )
 
 
-def _step(store: RunStore, history: RunHistory, step: Step) -> dict[str, Any]:
+def _step(store: RunStore, run_id: str, step: Step, calls: Mapping[int, int]) -> dict[str, Any]:
     """A step of disclosure; where the model gave no reason, with what it said in its reply."""
     found = {**plain(step), "action": step.tool or step.kind}
-    if step.tool and not step.reason and step.turn:
-        seq = history.turns[step.turn - 1].seq
-        replies = store.of_kinds(history.run_id, ["Message"], seq, limit=1)
-        found["said"] = replies[0].event.text if replies else ""
+    if step.tool and not step.reason and step.turn in calls:
+        replies = store.of_kinds(run_id, ["Message"], calls[step.turn], limit=1)
+        found["said"] = replies[0].event.text if replies and isinstance(replies[0].event, Message) else ""
     return found
 
 

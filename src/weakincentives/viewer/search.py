@@ -21,10 +21,10 @@ def search(store: RunStore, words: str, run_id: str = "", limit: int = 60) -> li
         return []
     hits: list[dict[str, Any]] = []
     for seq, found_run in _candidates(store, words, run_id, limit * 3):
-        (recorded,) = store.events_where("run_id = ? AND seq = ?", (found_run, seq))
-        hit = _hit(recorded, words)
-        if hit is not None and not _repeats(hit, hits[-1:]):
-            hits.append(hit)
+        for recorded in store.events_where("run_id = ? AND seq = ?", (found_run, seq)):
+            hit = _hit(recorded, words)
+            if hit is not None and not _repeats(hit, hits[-1:]):
+                hits.append(hit)
         if len(hits) == limit:
             break
     return hits

@@ -5,8 +5,6 @@ Written once, as generators that yield the next step; the channel performs it, b
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 import random
 import time
@@ -15,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
-from urllib.parse import quote
 
 import msgspec
 
@@ -23,6 +20,7 @@ from weakincentives.adapters.network.transport import Response, TransportError
 from weakincentives.adapters.network.wire import EncodedRequest, Wire
 from weakincentives.clock import Clock
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.redaction import Redactor
 from weakincentives.runtime import ModelReply, ModelRequest
 
 MAX_WAIT = 60.0
@@ -30,8 +28,6 @@ MAX_WAIT = 60.0
 
 DRAIN_SECONDS = 0.25
 """How long to wait for the end of a stream whose reply is complete, so that its connection can be reused."""
-
-MIN_KEY_LENGTH = 6
 
 MALFORMED = (msgspec.DecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """What reading a malformed response may raise."""
@@ -54,16 +50,16 @@ class Retries:
 
 
 class KeyRedactor:
-    """Removes API keys from what an error shows; `keys` is called only when there is an error."""
+    """Removes secrets from what an error shows, the client's keys in any encoding.
+
+    `keys` is called only when there is an error.
+    """
 
     def __init__(self, keys: Callable[[], Iterable[str | None]]) -> None:
         self._keys = keys
 
     def text(self, text: str) -> str:
-        for key in self._keys():
-            for form in _forms(key) if key and len(key) >= MIN_KEY_LENGTH else ():
-                text = text.replace(form, "[redacted]")
-        return text
+        return Redactor(values=[key for key in self._keys() if key]).text(text)
 
     def value(self, value: object) -> object:
         """A payload with the keys replaced wherever they occur in it."""
@@ -72,7 +68,10 @@ class KeyRedactor:
         if isinstance(value, (dict, list)):
             plain = msgspec.json.encode(value).decode()
             redacted = self.text(plain)
-            return value if redacted == plain else msgspec.json.decode(redacted)
+            try:
+                return value if redacted == plain else msgspec.json.decode(redacted)
+            except msgspec.DecodeError:
+                return redacted
         return value
 
 
@@ -279,13 +278,6 @@ def decoded(body: bytes | bytearray) -> object:
         return msgspec.json.decode(body)
     except MALFORMED:
         return bytes(body[:2000]).decode("utf-8", "replace")
-
-
-def _forms(key: str) -> set[str]:
-    """A key as it may appear in text: as it is, in JSON, in a URL, in base64."""
-    data = key.encode("utf-8", "replace")
-    encoded = {base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()}
-    return {key, json.dumps(key)[1:-1], quote(key, safe=""), *(text.rstrip("=") for text in encoded)}
 
 
 def _explanation(payload: object) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from weakincentives.errors import ToolValidationError
 from weakincentives.filesystem import Entry, Filesystem, FilesystemError, Match, NotFoundError, NotTextError
-from weakincentives.prompt import Tool, ToolContext, ToolResult, WorkspaceSection
-from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.prompt import SectionOptions, Tool, ToolContext, ToolResult, WorkspaceSection
 
 _READING = """\
 You have files to work with. Paths are relative to the root, such as `src/main.py`; the root itself is `.`.
@@ -48,8 +47,8 @@ class VfsToolsSection(WorkspaceSection):
 
         PromptTemplate(ns="demo", key="coder", sections=[VfsToolsSection(HostFilesystem("work"))])
 
-    They work on the prompt's filesystem: the one given here, or else that of a `WorkspaceSection` or of
-    `bind(resources=...)`, or else a new one in memory (`section.filesystem`).
+    They work on the prompt's filesystem: the one given here, or else that of another section or of
+    `bind(resources=...)`, or else one in memory that belongs to the run.
     """
 
     def __init__(
@@ -61,22 +60,12 @@ class VfsToolsSection(WorkspaceSection):
         title: str = "Files",
         key: str = "vfs",
         template: str | None = None,
-        **kwargs: Any,
+        **options: Unpack[SectionOptions[None]],
     ) -> None:
         if template is None:
             template = _READING + (_READ_ONLY if read_only else _WRITING)
-        tools = (*_file_tools(limits, read_only=read_only), *kwargs.pop("tools", ()))
-        super().__init__(filesystem, title=title, key=key, template=template, tools=tools, **kwargs)
-        self._is_given = filesystem is not None
-
-    def resources(self) -> ResourceRegistry:
-        return ResourceRegistry.of(Binding.instance(Filesystem, self.filesystem, fallback=not self._is_given))
-
-    def clone(self, **kwargs: Any) -> VfsToolsSection:
-        other = super().clone(**kwargs)
-        assert isinstance(other, VfsToolsSection)
-        other._is_given = self._is_given or "filesystem" in kwargs
-        return other
+        options["tools"] = (*_file_tools(limits, read_only=read_only), *options.get("tools", ()))
+        super().__init__(filesystem, title=title, key=key, template=template, **options)
 
 
 def _described(text: str, **kwargs: Any) -> Any:

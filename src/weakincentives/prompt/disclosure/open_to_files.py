@@ -58,7 +58,7 @@ def open_to_files(params: OpenSectionsParams, *, context: Any) -> ToolResult[Ope
     paths = requested_paths(params, view)
     if isinstance(paths, ToolResult):
         return paths
-    if any(view.has_tools(path) or view.opening(path).tools for path in paths):
+    if any(view.has_tools(path) for path in paths):
         return open_by_signal(params, context=context)
     request = view.request(params.section_keys, params.reason)
     if context.filesystem is None:

@@ -34,13 +34,11 @@ def read_section(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadS
     if view.is_open(path):
         result = ReadSectionResult(view.content(path))
         return ToolResult("Section is already expanded.", result, disclosure=view.request([key]))
-    opening = view.opening(path)
-    overrides = opening.overrides if opening.tools else {}
-    content = opening.render() if opening.tools else view.content(path)
+    reading = view.reading(path)
     return ToolResult(
         f"Content of section '{key}':",
-        ReadSectionResult(content, opening.tools, overrides),
-        disclosure=view.request([key], overrides=overrides),
+        ReadSectionResult(reading.render(), reading.tools, reading.overrides),
+        disclosure=view.request([key], overrides=reading.overrides),
     )
 
 

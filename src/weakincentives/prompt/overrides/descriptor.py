@@ -13,7 +13,7 @@ from weakincentives.errors import PromptError, PromptValidationError
 from weakincentives.prompt.outline import Node, Outline
 from weakincentives.prompt.overrides.override import PromptOverride, SectionOverride, ToolOverride
 from weakincentives.prompt.text import split_text
-from weakincentives.prompt.tool import MAX_DESCRIPTION, Tool
+from weakincentives.prompt.tool import MAX_DESCRIPTION, Tool, check_description
 from weakincentives.prompt.visibility import SectionPath
 
 logger = logging.getLogger(__name__)
@@ -74,11 +74,11 @@ class ToolDescriptor:
             return CLOSED
         if override.expected_hash != self.content_hash:
             return CHANGED
-        if override.description is not None and not 1 <= len(override.description) <= MAX_DESCRIPTION:
-            length = len(override.description)
-            return OverrideProblem(
-                "invalid", f"its description must be 1 to {MAX_DESCRIPTION} characters, got {length}"
-            )
+        if override.description is not None:
+            try:
+                check_description("it", override.description, MAX_DESCRIPTION)
+            except PromptValidationError as error:
+                return OverrideProblem("invalid", str(error).rstrip("."))
         unknown = ", ".join(repr(name) for name in override.param_descriptions if name not in self.param_descriptions)
         if unknown:
             known = ", ".join(self.param_descriptions) or "none"

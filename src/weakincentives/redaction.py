@@ -1,0 +1,371 @@
+"""Keeping secrets out of what is recorded, logged and shown.
+
+Looked for are tokens with a fixed form (`_secrets.py` has the rules of a scanner), the forms in which secrets are
+written (assignments, headers, addresses, command lines), and both of them in base64, hexadecimal and escapes. Every
+search takes time linear in the text: repeats are bounded, or possessive and at the end of what they belong to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode, urlsafe_b64decode
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from json import dumps
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from weakincentives._secrets import TOKENS
+
+REDACTED = "[redacted]"
+MIN_TEXT = 6
+MIN_VALUE = 12
+MAX_DEPTH = 2
+# Answers for short texts are kept, since events repeat them.
+SHORT = 200
+MAX_CACHED = 10_000
+
+SECRET_VARIABLES = re.compile(
+    r"(?:_|^)(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?"
+    r"|(?:ACCESS|ACCOUNT|AUTH|CLIENT|ENCRYPTION|MASTER|PRIVATE|SECRET|SIGNING|STORAGE)_?KEY)$"
+    # Not PWD itself, which is the working directory.
+    r"|_(?:PASS|PWD)$|^PGPASSWORD$"
+)
+# What a secret is called; in prose a word such as "secret" or "token" alone says nothing.
+_NAMES = (
+    r"(?:api[-_]?(?:key|token|secret)|(?:pg)?password|passwd|passphrase|client[-_]?secret|secret[-_]?access[-_]?key"
+    r"|(?:access|account|auth|encryption|master|private|secret|shared[-_]?access|signing|storage)[-_]?key(?![-_]?(?:id|name))"
+    r"|(?:access|auth|bearer|bot|id|refresh|sas|security|session)[-_]?token)"
+)
+_FIELDS = (
+    r"(?:(?:proxy-)?authorization|(?:set-)?cookie"
+    rf"|(?:[a-z0-9]{{1,32}}[-_]){{0,6}}(?:{_NAMES}|secret|pwd|(?<!page[-_])token))"
+)
+SECRET_NAMES = re.compile(rf"(?i)^_?{_FIELDS}$")
+
+
+class Redactor:
+    """Replaces secrets in text.
+
+    `patterns` come on top of those that are known; where one has the group `keep`, that part of the match stays.
+    `variables` are environment variables, whose values are secret if their names say so, and `values` gives further
+    secrets, in whatever encoding they occur.
+    """
+
+    enabled = True
+
+    def __init__(
+        self,
+        patterns: Iterable[str | re.Pattern[str]] = (),
+        *,
+        variables: Mapping[str, str] | None = None,
+        values: Iterable[str] = (),
+    ) -> None:
+        known = os.environ if variables is None else variables
+        named = [value for name, value in known.items() if SECRET_VARIABLES.search(name.upper())]
+        self._values = _values_pattern([*(value for value in named if len(value) >= MIN_VALUE), *values])
+        self._patterns: tuple[re.Pattern[str], ...] = ()
+        self._cache: dict[str, str] = {}
+        self.add(patterns)
+
+    def add(self, patterns: Iterable[str | re.Pattern[str]]) -> None:
+        """Look for these too."""
+        self._patterns = tuple(dict.fromkeys((*self._patterns, *(re.compile(pattern) for pattern in patterns))))
+        self._cache = {}
+
+    def text(self, text: str) -> str:
+        """The text with each secret replaced."""
+        if len(text) >= SHORT:
+            return self._clean(text)
+        clean = self._cache.get(text)
+        if clean is None:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache = {}
+            clean = self._cache[text] = self._clean(text)
+        return clean
+
+    def _clean(self, text: str, depth: int = 0) -> str:
+        if len(text) < MIN_TEXT:
+            return text
+        if self._values is not None:
+            text = self._values.sub(REDACTED, text)
+        for pattern in self._patterns:
+            text = pattern.sub(_replacement, text)
+        lower = text.lower()
+        hints = {hint for hint in _HINTS if hint in lower}
+        if hints:
+            for needed, pattern in _forms():
+                if not hints.isdisjoint(needed):
+                    text = pattern.sub(_replacement, text)
+        text = _without_tokens(text)
+        return text if depth >= MAX_DEPTH else self._decoded(text, depth)
+
+    def _decoded(self, text: str, depth: int) -> str:
+        """The text without what hides a secret in base64, hexadecimal or escapes."""
+
+        def clean_run(match: re.Match[str]) -> str:
+            return REDACTED if self._hides_secret(match, depth) else match[0]
+
+        def clean_word(match: re.Match[str]) -> str:
+            plain = _ESCAPE.sub(_unescaped, match[0])
+            clean = self._clean(plain, depth + 1)
+            if clean == plain:
+                return match[0]
+            return clean if clean.isprintable() and not _QUOTES.search(clean) else REDACTED
+
+        text = _RUN.sub(clean_run, text)
+        return _ESCAPED_WORD.sub(clean_word, text) if _ESCAPE.search(text) else text
+
+    def _hides_secret(self, match: re.Match[str], depth: int) -> bool:
+        run = match[0]
+        if _MAILGUN.fullmatch(run):
+            return True
+        data = _decode(run)
+        if data is None:
+            return False
+        if _PRIVATE_KEY.match(data) or (len(run) == 44 and _ATLASSIAN.match(data)):
+            return True
+        if not data.isascii():
+            return False
+        before = match.string[max(0, match.start() - 8) : match.start()].rstrip().lower()
+        if before.endswith("basic") and b":" in data:
+            return True
+        plain = data.decode()
+        return self._clean(plain, depth + 1) != plain
+
+
+class NoRedaction(Redactor):
+    """Leaves everything as it is."""
+
+    enabled = False
+
+    def __init__(self) -> None:
+        super().__init__(variables={})
+
+    def text(self, text: str) -> str:
+        return text
+
+
+def is_secret_name(name: Any) -> bool:
+    """Whether a field of this name holds a secret, whatever its value looks like."""
+    return isinstance(name, str) and len(name) < 64 and SECRET_NAMES.match(name) is not None
+
+
+def encodings(value: str) -> Iterator[str]:
+    """The forms in which a value may occur in another text: itself, escaped, in hexadecimal and in base64."""
+    yield value
+    yield dumps(value)[1:-1]
+    yield dumps(dumps(value)[1:-1])[1:-1]
+    yield quote(value, safe="")
+    yield quote(value)
+    yield quote_plus(value)
+    data = value.encode("utf-8", "surrogatepass")
+    yield data.hex()
+    yield data.hex().upper()
+    for offset in range(3):
+        # The middle of the base64 text is the same, whatever stands before and after the value.
+        encoded = b64encode(b"\0" * offset + data).decode().rstrip("=")
+        inner = encoded[(offset * 8 + 5) // 6 : len(encoded) - ((offset + len(data)) % 3 > 0)]
+        yield inner
+        yield inner.replace("+", "-").replace("/", "_")
+
+
+def _values_pattern(values: Iterable[str]) -> re.Pattern[str] | None:
+    forms = {form for value in values if len(value) >= MIN_TEXT for form in encodings(value)}
+    return re.compile(_trie(forms)) if forms else None
+
+
+def _replacement(match: re.Match[str]) -> str:
+    return (match.groupdict().get("keep") or "") + REDACTED
+
+
+# Each form of a secret with texts, in lower case, of which one has to occur.
+_FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("private key",),
+        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----[\s\S]*?"
+        r"(?:-----END [A-Z0-9 ]{0,40}KEY[A-Z ]{0,20}-----|\Z)",
+    ),
+    (("putty-user-key",), r"(?P<keep>PuTTY-User-Key-File-\d: )[\s\S]*?(?:Private-MAC: \w+|\Z)"),
+    (("eyj",), r"(?<![0-9A-Za-z_-])eyJ[0-9A-Za-z_-]{8,}+(?:={0,2}\.[0-9A-Za-z_-]*+){2,4}={0,2}"),
+    # In JSON, and in JSON that is a text of JSON, all of the value up to the quote that ends it.
+    (
+        ("auth", "cookie", "key", "pass", "pwd", "secret", "token"),
+        rf"(?P<keep>(?P<name>\\{{0,7}}[\"'])(?i:_?{_FIELDS})(?P=name)\s{{0,20}}:\s{{0,20}}(?P<value>\\{{0,7}}[\"']))"
+        r"(?:(?!(?P=value))(?:\\++[^\\]|[^\\]))++",
+    ),
+    (("auth",), r"(?P<keep>[\"']_?auth\\{0,7}[\"']\s{0,20}:\s{0,20}\\{0,7}[\"'])[0-9A-Za-z+/=_-]{12,}"),
+    (
+        ("key", "passphrase", "passwd", "password", "secret", "token"),
+        rf"(?P<keep>(?<![A-Za-z0-9])(?i:{_NAMES}|(?<=[-_])secret)\\{{0,7}}[\"']?\s{{0,20}}[:=]\s{{0,20}}\\{{0,7}}[\"']?)"
+        r"[^\s\"'\\,;&}]{6,}",
+    ),
+    (
+        ("credential", "pass", "pwd", "secret", "token"),
+        r"(?P<keep>\b[A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|PWD|CREDENTIALS?)\s{0,4}=\s{0,4}[\"']?)[^\s\"']{6,}",
+    ),
+    # "Server=...;Password=...;": there a password may have spaces.
+    (
+        ("key", "password", "pwd", "signature"),
+        r"(?P<keep>(?:^|;)\s{0,4}(?i:password|pwd|account ?key|shared ?access ?(?:key|signature))\s{0,4}=\s{0,4})"
+        r"[^;\"'\r\n]{1,400}",
+    ),
+    (("://",), r"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s/:@\"']{0,99}:)[^\s/?#@\"']{1,256}(?=@)"),
+    (("://",), r"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)[A-Za-z0-9_.-]{20,256}(?=@)"),
+    (
+        ("amz-", "auth", "goog-", "hmac", "key", "sig", "token"),
+        r"(?P<keep>(?:[?&;]|\\u0026)(?i:x-(?:amz|goog)-(?:signature|security-token|credential)|signature|sig|hmac|auth"
+        r"|(?:[a-z]{1,16}_)?token|api[-_]?key|key(?==[^&\s\"'<>#\\]{20}))=)[^&\s\"'<>#\\]{8,}",
+    ),
+    (
+        ("authorization",),
+        r"(?P<keep>(?i:authorization)\\{0,7}[\"']?\s{0,8}[:=]\s{0,8}\\{0,7}[\"']?"
+        r"(?i:bearer|basic|token|bot|apikey|negotiate)\s{1,8})[^\s\"'\\,;]{6,}",
+    ),
+    (
+        ("authorization",),
+        r"(?P<keep>(?i:authorization)\\{0,7}[\"']?\s{0,8}[:=]\s{0,8}\\{0,7}[\"']?(?i:digest|aws4-hmac-sha256)\s{1,8})"
+        r"[^\"'\\\r\n]{6,}",
+    ),
+    (
+        ("authorization",),
+        r"(?P<keep>(?i:authorization)\s{0,8}[:=]\s{0,8})(?=[^\s\"'\\,;0-9]{0,256}[0-9])[^\s\"'\\,;]{8,}",
+    ),
+    (("bearer",), r"(?P<keep>\b(?i:bearer)\s{1,8})(?=[A-Za-z_~+/=-]{0,256}[0-9.])[A-Za-z0-9._~+/=-]{8,}"),
+    (("cookie",), r"(?P<keep>\b(?i:(?:set-)?cookie):\s{0,8}[^\s=;\"']{1,64}=)[^\r\n\"']{4,}"),
+    (
+        ("curl",),
+        r"(?P<keep>\bcurl\b[^\n]{0,300}?\s(?:-u|-U|--user|--proxy-user)[= ]?\s{0,4}\\{0,3}[\"']?[^\s:\"'\\]{0,64}:)"
+        r"[^\s\"'\\]{1,256}",
+    ),
+    (("sshpass",), r"(?P<keep>\bsshpass\s{1,8}-p\s{0,8}[\"']?)[^\s\"']{1,256}"),
+    (("mysql",), r"(?P<keep>\bmysql\w{0,12}\b[^\n]{0,200}?\s-p)[^\s\"'-][^\s\"']{2,256}"),
+    (
+        ("--",),
+        r"(?P<keep>\s--(?i:[a-z]{1,16}-){0,3}(?i:password|passwd|passphrase|token|secret|(?:api|access|secret)-?key)"
+        r"(?:=|\s{1,8})\\{0,3}[\"']?)(?=[A-Za-z]{0,256}[^\sA-Za-z\"'])[^\s\"'\\-][^\s\"'\\]{3,256}",
+    ),
+    (("machine",), r"(?P<keep>\bmachine\s{1,8}\S{1,200}\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})\S{1,256}"),
+    (
+        ("passphrase", "password"),
+        r"(?P<keep>\b(?i:password|passphrase)\s{1,4}(?i:is|was)\s{0,4}:?\s{1,4}[\"'`]?)"
+        r"(?=[A-Za-z]{0,256}[0-9!@#$%^&*_])[^\s\"'`]{4,256}",
+    ),
+    (("identified", "password"), r"(?P<keep>\b(?i:identified\s{1,8}by|password)\s{1,8}')[^'\r\n]{1,256}(?=')"),
+    (("webhook", "zapier"), r"(?P<keep>(?:office\.com/webhookb2|hooks\.zapier\.com/hooks)/)[^\s\"'<>]{8,}"),
+    (("sk-",), r"(?<![0-9A-Za-z])sk-[0-9A-Za-z_-]{16,}"),
+    (("cio",), r"(?<![0-9A-Za-z])cio[0-9A-Za-z]{32}(?![0-9A-Za-z])"),
+    # The id of an AWS key and, on the same line, the secret that belongs to it.
+    (
+        ("akia", "asia"),
+        r"(?P<keep>\bA(?:KIA|SIA)[0-9A-Z]{16}(?:[^0-9A-Za-z/+\r\n][^\r\n]{0,60}?)?[^0-9A-Za-z/+\r\n])"
+        r"[0-9A-Za-z/+]{40}(?![0-9A-Za-z/+])",
+    ),
+    # Tokens of Discord's bots and Facebook's apps.
+    ((".",), r"(?<![0-9A-Za-z_-])[MNO][0-9A-Za-z_-]{23,27}\.[0-9A-Za-z_-]{6}\.[0-9A-Za-z_-]{27,}"),
+    (("|",), r"(?<!\d)\d{12,18}\|[0-9A-Za-z_-]{24,28}(?![0-9A-Za-z_-])"),
+)
+_HINTS = frozenset(hint for hints, _ in _FORMS for hint in hints)
+
+
+@cache
+def _forms() -> tuple[tuple[frozenset[str], re.Pattern[str]], ...]:
+    return tuple((frozenset(hints), re.compile(pattern)) for hints, pattern in _FORMS)
+
+
+# Where a token may begin that has to begin a word: not in one, but after an escape.
+_WORD_START = (
+    r"(?:(?<![0-9A-Za-z+_-])|(?<=\\[0abfnrtv])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})"
+    r"|(?<=\x1b\[[0-9]m))"
+)
+_REST = re.compile(r"[0-9A-Za-z_-]*+")
+
+
+@cache
+def _tokens() -> tuple[re.Pattern[str], dict[str, list[tuple[re.Pattern[str], int]]]]:
+    """A search for the texts by which tokens are found, and for each the expressions to try and how far before it."""
+    found: dict[str, list[tuple[re.Pattern[str], int]]] = {}
+    for _, needles, offsets, starts_word, expression in TOKENS:
+        pattern = re.compile((_WORD_START if starts_word else "") + expression)
+        for needle in needles:
+            found.setdefault(needle, []).extend((pattern, offset) for offset in offsets)
+    return re.compile(_trie(found)), found
+
+
+def _without_tokens(text: str) -> str:
+    finder, rules = _tokens()
+    needle = finder.search(text)
+    if needle is None:
+        return text
+    pieces: list[str] = []
+    done = 0
+    while needle is not None:
+        token = _token_at(text, needle, rules[needle[0]], done)
+        if token is None:
+            needle = finder.search(text, needle.start() + 1)
+            continue
+        pieces += [text[done : token.start()], _replacement(token)]
+        rest = _REST.match(text, token.end())
+        done = rest.end() if rest else token.end()
+        needle = finder.search(text, done)
+    return "".join([*pieces, text[done:]])
+
+
+def _token_at(
+    text: str, needle: re.Match[str], rules: list[tuple[re.Pattern[str], int]], done: int
+) -> re.Match[str] | None:
+    for pattern, offset in rules:
+        start = needle.start() - offset
+        if start >= done and (token := pattern.match(text, start)) is not None:
+            return token
+    return None
+
+
+# A run of base64 or hexadecimal.
+_RUN = re.compile(r"(?<![0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{16,}+={0,2}")
+_HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
+_MAILGUN = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}")
+_ATLASSIAN = re.compile(rb"\d{8,14}:")
+# A DER sequence that begins with version 0, as PKCS#1 and PKCS#8 keys do.
+_PRIVATE_KEY = re.compile(rb"0\x82..\x02\x01\x00[0\x02]", re.DOTALL)
+_ESCAPE = re.compile(
+    r"%([0-9A-Fa-f]{2})|\\{1,8}u00([0-7][0-9A-Fa-f])|\\{1,8}x([0-7][0-9A-Fa-f])|&#x([0-7][0-9A-Fa-f]);"
+)
+_ESCAPED_WORD = re.compile(r"[^\s\"'<>]{8,}+")
+_QUOTES = re.compile(r"[\"'\\]")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(next(filter(None, match.groups())), 16))
+
+
+def _decode(run: str) -> bytes | None:
+    if _HEX.fullmatch(run):
+        return bytes.fromhex(run)
+    body = run.rstrip("=").replace("+", "-").replace("/", "_")
+    if len(body) % 4 == 1:
+        body = body[:-1]
+    try:
+        return urlsafe_b64decode(body + "=" * (-len(body) % 4))
+    except ValueError:
+        return None
+
+
+def _trie(words: Iterable[str]) -> str:
+    """An expression for any of these words, in which a common beginning is tried once."""
+    tree: dict[str, Any] = {}
+    for word in words:
+        node = tree
+        for character in word:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return _branches(tree)
+
+
+def _branches(tree: dict[str, Any]) -> str:
+    longer = [re.escape(character) + _branches(node) for character, node in tree.items() if character]
+    if not longer:
+        return ""
+    joined = longer[0] if len(longer) == 1 else f"(?:{'|'.join(longer)})"
+    return f"(?:{joined})?" if "" in tree else joined

@@ -1,0 +1,220 @@
+"""Secrets of every usual kind, in every usual place, must not reach a recording."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import string
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from tests.telemetry.agents import prompt, run
+from weakincentives._secrets import TOKENS
+from weakincentives.adapters.scripted import call
+from weakincentives.prompt import Tool, ToolResult
+from weakincentives.redaction import Redactor, encodings
+from weakincentives.telemetry import RunStore, record
+
+LETTERS = string.ascii_letters + string.digits
+HEX = "0123456789abcdef"
+
+
+def some(length: int, alphabet: str = LETTERS) -> str:
+    """Characters that look random, the same in every run."""
+    return "".join(random.Random(f"{length}{alphabet}").choices(alphabet, k=length))
+
+
+PASSWORD = "hunter2-Tr0ub4dor"
+KEY = "sk-" + "proj-" + some(48)
+# A kind of secret, the secret, and a text in which it stands.
+KINDS: dict[str, tuple[str, str]] = {
+    # payment
+    "stripe secret key": (secret := "sk_" + "live_" + some(24), f"charge with {secret}"),
+    "stripe restricted key": (secret := "rk_" + "live_" + some(99), f"STRIPE: {secret}"),
+    "stripe webhook secret": (secret := "whsec_" + some(32), f'endpoint_secret = "{secret}"'),
+    "square": (secret := "sq0" + "csp-" + some(43), f"{secret} expires"),
+    "shopify": (secret := "shp" + "at_" + some(32, HEX), f"X-Shopify-Access-Token: {secret}"),
+    # forges
+    "github": (secret := "ghp_" + some(36), f"git clone https://{secret}@github.com/us/it"),
+    "github fine-grained": (secret := "github_" + "pat_" + some(82), f"remote: {secret}"),
+    "gitlab": (secret := "glpat-" + some(20), f"PRIVATE-TOKEN: {secret}"),
+    "bitbucket": (secret := "ATBB" + some(24) + some(8, "0123456789ABCDEF"), f"app password {secret}"),
+    # registries
+    "npm": (secret := "npm_" + some(36), f"//registry.npmjs.org/:_authToken={secret}"),
+    "pypi": (secret := "pypi-" + "AgEIcHlwaS5vcmc" + some(150), f"password = {secret}"),
+    "docker": (secret := "dckr_" + "pat_" + some(27), f"docker login -u us -p {secret}"),
+    "docker config": (
+        secret := base64.b64encode(f"us:{PASSWORD}".encode()).decode(),
+        json.dumps({"auths": {"ghcr.io": {"auth": secret}}}),
+    ),
+    # mail and messages
+    "sendgrid": (secret := "SG." + some(22) + "." + some(43), f"mail with {secret}"),
+    "mailgun": (secret := "key-" + some(32, HEX), f"curl -s --user 'api:{secret}' https://api.mailgun.net"),
+    "mailchimp": (secret := some(32, HEX) + "-us14", f"mailchimp {secret}"),
+    "telegram": (secret := "1234567890:AA" + some(33), f"https://api.telegram.org/bot{secret}/getMe"),
+    "slack webhook": (
+        secret := "T0123ABCD/B0123ABCD/" + some(24),
+        f"POST https://hooks.slack.com/services/{secret}",
+    ),
+    "discord webhook": (
+        secret := "123456789012345678/" + some(68),
+        f"https://discord.com/api/webhooks/{secret}",
+    ),
+    "discord bot": (secret := some(38), f"bot MTIzNDU2Nzg5MDEyMzQ1Njc4.GhIjKl.{secret}"),
+    # clouds
+    "aws secret": (secret := some(40), f"AWS_SECRET_ACCESS_KEY={secret}"),
+    "aws pair in a table": (secret := some(40, LETTERS + "/+"), f"ci,AKIA{some(16, string.ascii_uppercase)},{secret}"),
+    "azure storage": (
+        secret := some(86, LETTERS + "+/") + "==",
+        f"DefaultEndpointsProtocol=https;AccountName=us;AccountKey={secret};EndpointSuffix=core.windows.net",
+    ),
+    "azure client secret": (secret := "abc8Q~" + some(34), f"client {secret}"),
+    "google": (secret := "AIza" + some(35), f"https://maps.example/?key={secret}"),
+    "google service account": (
+        secret := some(64, LETTERS + "+/"),
+        json.dumps({"private_key": f"-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n"}),
+    ),
+    "digital ocean": (secret := "dop_" + "v1_" + some(64, HEX), f"token {secret}"),
+    "vault": (secret := "hvs." + some(95), f"VAULT: {secret}"),
+    # connection strings
+    "postgres address": (PASSWORD, f"postgresql://app:{PASSWORD}@db.internal:5432/app"),
+    "redis address": (PASSWORD, f"rediss://:{PASSWORD}@cache.internal:6380"),
+    "ado connection string": (
+        secret := "correct horse, battery",
+        f"Server=tcp:db,1433;User ID=app;Password={secret};Encrypt=True",
+    ),
+    # signed addresses
+    "aws signed url": (
+        secret := some(64, HEX),
+        f"https://b.s3.amazonaws.com/o?X-Amz-Date=20261115T000000Z&X-Amz-Signature={secret}",
+    ),
+    "azure sas": (
+        secret := urllib.parse.quote(some(43) + "=", safe=""),
+        f"https://us.blob.core.windows.net/c/b?sv=2026-01-01&sp=r&sig={secret}",
+    ),
+    # command lines
+    "curl -u": (PASSWORD, f"curl -sS -u admin:{PASSWORD} https://internal/api"),
+    "netrc": (PASSWORD, f"machine api.internal login bot password {PASSWORD}"),
+    # encoded
+    "base64 of a key": (
+        secret := base64.b64encode(f"OPENAI_API_KEY={KEY}".encode()).decode(),
+        f"kubectl get secret: data: {{env: {secret}}}",
+    ),
+    "percent-encoded address": (
+        secret := urllib.parse.quote(f"mongodb://app:{PASSWORD}@db/app", safe=""),
+        f"https://internal/connect?to={secret}&retry=1",
+    ),
+    "json in json in json": (
+        PASSWORD,
+        json.dumps({"body": json.dumps({"config": json.dumps({"db_password": PASSWORD})})}),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_secret_of_this_kind_is_redacted(kind: str) -> None:
+    secret, text = KINDS[kind]
+    assert secret in text or json.dumps(secret)[1:-1] in text
+    clean = Redactor(variables={}).text(text)
+    assert secret not in clean and "[redacted]" in clean
+
+
+def test_no_kind_of_secret_reaches_a_recording(tmp_path: Path) -> None:
+    def leak(params: None, *, context: Any) -> ToolResult[dict[str, str]]:
+        return ToolResult("\n".join(text for _, text in KINDS.values()), {k: text for k, (_, text) in KINDS.items()})
+
+    path = tmp_path / "runs.db"
+    bound = prompt(Tool[None, Any](name="leak", description="Leak.", handler=leak))
+    run(call("leak"), "Done.", bound=bound, recorder=record(path))
+    written = path.read_bytes().decode("latin-1")
+    assert [kind for kind, (secret, _) in KINDS.items() if secret in written] == []
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in TOKENS])
+def test_every_token_that_the_scanner_knows_is_redacted(name: str) -> None:
+    (rule,) = [rule for rule in TOKENS if rule[0] == name]
+    _, needles, _, _, expression = rule
+    redactor = Redactor(variables={})
+
+    @settings(max_examples=10, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.from_regex(expression.replace("(?P<keep>", "(?:"), fullmatch=True), st.sampled_from(PLACES))
+    def check(token: str, place: str) -> None:
+        if any(needle in token for needle in needles):
+            assert token not in redactor.text(place.format(token))
+
+    check()
+
+
+PLACES = ["use {} now", '{{"value": "{}"}}', "{}", "line one\\n{}\\nline three", "value={}", "https://us.example/{}"]
+
+
+def hidden(value: str) -> list[str]:
+    quoted = "".join(f"%{ord(character):02x}" for character in value)
+    escaped = "".join(f"\\u{ord(character):04x}" for character in value)
+    return [*encodings(value), base64.b64encode(f"user:{value}".encode()).decode(), quoted, escaped]
+
+
+@pytest.mark.parametrize("form", hidden("plain-looking/wörd+42"))
+def test_a_known_value_is_redacted_in_any_encoding(form: str) -> None:
+    redactor = Redactor(variables={"MY_TOKEN": "plain-looking/wörd+42"})
+    assert form not in redactor.text(f"Bad request: key={form}, see above")
+
+
+@dataclass(frozen=True)
+class Ordinary:
+    text: str
+
+
+ORDINARY = [
+    "The basic understanding of bearer tokens is taught in basic training.",
+    "Use --password to pass it, and --token for a token.",
+    "See https://docs.example.org/guide/secrets?page=2&key=orders#token-rotation",
+    "commit 2351a95f0e2b4d1c8a7e6f5d4c3b2a1908f7e6d5, image sha256:" + some(64, HEX),
+    "0b6f8c1e-8a7d-4c1b-9f0e-2d3c4b5a6978 is the id of the run",
+    "src/weakincentives/telemetry/payload.py and a-very-long-kebab-case-name-of-a-section",
+    '{"input_tokens": 1200, "next_page_token": "orders-2", "section_key": "refunds", "primary_key": "order_id"}',
+    "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 4).decode(),
+    "The password field is required; the secret is to rest. Authorization: required for all calls.",
+    "Task-oriented sky-high risk-averse disk-bound desk-top",
+]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert Redactor(variables={}).text(text) == text
+
+
+def hostile() -> list[str]:
+    """Long texts made of what the rules look for: an expression that goes back over them would not come to an end."""
+    needles = sorted({needle for _, needles, *_ in TOKENS for needle in needles})
+    words = [*needles, "eyJ", "eyJa.", '"password": "', "password=", "curl -u ", "://a:", "Basic ", "%41", "\\u0041"]
+    words += [
+        "-----BEGIN PRIVATE KEY-----",
+        "mysql -",
+        " --token ",
+        "machine a login b ",
+        "AKIA" + "A" * 16 + " ",
+        "1|",
+    ]
+    texts = [word * (100_000 // len(word)) for word in words]
+    texts += [(word + "a" * 40) * (100_000 // (len(word) + 40)) for word in words]
+    return [*texts, "\\" * 200_000, "a." * 100_000, "'" * 100_000, "A_" * 100_000, "a" * 1_000_000, " " * 1_000_000]
+
+
+def test_the_beginnings_of_secrets_in_any_number_are_searched_to_the_end() -> None:
+    redactor = Redactor(variables={"MY_TOKEN": "a" * 40})
+    for text in hostile():
+        assert redactor.text(f"{text} {KEY}").endswith((" [redacted]", "[redacted]"))
+
+
+def test_a_recording_of_hostile_text_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    response = run("\n".join(text[:2_000] for text in hostile()), recorder=record(path))
+    with RunStore(path) as store:
+        assert store.turn(response.run_id, 1).reply is not None

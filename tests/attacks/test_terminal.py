@@ -1,0 +1,133 @@
+"""Recordings, prompts and paths that try to command the terminal, shown by every command of `wink` on a real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Wink
+from tests.telemetry.agents import FAIL, prompt, run
+from weakincentives.adapters.scripted import call
+from weakincentives.cli import printable
+from weakincentives.cli.commands import PURPOSES
+from weakincentives.runtime import ModelReply
+from weakincentives.telemetry import record
+
+pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
+
+EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202egnp.exe\u2066\u200f\u061c\u2028\r\x08end"
+UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+AGENT = f"""
+from weakincentives import MarkdownSection, PromptTemplate, Tool, ToolResult
+from weakincentives.adapters.scripted import ScriptedAdapter
+
+EVIL = {EVIL!r}
+tool = Tool(name="act", description=EVIL, handler=lambda params, *, context: ToolResult(EVIL))
+section = MarkdownSection(key="a", title="A " + EVIL, template="Text " + EVIL, summary="S " + EVIL, tools=[tool])
+template = PromptTemplate(ns="n", key="k", name="name " + EVIL, sections=[section])
+adapter = ScriptedAdapter([EVIL], model="model " + EVIL)
+"""
+
+
+@pytest.fixture
+def wink(tmp_path: Path) -> Wink:
+    """A folder with a hostile agent, and a recording whose names and texts are hostile too."""
+    (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
+    path = tmp_path / "runs.db"
+    replies = (call("fail"), ModelReply(text=EVIL, model=EVIL))
+    run(*replies, bound=prompt(FAIL, intro=EVIL), recorder=record(path, redact=None))
+    run(recorder=record(path))
+    evil = json.dumps(EVIL, ensure_ascii=False)[1:-1]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for column in ("prompt", "prompt_name", "model", "adapter", "error", "session_id"):
+            connection.execute(f"UPDATE runs SET {column} = ?", (EVIL,))
+        for name in ("fail", "read_section", "sums", "guide", "ValueError"):
+            connection.execute("UPDATE events SET payload = replace(payload, ?, ?)", (f'"{name}"', f'"{evil}"'))
+    return Wink(tmp_path)
+
+
+def on_terminal(wink: Wink, *words: str) -> str:
+    """What a terminal gets of stdout and stderr."""
+    ours, theirs = pty.openpty()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(wink.folder), "TERM": "xterm", "NO_COLOR": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "weakincentives.cli", *words],
+        cwd=wink.folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = bytearray()
+    try:
+        while piece := os.read(ours, 65536):
+            shown += piece
+    except OSError:
+        # Linux says so when the other end of a terminal is closed.
+        pass
+    process.wait(60)
+    os.close(ours)
+    return shown.decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+COMMANDS: dict[str, list[tuple[str, ...]]] = {
+    "run": [("agent:template", "-a", "agent:adapter"), ("agent:template", "-a", f"no{EVIL}:model")],
+    "render": [("agent:template", "--tools"), ("agent:template", "--json"), (f"agent:{EVIL}",)],
+    "explain": [("agent:template", "-a", "agent:adapter"), ("agent:template", "-a", "agent:adapter", "--json")],
+    "overrides": [
+        ("show", "agent:template"),
+        ("edit", "agent:template", "a", "--from", "agent.py"),
+        ("list", "--store", EVIL),
+    ],
+    "runs": [
+        ("list", "runs.db"),
+        ("list", "runs.db", "--json"),
+        ("show", "runs.db"),
+        ("show", "runs.db", "--json"),
+        ("show", "runs.db", "--turn", "1"),
+        ("show", "runs.db", "--turn", "1", "--json"),
+        ("show", "runs.db", EVIL),
+        ("export", "runs.db"),
+        ("prune", "runs.db", EVIL),
+        ("list", f"no {EVIL}.db"),
+    ],
+    "view": [("runs.db", "--export", "run.html"), ("runs.db", "--run", EVIL)],
+    "report": [("runs.db",), ("runs.db", "--json"), ("runs.db", "--price", EVIL)],
+    "worker": [(f"agent:{EVIL}",), ("agent:template",)],
+    "work": [("show", EVIL, "--database-url", f"no{EVIL}.db"), ("list", "--status", EVIL)],
+    "completion": [("bash",), (EVIL,)],
+}
+
+
+def test_every_command_is_tried() -> None:
+    assert set(COMMANDS) == set(PURPOSES)
+
+
+@pytest.mark.parametrize(
+    "words", [(name, *words) for name, every in COMMANDS.items() for words in every], ids=lambda w: ascii(w[:3])
+)
+def test_no_command_lets_text_command_the_terminal(wink: Wink, words: tuple[str, ...]) -> None:
+    shown = on_terminal(wink, *words)
+    assert shown and UNSAFE.findall(shown) == []
+    assert "Traceback" not in shown
+
+
+def test_names_cannot_forge_a_line_of_a_table(wink: Wink) -> None:
+    with closing(sqlite3.connect(wink.folder / "runs.db")) as connection, connection:
+        connection.execute("UPDATE runs SET prompt = 'a' || char(10) || 'forged  ok  2026'")
+    lines = wink("runs", "list", "runs.db").stdout.splitlines()
+    assert len(lines) == 3 and "a\\x0aforged  ok  2026" in lines[1]
+
+
+def test_what_is_removed_stays_visible_as_an_escape() -> None:
+    assert printable("a\x1b[31mb\u202ec\td\ne") == "a\\x1b[31mb\\u202ec\td\ne"
+    assert printable("a\nb\tc", one_line=True) == "a\\x0ab\\x09c"
