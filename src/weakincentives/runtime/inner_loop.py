@@ -438,6 +438,8 @@ class InnerLoop:
             tools=self.toolbox.callable_names,
             overrides=self._overrides(),
         )
+        # A reply that is not whole stays out of the conversation: none of its calls may run, now or on resume.
+        self._check_stop(reply)
         self._say(
             Message(
                 role="assistant",
@@ -544,8 +546,7 @@ class InnerLoop:
             self.session.dispatch(CollapseSection(path, reason=f"context is over {limit} tokens"))
         self._update_tools()
 
-    def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
-        """The response, or None if the model was asked to correct its answer."""
+    def _check_stop(self, reply: ModelReply) -> None:
         problem = _STOPPED.get(reply.stop_reason)
         if problem is not None:
             raise PromptEvaluationError(
@@ -554,6 +555,9 @@ class InnerLoop:
                 phase="response",
                 payload=reply.text,
             )
+
+    def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
+        """The response, or None if the model was asked to correct its answer."""
         output = self.prompt.template.structured_output
         text = text_before_pauses(self.session[Message].view()) + reply.text
         if output is None:
