@@ -144,6 +144,8 @@ class InnerLoop:
         self._seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
         self._told_version = 0
         self._operator_texts: list[str] = []
+        # How many messages there are by this loop's count; a difference means that somebody else spoke.
+        self._messages = 0
         self._context_tokens = 0
         self._run = Run("", "", "", {})
 
@@ -456,8 +458,10 @@ class InnerLoop:
         """Add the results to the conversation; return the outcome that ends the turn, if one does."""
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
-        read = dict.fromkeys((*self._run.read, *(key for outcome in outcomes for key in outcome.opened)))
-        self._save(last_used={**self._run.last_used, **used}, read=tuple(read), spent=meter.spent)
+        changes: dict[str, Any] = {"last_used": {**self._run.last_used, **used}} if used else {}
+        if opened := [key for outcome in outcomes for key in outcome.opened]:
+            changes["read"] = tuple(dict.fromkeys((*self._run.read, *opened)))
+        self._save(spent=meter.spent, **changes)
         for outcome in outcomes:
             self._say(self._result_message(outcome))
             if outcome.operator_text:
@@ -466,13 +470,13 @@ class InnerLoop:
 
     def _result_message(self, outcome: ToolExecutionOutcome) -> Message:
         text, success, parts = outcome.message, outcome.success, outcome.attachments
-        try:
-            self.config.check_content(parts)
-        except PromptEvaluationError as error:
-            text, success, parts = f"{text}\n\nThe attachments cannot be shown: {error}".lstrip(), False, ()
         if parts:
-            parts = parts_of([text, *parts])
-            text = text_of(parts)
+            try:
+                self.config.check_content(parts)
+                parts = parts_of([text, *parts])
+                text = text_of(parts)
+            except PromptEvaluationError as error:
+                text, success, parts = f"{text}\n\nThe attachments cannot be shown: {error}".lstrip(), False, ()
         return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
 
     def _say_operator_texts(self) -> None:
@@ -483,9 +487,12 @@ class InnerLoop:
 
     def _order_messages(self) -> None:
         """Put results before what the user said meanwhile: every provider insists on that order."""
+        if len(self.session[Message]) == self._messages:
+            return
         ordered = results_before_user(self.session[Message].view())
         if ordered is not None:
             self.session[Message].seed(ordered)
+        self._messages = len(self.session[Message])
 
     def _register_tools(self) -> None:
         """Make the tools of the sections now shown callable, and those of closed ones not; the model is told later."""
@@ -655,6 +662,7 @@ class InnerLoop:
 
     def _say(self, message: Message) -> None:
         self.session.dispatch(message)
+        self._messages += 1
 
 
 def phase_of(error: Exception) -> str:
