@@ -6,6 +6,7 @@ pyright's extra in `[test-full]`; without it, those of the machine are used.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -42,16 +43,24 @@ def npm_modules() -> NpmModules:
     modules, lock = FOLDER / "node_modules", FOLDER / "package-lock.json"
     commands, installed = modules / ".bin", modules / "installed-lock.json"
     environment = {**os.environ, "PATH": os.pathsep.join([str(commands), os.environ.get("PATH", "")])}
-    if not installed.exists() or installed.read_bytes() != lock.read_bytes():
-        command = [*npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"needs packages of npm, and `npm ci` failed: {done.stderr.strip()[-300:]}")
-        # The packages' commands ask for `node` by name.
-        commands.mkdir(exist_ok=True)
-        (commands / "node").symlink_to(node)
-        shutil.copyfile(lock, installed)
+    with lock.open("rb") as held:
+        # Tests in other processes wait here until the packages are there.
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not installed.exists() or installed.read_bytes() != lock.read_bytes():
+            install(npm, node)
+            shutil.copyfile(lock, installed)
     return NpmModules(FOLDER, node, environment)
+
+
+def install(npm: list[str], node: str) -> None:
+    command = [*npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"needs packages of npm, and `npm ci` failed: {done.stderr.strip()[-300:]}")
+    # The packages' commands ask for `node` by name.
+    commands = FOLDER / "node_modules" / ".bin"
+    commands.mkdir(exist_ok=True)
+    (commands / "node").symlink_to(node)
 
 
 def find_node() -> tuple[str, list[str]]:
