@@ -135,6 +135,8 @@ def _deltas(reply: ModelReply) -> Iterator[ModelDelta]:
         yield ReasoningDelta(reply.reasoning)
     if reply.text:
         yield TextDelta(reply.text)
+    for call in reply.tool_calls:
+        yield ArgumentsDelta(call.id, call.name, call.arguments)
 
 
 class EventStream(Iterator[StreamEvent[OutputT]]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from weakincentives.content import Media
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.hosted import hosted_problems
@@ -99,7 +100,8 @@ def explain(
     view = rendered.view
     assert view is not None
     count = config.count_tokens
-    states = inventory(view, rendered.text, count, config.define_tool)
+    states = inventory(view, rendered.text, count, config.define_tool, count_media=config.count_media)
+    media = sum(config.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
     offered = [tool for _, tool in view.offered()]
     return Explanation(
         prompt_name=prompt.name,
@@ -116,7 +118,7 @@ def explain(
                 config.adapter,
             )
         ),
-        text_tokens=count(rendered.text),
+        text_tokens=count(rendered.text) + media,
         tool_tokens=sum(count(config.define_tool(tool)) for tool in offered),
         full_tokens=sum(state.full_tokens + state.tool_tokens for state in states),
         tokenizer=config.tokenizer,

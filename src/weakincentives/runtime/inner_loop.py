@@ -11,8 +11,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from weakincentives.content import Part, parts_of, text_of
-from weakincentives.errors import AbandonedCallError, OutputParseError, PromptError, PromptEvaluationError
+from weakincentives.content import Media, Part, parts_of, text_of
+from weakincentives.errors import (
+    AbandonedCallError,
+    ContextOverflowError,
+    OutputParseError,
+    PromptError,
+    PromptEvaluationError,
+)
 from weakincentives.limits import Spent
 from weakincentives.prompt import (
     CollapseSection,
@@ -37,6 +43,7 @@ from weakincentives.runtime.events import (
     PromptChanged,
     PromptExecuted,
     PromptRendered,
+    ReasoningDropped,
     SectionLoaded,
     ToolsInjected,
     ToolsWithdrawn,
@@ -44,6 +51,7 @@ from weakincentives.runtime.events import (
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, hosted_outputs
 from weakincentives.runtime.inventory import Count, Define, inventory, sections_to_close
+from weakincentives.runtime.media import estimate_tokens
 from weakincentives.runtime.messages import (
     PROMPT_TURN,
     CallModel,
@@ -75,6 +83,7 @@ _STOPPED = {
     "refusal": "refused to answer",
     "content_filter": "was stopped by a content filter",
     "length": "was cut off at its length limit",
+    "overflow": "was cut off at the end of its context window",
 }
 
 
@@ -82,7 +91,9 @@ _STOPPED = {
 class InnerLoopConfig:
     """What the loop needs to know about its adapter.
 
-    `define_tool` gives a tool as the adapter sends it; `check_content` raises for parts that its model does not take.
+    `define_tool` gives a tool as the adapter sends it; `check_content` raises for parts that its model does not take,
+    and `check_amount` for too many of them in one conversation. `binds_reasoning` says whether a message holds
+    reasoning that its provider takes only under the text that it was written under.
     """
 
     adapter: str = ""
@@ -95,7 +106,10 @@ class InnerLoopConfig:
     tokenizer: str = ""
     define_tool: Define = field(default=lambda tool: tool.definition)
     check_content: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
+    check_amount: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
+    count_media: Callable[[Media], int] = estimate_tokens
     supports_operator_text: bool = False
+    binds_reasoning: Callable[[Message], bool] = field(default=lambda message: False)
     settings: Settings = field(default_factory=Settings)
 
 
@@ -259,7 +273,7 @@ class InnerLoop:
         run = self.session[Run].latest()
         self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
         if self._message is not None:
-            self.config.check_content(self._message.parts)
+            self._check_content(self._message.parts, earlier=self._beginning == "turn")
         restarts = self.scope.attempt > 1 or (run is not None and run.opening and run.run_id == self.prompt.run_id)
         same_prompt = run is not None and (run.prompt_ns, run.prompt_key) == (self.prompt.ns, self.prompt.key)
         if self._beginning == "resume":
@@ -295,7 +309,10 @@ class InnerLoop:
             return
         self._loaded = len(self.prompt.loaded)
         view = self.prompt.view(self.session)
-        states = inventory(view, "".join(view.pieces()), self.config.count_tokens, self.config.define_tool)
+        config = self.config
+        states = inventory(
+            view, "".join(view.pieces()), config.count_tokens, config.define_tool, count_media=config.count_media
+        )
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
             self._emit(SectionLoaded, section_key=".".join(path), sections=within)
@@ -303,14 +320,15 @@ class InnerLoop:
     def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
         messages = self.session[Message].all()
-        kept = rebased(messages) if restarts or self._beginning == "turn" else unanswered_words(messages)
+        goes_on = restarts or self._beginning == "turn"
+        kept = rebased(messages) if goes_on else unanswered_words(messages)
         rendered = self.prompt.begin(self.session, self._visibility_overrides)
         if self.prompt.unloaded(self.session):
             yield from self._load_sections()
             rendered = self.prompt.begin(self.session, self._visibility_overrides)
         view = self.prompt.view(self.session)
         self._check_hosted(self._all_hosted(view))
-        self.config.check_content(rendered.user_parts)
+        self._check_content(rendered.user_parts, earlier=False)
         self._run = Run(
             run_id=self.scope.run_id,
             prompt_ns=self.prompt.ns,
@@ -325,6 +343,8 @@ class InnerLoop:
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
         self._emit_rendered(rendered, view)
+        if goes_on and any(self.config.binds_reasoning(message) for message in messages if not message.rebased):
+            self._emit(ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew")
         if rendered.system_text:
             self._say(Message(role="system", text=rendered.system_text))
         if rendered.user_text:
@@ -353,7 +373,9 @@ class InnerLoop:
             tools=tuple(tool.name for tool in rendered.tools),
             hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
             spans=rendered.spans,
-            sections=inventory(view, rendered.text, count, define, base=self.prompt.base_view()),
+            sections=inventory(
+                view, rendered.text, count, define, count_media=self.config.count_media, base=self.prompt.base_view()
+            ),
             tokenizer=self.config.tokenizer,
             builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
             definitions=self._definitions(),
@@ -482,6 +504,8 @@ class InnerLoop:
             tools=self.toolbox.callable_names,
             overrides=self._overrides(),
         )
+        if reply.reasoning_dropped:
+            self._emit(ReasoningDropped, reason="the provider no longer accepts it")
         # A reply that is not whole stays out of the conversation: none of its calls may run, now or on resume.
         self._check_stop(reply)
         self._say(
@@ -514,12 +538,19 @@ class InnerLoop:
         text, success, parts = outcome.message, outcome.success, outcome.attachments
         if parts:
             try:
-                self.config.check_content(parts)
+                self._check_content(parts, earlier=True)
                 parts = parts_of([text, *parts])
                 text = text_of(parts)
             except PromptEvaluationError as error:
                 text, success, parts = f"{text}\n\nThe attachments cannot be shown: {error}".lstrip(), False, ()
         return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
+
+    def _check_content(self, parts: Sequence[Part], *, earlier: bool) -> None:
+        if not any(isinstance(part, Media) for part in parts):
+            return
+        self.config.check_content(parts)
+        messages = self.session[Message].view() if earlier else ()
+        self.config.check_amount([*(part for message in messages for part in message.parts), *parts])
 
     def _say_operator_texts(self) -> None:
         """Say what was read as the operator, after all results of the turn."""
@@ -598,7 +629,8 @@ class InnerLoop:
     def _check_stop(self, reply: ModelReply) -> None:
         problem = _STOPPED.get(reply.stop_reason)
         if problem is not None:
-            raise PromptEvaluationError(
+            kind = ContextOverflowError if reply.stop_reason == "overflow" else PromptEvaluationError
+            raise kind(
                 f"The model {problem} in '{self.prompt.name}': {reply.text[:200]!r}",
                 prompt_name=self.prompt.name,
                 phase="response",

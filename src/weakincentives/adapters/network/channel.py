@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from weakincentives.adapters.network.retry import Exchange, KeyRedactor, Outcome, Read, Retries, Sleep
+from weakincentives.adapters.network.retry import Exchange, KeyRedactor, Outcome, Read, Retries, Send, Sleep
 from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
-from weakincentives.adapters.network.wire import Wire
+from weakincentives.adapters.network.wire import Format
 from weakincentives.clock import Clock
-from weakincentives.runtime import ModelReply, ModelRequest
+from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
 
 
 class NetworkChannel:
@@ -16,7 +16,7 @@ class NetworkChannel:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: Format,
         transport: Transport,
         *,
         retries: Retries,
@@ -66,7 +66,7 @@ class NetworkChannel:
             except TransportError as failure:
                 outcome = failure
 
-    def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
+    def stream(self, request: ModelRequest) -> Iterator[ModelDelta | ModelReply]:
         steps = self._exchange(request).stream_steps()
         outcome: Outcome = None
         stream: Stream | None = None
@@ -78,10 +78,10 @@ class NetworkChannel:
                     yield done.value
                     return
                 outcome = None
-                if isinstance(step, str):
-                    yield step
-                elif isinstance(step, Sleep):
+                if isinstance(step, Sleep):
                     self._clock.sleep(step.seconds)
+                elif not isinstance(step, Send | Read):
+                    yield step
                 else:
                     try:
                         if isinstance(step, Read):
@@ -97,7 +97,7 @@ class NetworkChannel:
             if stream:
                 stream.close()
 
-    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelReply]:
         steps = self._exchange(request).stream_steps()
         outcome: Outcome = None
         stream: AsyncStream | None = None
@@ -109,10 +109,10 @@ class NetworkChannel:
                     yield done.value
                     return
                 outcome = None
-                if isinstance(step, str):
-                    yield step
-                elif isinstance(step, Sleep):
+                if isinstance(step, Sleep):
                     await self._clock.sleep_async(step.seconds)
+                elif not isinstance(step, Send | Read):
+                    yield step
                 else:
                     try:
                         if isinstance(step, Read):
