@@ -156,6 +156,7 @@ class InnerLoop:
         # What a streaming driver has shown of the reply under way.
         self.partial_text: list[str] = []
         self._beginning = beginning
+        self.in_conversation = beginning == "turn"
         self._message = message
         self._visibility_overrides = visibility_overrides
         self._seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN

@@ -29,7 +29,7 @@ class Claude:
         from tests.adapters.scenarios import Stage
 
         with CliServer([step for given in steps for step in _as_the_cli_asks(given)]) as server:
-            adapter = ClaudeAgentSDKAdapter("claude-sonnet-5", api_key="not-a-key", base_url=server.url)
+            adapter = ClaudeAgentSDKAdapter("claude-opus-5", api_key="not-a-key", base_url=server.url)
             yield Stage(adapter, SYSTEM_CLOCK, lambda: len(server.requests))  # type: ignore[arg-type]
 
 

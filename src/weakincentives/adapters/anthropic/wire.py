@@ -95,6 +95,22 @@ def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
 
 
+def content_block(part: Part) -> dict[str, Any]:
+    """A part of content as a block of the Messages API."""
+    if not isinstance(part, Media):
+        return {"type": "text", "text": part.text}
+    kind = "image" if isinstance(part, Image) else "document"
+    source: dict[str, Any] = {"type": "base64", "media_type": part.media_type}
+    if part.url or part.file_id:
+        source = {"type": "url", "url": part.url} if part.url else {"type": "file", "file_id": part.file_id}
+    elif part.media_type in TEXT_TYPES:
+        source = {"type": "text", "media_type": "text/plain", "data": part.data.decode("utf-8", "replace")}
+    else:
+        source["data"] = base64_text(part)
+    title = {"title": part.name} if part.name and kind == "document" else {}
+    return {"type": kind, "source": source, **title}
+
+
 class MessagesWire(Wire):
     """One run in the format of the Messages API.
 
@@ -259,18 +275,7 @@ class MessagesWire(Wire):
         return b",".join(messages)
 
     def _part(self, part: Part) -> dict[str, Any]:
-        if not isinstance(part, Media):
-            return {"type": "text", "text": part.text}
-        kind = "image" if isinstance(part, Image) else "document"
-        source: dict[str, Any] = {"type": "base64", "media_type": part.media_type}
-        if part.url or part.file_id:
-            source = {"type": "url", "url": part.url} if part.url else {"type": "file", "file_id": part.file_id}
-        elif part.media_type in TEXT_TYPES:
-            source = {"type": "text", "media_type": "text/plain", "data": part.data.decode("utf-8", "replace")}
-        else:
-            source["data"] = base64_text(part)
-        title = {"title": part.name} if part.name and kind == "document" else {}
-        return {"type": kind, "source": source, **title}
+        return content_block(part)
 
     @property
     def binds_reasoning(self) -> bool:
