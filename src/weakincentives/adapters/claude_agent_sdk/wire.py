@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from weakincentives.adapters.anthropic.wire import content_block
-from weakincentives.adapters.network import ToolCache, base64_text
+from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache, base64_text
 from weakincentives.content import Document, Image, Part, Text
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
@@ -113,6 +113,9 @@ def turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
     answered = {message.call_id for message in messages if message.role == "tool"}
     answered |= {block["tool_use_id"] for m in messages for block in _items(m) if block["type"] == "tool_result"}
     found: list[dict[str, Any]] = []
+    said = [message for message in messages if message.role in ("user", "assistant")]
+    if said and said[0].role == "assistant":
+        found.append({"role": "user", "content": [{"type": "text", "text": FIRST_USER_TURN}]})
 
     def add(role: str, blocks: Iterable[dict[str, Any]]) -> None:
         for block in blocks:
