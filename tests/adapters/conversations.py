@@ -12,21 +12,27 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
 
+from tests.adapters.local.subject import Script, ScriptedLocalAdapter
 from tests.adapters.scenarios import PAGE, Network, Stage
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI
 from tests.servers.loopback import Step
 from tests.servers.turn import Call, Raw, Turn
 from tests.test_content import png
 from weakincentives.adapters import FallbackAdapter
+from weakincentives.adapters.local.decoding import too_long
+from weakincentives.adapters.local.engine import EngineError
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.clock import FakeClock
 from weakincentives.content import Document, Image
 from weakincentives.errors import ContextOverflowError, PromptEvaluationError
 from weakincentives.prompt import (
+    EstimatedTokens,
     MarkdownSection,
     OpenOrRead,
     Prompt,
@@ -102,6 +108,44 @@ class Scripted:
     def stage(self, *steps: Step) -> Iterator[Stage]:
         adapter = ScriptedAdapter([_line(step, number) for number, step in enumerate(steps)])
         yield Stage(adapter, FakeClock(), lambda: len(adapter.requests), lambda: list(map(_said, adapter.requests)))
+
+
+class Heard(Script):
+    """A script for the local adapter that keeps what it was asked."""
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        super().__init__(steps)
+        self.heard: list[str] = []
+        self.full = any(isinstance(step, Raw) and step.status == 413 for step in steps)
+
+    def reply(self, request: ModelRequest, *rest: Any) -> ModelReply:
+        self.heard.append(_said(request))
+        try:
+            return super().reply(request, *rest)
+        except EngineError:
+            engine: Any = SimpleNamespace(settings=SimpleNamespace(path=Path("model.gguf"), context=8192))
+            raise too_long(9_000, engine, request.prompt_name) if self.full else EngineError("broken") from None
+
+
+@dataclass(frozen=True)
+class Local:
+    """The local adapter, with a script in place of its model."""
+
+    name: str = "local"
+    overflow: Raw = field(default=Raw(413))
+    outcomes: Mapping[str, str] = field(
+        default_factory=lambda: {
+            **dict.fromkeys(("image", "document", "tool with image"), REFUSED),
+            "reasoning": "shows none",
+        }
+    )
+
+    @contextmanager
+    def stage(self, *steps: Step) -> Iterator[Stage]:
+        adapter = ScriptedLocalAdapter(Path(__file__), tokenizer=EstimatedTokens())
+        adapter.replier = script = Heard(steps)
+        with adapter:
+            yield Stage(adapter, FakeClock(), lambda: script.replies, lambda: list(script.heard))
 
 
 def _line(step: Step, number: int) -> Any:
@@ -180,7 +224,7 @@ def second_turn(speaker: Speaker) -> None:
         assert [chat.send("Where is it?").text, chat.send("When does it arrive?").text] == ["In Lyon.", "Tomorrow."]
         first, second = stage.received()
         assert "Where is it?" in second and "In Lyon." in second and "When does it arrive?" in second
-        if first.startswith("{"):
+        if isinstance(speaker, Vendor):
             assert_prefix_kept([json.loads(first), json.loads(second)], chat.session)
 
 
@@ -334,6 +378,7 @@ def speakers() -> list[Speaker]:
         Vendor(Network(OPENAI), _error(**EXCEEDED), "gpt-5.6"),
         Vendor(Network(ANTHROPIC), _error(message=FULL), "claude-opus-5-5"),
         Vendor(Network(LITELLM), _error(**EXCEEDED), "openai/scripted"),
+        Local(),
         Scripted(),
     ]
 
