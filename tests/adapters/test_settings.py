@@ -126,6 +126,11 @@ def test_settings_of_a_run_add_to_those_of_the_adapter(vendor: Vendor) -> None:
     assert [request.json[name] for request in server.requests] == [50, 70]
 
 
+def test_a_setting_of_a_run_that_says_no_counts_too() -> None:
+    both = Settings(effort="low", show_reasoning=True).merged(Settings(parallel_tool_calls=False))
+    assert both == Settings(effort="low", show_reasoning=True, parallel_tool_calls=False)
+
+
 @pytest.mark.parametrize("vendor", LEAN, ids=str)
 def test_the_vendor_counts_the_tokens_of_a_prompt_and_of_a_conversation(vendor: Vendor) -> None:
     script = [Turn(input_tokens=321), Turn("Hi."), Turn(input_tokens=654)]
