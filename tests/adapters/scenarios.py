@@ -39,11 +39,12 @@ START, END = "<!-- scenarios: made by tests/adapters/scenarios.py -->", "<!-- en
 
 @dataclass
 class Stage:
-    """A scripted model behind an adapter; `sent` says how many requests have reached it."""
+    """A scripted model behind an adapter; `sent` says how many requests have reached it, `received` what they said."""
 
     adapter: Any
     clock: FakeClock
     sent: Callable[[], int]
+    received: Callable[[], list[str]] = list
 
 
 class Subject(Protocol):
@@ -67,10 +68,15 @@ class Network:
         return self.vendor.name
 
     @contextmanager
-    def stage(self, *steps: Step) -> Any:
+    def stage(self, *steps: Step, **options: Any) -> Any:
         clock = FakeClock()
-        with self.vendor.server(steps) as server, self.vendor.adapter(server, clock=clock) as adapter:
-            yield Stage(adapter, clock, lambda: len(server.requests))
+        with self.vendor.server(steps) as server, self.vendor.adapter(server, clock=clock, **options) as adapter:
+            yield Stage(
+                adapter,
+                clock,
+                lambda: len(server.requests),
+                lambda: [request.body.decode() for request in server.requests],
+            )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
-SYSTEM_MESSAGES = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
+# The sources disagree about claude-sonnet-5; the CLI sends it system messages, and our adapter does not.
+SYSTEM_MESSAGES = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5|haiku-5-5)")
 BOUND_THINKING = re.compile(r"claude-((fable|mythos)-5-\d|(opus|sonnet|haiku)-5-5)")
 SIGNATURE = "bound:"
 CIPHER = "enc:"

@@ -11,7 +11,7 @@ from weakincentives.runtime.accounts import (
     ledger_of,
     request_tokens,
 )
-from weakincentives.runtime.adapter import ProviderAdapter, closing_resources
+from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources
 from weakincentives.runtime.conversation import Conversation
 from weakincentives.runtime.drivers import (
     ArgumentsDelta,
@@ -134,6 +134,7 @@ __all__ = [
     "Restarted",
     "Run",
     "RunHistory",
+    "RunOptions",
     "RunRestarted",
     "RunScope",
     "RunState",

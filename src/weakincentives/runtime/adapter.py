@@ -215,7 +215,13 @@ class ProviderAdapter(Generic[AnyOutputT]):
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:
         """What would happen, before any money is spent."""
-        return explain(prompt, self.config(), session=session, visibility_overrides=visibility_overrides)
+        return explain(
+            prompt,
+            self.config(),
+            session=session,
+            visibility_overrides=visibility_overrides,
+            takes=str(self.media),
+        )
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
         """The tokens of the next request: as the vendor counts them where it can be asked, else as estimated."""

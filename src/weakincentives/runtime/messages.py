@@ -47,7 +47,7 @@ class Settings:
         """These settings, with what the other one sets on top."""
         if other is None:
             return self
-        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) not in (None, False)}
+        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) != f.default}
         return replace(self, **chosen)
 
 

@@ -225,8 +225,9 @@ class MessageEventParser:
 
 
 def _input(text: str) -> Any:
-    """The streamed input of a tool; if the reply was cut off in it, it is not JSON."""
+    """The streamed input of a tool, as it came; if the reply was cut off in it, it is not JSON."""
     try:
-        return msgspec.json.decode(text or "{}")
+        msgspec.json.decode(text)
+        return msgspec.Raw(text.encode())
     except msgspec.DecodeError:
         return {"malformed": text}

@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import Any
 
 from weakincentives import serde
-from weakincentives.content import Part
+from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     ArgumentsDelta,
     Channel,
+    MediaSupport,
     ModelDelta,
     ModelReply,
     ModelRequest,
@@ -73,6 +74,11 @@ class ScriptedAdapter(ProviderAdapter):
 
     def channel(self) -> Channel:
         return _ScriptedChannel(self)
+
+    @property
+    def media(self) -> MediaSupport:
+        images, documents, audio = (tuple(dict.fromkeys(kind.types.values())) for kind in (Image, Document, Audio))
+        return MediaSupport(images, documents, audio)
 
     def check_content(self, parts: Sequence[Part]) -> None:
         """A script takes everything."""
