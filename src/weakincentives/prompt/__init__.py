@@ -20,7 +20,7 @@ from weakincentives.prompt.disclosure import (
     ReadSections,
 )
 from weakincentives.prompt.hosted import HostedTool, HostedToolConfig, HostedToolOutput
-from weakincentives.prompt.markdown import MarkdownSection
+from weakincentives.prompt.markdown import MarkdownSection, TextSection
 from weakincentives.prompt.outline import AnyTool
 from weakincentives.prompt.output import StructuredOutputConfig, parse_structured_output
 from weakincentives.prompt.overrides import (
@@ -98,6 +98,7 @@ __all__ = [
     "SetVisibilityOverride",
     "Span",
     "StructuredOutputConfig",
+    "TextSection",
     "Tokenizer",
     "Tool",
     "ToolContext",

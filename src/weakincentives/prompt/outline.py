@@ -11,7 +11,7 @@ from typing import Any
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.section import Section, check_tools, has_own
-from weakincentives.prompt.text import TemplateText, split_text
+from weakincentives.prompt.text import TemplateText
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
@@ -162,6 +162,7 @@ class Outline:
             nodes.append(None)
             self._add(section.children, path, depth + 1, index, nodes)
             where = f"Section '{'.'.join(path)}'"
+            text, summary = self._bodies.get(path) or section.body_text(), section.summary_text()
             tools = _returned(where, "tools()", section.tools())
             hosted_tools = _returned(where, "hosted_tools()", section.hosted_tools())
             check_tools(".".join(path), tools, hosted_tools, "()")
@@ -173,10 +174,8 @@ class Outline:
                 parent=parent,
                 end=len(nodes),
                 source=self._source(section),
-                text=self._bodies.get(path) or section.body_text(),
-                summary=None
-                if section.summary is None
-                else split_text(section.summary, where=f"{where}, summary", strict=False),
+                text=None if text is None else section.linked(text, path),
+                summary=None if summary is None else section.linked(summary, path),
                 tools=tuple(self._tools.get(tool.name, tool) for tool in tools),
                 hosted_tools=hosted_tools,
             )
