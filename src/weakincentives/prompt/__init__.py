@@ -29,6 +29,7 @@ from weakincentives.prompt.overrides import (
     PromptOverride,
     PromptOverridesStore,
 )
+from weakincentives.prompt.pages import markdown_sections
 from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.rendered import RenderedPrompt
 from weakincentives.prompt.section import LateContent, Section, SectionOptions
@@ -112,6 +113,7 @@ __all__ = [
     "WorkspaceSection",
     "ancestors",
     "default_tokenizer",
+    "markdown_sections",
     "parse_structured_output",
     "tool",
     "with_ancestors",

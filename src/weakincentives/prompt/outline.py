@@ -185,7 +185,6 @@ class Outline:
             late = self._late.get(path, NOTHING_LATE)
             self._add((*section.children, *late.children), path, depth + 1, index, nodes)
             where = f"Section '{'.'.join(path)}'"
-            text, summary = self._bodies.get(path) or section.body_text(), section.summary_text()
             tools = (*_returned(where, "tools()", section.tools()), *late.tools)
             hosted_tools = _returned(where, "hosted_tools()", section.hosted_tools())
             check_tools(".".join(path), tools, hosted_tools, "()")
@@ -197,8 +196,8 @@ class Outline:
                 parent=parent,
                 end=len(nodes),
                 source=self._source(section),
-                text=None if text is None else section.linked(text, path),
-                summary=None if summary is None else section.linked(summary, path),
+                text=self._bodies.get(path) or section.body_text(),
+                summary=section.summary_text(),
                 tools=tuple(self._tools.get(tool.name, tool) for tool in tools),
                 hosted_tools=hosted_tools,
             )

@@ -175,10 +175,6 @@ class Section(Generic[ParamsT]):
             return None
         return split_text(self.summary, where=f"Section '{self.key}', summary", strict=False, literal=self.literal)
 
-    def linked(self, text: TemplateText, path: SectionPath) -> TemplateText:
-        """A body or summary as it stands at this path; a section that knows its links puts in the keys they lead to."""
-        return text
-
     def tools(self) -> tuple[Tool[Any, Any], ...]:
         """Tools that appear when this section is shown in full."""
         return self._tools

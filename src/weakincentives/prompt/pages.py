@@ -1,0 +1,207 @@
+"""Sections made of markdown files: one page, or a folder of them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, count
+from os import PathLike
+from pathlib import Path
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt.front_matter import Value, split_front_matter
+from weakincentives.prompt.markdown import TextSection
+from weakincentives.prompt.visibility import SectionVisibility
+
+MAX_SUMMARY = 300
+MAX_DEPTH = 16
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*?)(?:[ \t]+#+)?[ \t]*$")
+_NO_PROSE = re.compile(r"\s*(?:#|<|!\[|\[!\[|\||---|\*\*\*|===)")
+
+
+def markdown_sections(folder: str | PathLike[str], *, headings: bool = False) -> list[TextSection[None]]:
+    """A summarized section of literal text for each markdown file of a folder, or for the one file given.
+
+        PromptTemplate(ns="shop", key="desk", sections=markdown_sections("handbook"))
+
+    The summary is `summary` or `description` of the front matter, or the first paragraph. A subfolder is a section with
+    its pages as children, and `index.md` or `README.md` as its text; with `headings`, the parts of a page are children
+    too. Keys are made of file names and headings. `AGENTS.md` is shown in full.
+    """
+    root = Path(folder)
+    if root.is_file():
+        return [_file_section(root, headings)]
+    sections = _sections(root, root, headings)
+    if not sections:
+        raise PromptValidationError(f"'{root}' has no markdown files (*.md); pass a folder that has some.")
+    return sections
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A markdown file: its front matter, its title, and the text below both."""
+
+    fields: Mapping[str, Value]
+    title: str
+    text: str
+
+    @property
+    def summary(self) -> str:
+        """What the front matter says, or the first paragraph, or the title."""
+        given = (self.fields.get(name) for name in ("summary", "description"))
+        return next((text for text in given if isinstance(text, str) and text), "") or summarize(self.text, self.title)
+
+
+def read_page(path: Path, name: str) -> Page:
+    """Read a markdown file; without a title or heading of its own, the page is called by its name."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except OSError as error:
+        raise PromptValidationError(f"'{path}' cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise PromptValidationError(f"'{path}' is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+    fields, text = split_front_matter(text, f"'{path}'")
+    text, title = text.strip("\n"), fields.get("title")
+    first, _, rest = text.partition("\n")
+    heading = _HEADING.match(first)
+    if heading is not None and len(heading[1]) == 1 and title in (None, heading[2]):
+        text, title = rest.strip("\n"), heading[2]
+    return Page(fields, title if isinstance(title, str) and title else name, text)
+
+
+def section_key(name: str, path: Path) -> str:
+    """The name of a file as a section key."""
+    key = _slug(name)
+    if not key:
+        raise PromptValidationError(f"No section key can be made of '{path}'; rename it with letters a-z or digits.")
+    return key
+
+
+def summarize(text: str, title: str) -> str:
+    """The first paragraph of prose, shortened to a few lines; the title if there is none."""
+    words: list[str] = []
+    for _, line, is_code in _lines(text):
+        if is_code or not line.strip() or _NO_PROSE.match(line):
+            if words:
+                break
+        else:
+            words += line.split()
+    paragraph = " ".join(words)
+    if len(paragraph) > MAX_SUMMARY:
+        paragraph = paragraph[:MAX_SUMMARY].rpartition(" ")[0] + " ..."
+    return paragraph or title
+
+
+def visible_entries(folder: Path, root: Path) -> list[Path]:
+    """What is in a folder, sorted and without hidden files; links that lead out of the root are refused."""
+    try:
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__pycache__")))
+    except OSError as error:
+        raise PromptValidationError(f"'{folder}' cannot be read: {error.strerror}; pass a folder.") from error
+    for path in found:
+        if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+            raise PromptValidationError(f"'{path}' is a symbolic link that leads out of '{root}'; put a copy there.")
+        if len(path.relative_to(root).parts) > MAX_DEPTH:
+            raise PromptValidationError(f"'{path}' is more than {MAX_DEPTH} folders deep; is there a link in a circle?")
+    return found
+
+
+def is_page(path: Path) -> bool:
+    return path.suffix.lower() in (".md", ".markdown")
+
+
+def check_keys(found: Iterable[tuple[str, Path]]) -> None:
+    """Reject two files that would have the same key."""
+    seen: dict[str, Path] = {}
+    for key, path in found:
+        if (twin := seen.setdefault(key, path)) != path:
+            raise PromptValidationError(f"'{twin}' and '{path}' would both be the section '{key}'; rename one of them.")
+
+
+def page_section(
+    key: str,
+    page: Page,
+    children: Iterable[TextSection[None]] = (),
+    visibility: SectionVisibility = SectionVisibility.SUMMARY,
+) -> TextSection[None]:
+    """A page as a section of literal text."""
+    return TextSection(
+        key=key, title=page.title, text=page.text, summary=page.summary, children=children, visibility=visibility
+    )
+
+
+def _sections(folder: Path, root: Path, headings: bool, index: Path | None = None) -> list[TextSection[None]]:
+    found: dict[Path, TextSection[None]] = {}
+    for path in visible_entries(folder, root):
+        if path.is_dir():
+            if (section := _folder_section(path, root, headings)) is not None:
+                found[path] = section
+        elif is_page(path) and path != index:
+            found[path] = _file_section(path, headings)
+    check_keys((section.key, path) for path, section in found.items())
+    return list(found.values())
+
+
+def _file_section(path: Path, headings: bool) -> TextSection[None]:
+    page = read_page(path, _title(path.stem))
+    summary = page.summary
+    page, children = _split(page) if headings else (page, [])
+    shown = SectionVisibility.FULL if path.name == "AGENTS.md" else SectionVisibility.SUMMARY
+    return page_section(section_key(path.stem, path), replace(page, fields={"summary": summary}), children, shown)
+
+
+def _folder_section(folder: Path, root: Path, headings: bool) -> TextSection[None] | None:
+    pages = {path.name.lower(): path for path in visible_entries(folder, root)}
+    index = pages.get("index.md") or pages.get("readme.md")
+    children = _sections(folder, root, headings, index)
+    if index is None and not children:
+        return None
+    listed = Page({"summary": ", ".join(child.title for child in children)}, _title(folder.name), "")
+    page = listed if index is None else read_page(index, listed.title)
+    return page_section(section_key(folder.name, folder), page, children)
+
+
+def _split(page: Page) -> tuple[Page, list[TextSection[None]]]:
+    """The page above its first heading, and a section for each heading of the highest level."""
+    lines = [(start, _HEADING.match(line)) for start, line, is_code in _lines(page.text) if not is_code]
+    marks = [(start, heading) for start, heading in lines if heading is not None]
+    top = min((len(heading[1]) for _, heading in marks), default=0)
+    marks = [(start, heading) for start, heading in marks if len(heading[1]) == top]
+    starts = [*(start for start, _ in marks), len(page.text)]
+    sections: dict[str, TextSection[None]] = {}
+    for (start, heading), end in zip(marks, starts[1:], strict=True):
+        whole = Page({}, heading[2], page.text[start:end].partition("\n")[2].strip("\n"))
+        part, children = _split(whole)
+        wanted = _slug(heading[2]) or "part"
+        numbered = (f"{wanted[:58]}-{number}" for number in count(2))
+        key = next(key for key in chain([wanted], numbered) if key not in sections)
+        sections[key] = page_section(key, replace(part, fields={"summary": whole.summary}), children)
+    return replace(page, text=page.text[: starts[0]].strip("\n")), list(sections.values())
+
+
+def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Each line with its position, and whether it is code."""
+    position, fence = 0, ""
+    for line in text.split("\n"):
+        mark = _FENCE.match(line)
+        is_code = bool(fence or mark)
+        if mark and not fence:
+            fence = mark[1]
+        elif mark and mark[1].startswith(fence) and line.strip() == mark[1]:
+            fence = ""
+        yield position, line, is_code
+        position += len(line) + 1
+
+
+def _slug(name: str) -> str:
+    ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9_]+", "-", ascii_name)[:64].strip("-_")
+
+
+def _title(name: str) -> str:
+    words = re.sub(r"[-_]+", " ", name).strip() or name
+    return words[0].upper() + words[1:]
