@@ -98,12 +98,9 @@ def skill_sections(
     `tools` gives tools to skills by name. A skill that breaks a rule of the specification is an error; with
     `strict=False` the rule is logged and the skill is loaded.
     """
-    root, given = Path(folder), dict(tools or {})
-    folders = [root] if _skill_file(root) else [path for path in visible_entries(root, root) if _skill_file(path)]
-    if not folders:
-        raise PromptValidationError(f"'{root}' has no skills; pass a folder of folders with a SKILL.md.")
+    given = dict(tools or {})
     sections: list[SkillSection] = []
-    for skill in folders:
+    for skill in skill_folders(folder):
         page, problems = _read(skill)
         if strict and problems:
             raise PromptValidationError("\n".join([*problems, "Correct it, or pass strict=False to load it anyway."]))
@@ -114,8 +111,17 @@ def skill_sections(
             sections.append(kind(skill, page, tools=given.pop(skill.absolute().name, ()), mount=mount))
     if given:
         names = ", ".join(section.key for section in sections)
-        raise PromptValidationError(f"tools= names no skill of '{root}': {', '.join(given)}; it has {names}.")
+        raise PromptValidationError(f"tools= names no skill of '{folder}': {', '.join(given)}; it has {names}.")
     return sections
+
+
+def skill_folders(folder: str | PathLike[str]) -> list[Path]:
+    """The skills in a folder, or the folder itself if it is one."""
+    root = Path(folder)
+    found = [root] if _skill_file(root) else [path for path in visible_entries(root, root) if _skill_file(path)]
+    if not found:
+        raise PromptValidationError(f"'{root}' has no skills; pass a folder of folders with a SKILL.md.")
+    return found
 
 
 def validate_skill(folder: str | PathLike[str]) -> list[str]:
