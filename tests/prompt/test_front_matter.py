@@ -55,8 +55,8 @@ def test_a_yaml_reader_agrees(block: str) -> None:
         ("a: 'b", 'line 2, .*the quotes of "\'b" do not match'),
         (r'a: "\q"', "line 2, .*has an escape that is not supported"),
         ("a: b\n\na: c", "line 4, .*the key 'a' is there twice"),
-        ("a: b\njust words", "line 3, .*expected 'key: value' at column 1, got 'just words'"),
-        ("a:\n  b: c\n d: e", "line 4, .*expected 'key: value' at column 1, got 'd: e'"),
+        ("a: b\njust words", "line 3, .*expected 'key: value', got 'just words'"),
+        ("a:\n  b: c\n d: e", "line 3, .*'b: c' is indented deeper than what follows"),
         ("a:\n- b: c", "line 3, .*'b: c' is not supported"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import a_tool
-from tests.skills.folders import PDF, TRIAGE, read, write
+from tests.skills.folders import BODY, PDF, TRIAGE, read, write
 from weakincentives.prompt import MarkdownSection, PromptValidationError, Section, TextSection
 from weakincentives.skills import export_skill, skill_sections, validate_skill
 
@@ -30,8 +30,7 @@ def test_an_exported_skill_reads_as_the_same_sections_and_files(tmp_path: Path) 
     after = skill_sections(tmp_path / "new")
     assert [shape(section) for section in after] == [shape(section) for section in before]
     assert [section.front_matter for section in after] == [section.front_matter for section in before]
-    assert read(tmp_path / "new").keys() == read(tmp_path / "old").keys()
-    assert read(tmp_path / "new")["pdf/scripts/fill.py"] == PDF["pdf/scripts/fill.py"]
+    assert read(tmp_path / "new") == PDF | TRIAGE
 
 
 def test_the_reference_validator_accepts_what_is_exported(tmp_path: Path) -> None:
@@ -54,8 +53,21 @@ def test_any_subtree_of_fixed_text_becomes_a_skill(tmp_path: Path) -> None:
     assert read(tmp_path) == {
         "desk/SKILL.md": '---\nname: desk\ndescription: "The desk\'s rules."\n---\n\n# Desk\n\nBe kind.\n',
         "desk/references/refunds.md": "---\nsummary: Pay.\n---\n\n# Refunds\n\nPay $5.\n",
-        "desk/references/refunds-limits.md": "---\nsummary: How much.\n---\n\n# Limits\n\nAt most $50.\n",
+        "desk/references/refunds.limits.md": "---\nsummary: How much.\n---\n\n# Limits\n\nAt most $50.\n",
     }
+
+
+def test_an_exported_subtree_reads_as_the_same_sections(tmp_path: Path) -> None:
+    forms = TextSection(key="forms", title="Forms", text="Fill `${name}`.\n\nAll of $5.", summary="Fill `${name}`.")
+    before = TextSection(key="pdf", title="PDF", text=BODY, summary="Costs $5:\n- ${x}", children=[forms])
+    export_skill(before, tmp_path)
+    (after,) = skill_sections(tmp_path)
+    assert (after.title, after.summary, [shape(child) for child in after.children]) == (
+        "PDF",
+        "Costs $5:\n- ${x}",
+        [shape(forms)],
+    )
+    assert after.text == f"{BODY}\n\n`references/forms.md` is the subsection `forms`."
 
 
 def test_tools_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from os import PathLike
 from pathlib import Path
@@ -19,7 +19,7 @@ MAX_SUMMARY = 300
 MAX_DEPTH = 16
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*?)(?:[ \t]+#+)?[ \t]*$")
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
 _NO_PROSE = re.compile(r"\s*(?:#|<|!\[|\[!\[|\||---|\*\*\*|===)")
 
 
@@ -43,17 +43,12 @@ def markdown_sections(folder: str | PathLike[str], *, headings: bool = False) ->
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A markdown file: its front matter, its title, and the text below both."""
+    """A markdown file: its title, the text below front matter and title, its summary, and the front matter."""
 
-    fields: Mapping[str, Value]
     title: str
     text: str
-
-    @property
-    def summary(self) -> str:
-        """What the front matter says, or the first paragraph, or the title."""
-        given = (self.fields.get(name) for name in ("summary", "description"))
-        return next((text for text in given if isinstance(text, str) and text), "") or summarize(self.text, self.title)
+    summary: str
+    fields: Mapping[str, Value] = field(default_factory=dict)
 
 
 def read_page(path: Path, name: str) -> Page:
@@ -65,12 +60,14 @@ def read_page(path: Path, name: str) -> Page:
     except UnicodeDecodeError as error:
         raise PromptValidationError(f"'{path}' is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
     fields, text = split_front_matter(text, f"'{path}'")
-    text, title = text.strip("\n"), fields.get("title")
+    text = text.strip("\n")
     first, _, rest = text.partition("\n")
-    heading = _HEADING.match(first)
-    if heading is not None and len(heading[1]) == 1 and title in (None, heading[2]):
-        text, title = rest.strip("\n"), heading[2]
-    return Page(fields, title if isinstance(title, str) and title else name, text)
+    given = {name: value.strip() for name, value in fields.items() if isinstance(value, str)}
+    level, title = _heading(first)
+    if level == 1 and given.get("title", title) == title:
+        text, name = rest.strip("\n"), title
+    title = " ".join(given.get("title", "").split()) or name
+    return Page(title, text, given.get("summary") or given.get("description") or summarize(text, title), fields)
 
 
 def section_key(name: str, path: Path) -> str:
@@ -148,10 +145,9 @@ def _sections(folder: Path, root: Path, headings: bool, index: Path | None = Non
 
 def _file_section(path: Path, headings: bool) -> TextSection[None]:
     page = read_page(path, _title(path.stem))
-    summary = page.summary
     page, children = _split(page) if headings else (page, [])
     shown = SectionVisibility.FULL if path.name == "AGENTS.md" else SectionVisibility.SUMMARY
-    return page_section(section_key(path.stem, path), replace(page, fields={"summary": summary}), children, shown)
+    return page_section(section_key(path.stem, path), page, children, shown)
 
 
 def _folder_section(folder: Path, root: Path, headings: bool) -> TextSection[None] | None:
@@ -160,27 +156,37 @@ def _folder_section(folder: Path, root: Path, headings: bool) -> TextSection[Non
     children = _sections(folder, root, headings, index)
     if index is None and not children:
         return None
-    listed = Page({"summary": ", ".join(child.title for child in children)}, _title(folder.name), "")
-    page = listed if index is None else read_page(index, listed.title)
+    page = Page(_title(folder.name), "", ", ".join(child.title for child in children))
+    if index is not None:
+        page = read_page(index, page.title)
     return page_section(section_key(folder.name, folder), page, children)
 
 
 def _split(page: Page) -> tuple[Page, list[TextSection[None]]]:
     """The page above its first heading, and a section for each heading of the highest level."""
-    lines = [(start, _HEADING.match(line)) for start, line, is_code in _lines(page.text) if not is_code]
-    marks = [(start, heading) for start, heading in lines if heading is not None]
-    top = min((len(heading[1]) for _, heading in marks), default=0)
-    marks = [(start, heading) for start, heading in marks if len(heading[1]) == top]
+    found = [(start, *_heading(line)) for start, line, is_code in _lines(page.text) if not is_code]
+    top = min((level for _, level, _ in found if level), default=0)
+    marks = [(start, title) for start, level, title in found if level and level == top]
     starts = [*(start for start, _ in marks), len(page.text)]
     sections: dict[str, TextSection[None]] = {}
-    for (start, heading), end in zip(marks, starts[1:], strict=True):
-        whole = Page({}, heading[2], page.text[start:end].partition("\n")[2].strip("\n"))
-        part, children = _split(whole)
-        wanted = _slug(heading[2]) or "part"
+    for (start, title), end in zip(marks, starts[1:], strict=True):
+        text = page.text[start:end].partition("\n")[2].strip("\n")
+        part, children = _split(Page(title, text, summarize(text, title)))
+        wanted = _slug(title) or "part"
         numbered = (f"{wanted[:58]}-{number}" for number in count(2))
         key = next(key for key in chain([wanted], numbered) if key not in sections)
-        sections[key] = page_section(key, replace(part, fields={"summary": whole.summary}), children)
+        sections[key] = page_section(key, part, children)
     return replace(page, text=page.text[: starts[0]].strip("\n")), list(sections.values())
+
+
+def _heading(line: str) -> tuple[int, str]:
+    """The level and text of a heading; level 0 for any other line."""
+    match = _HEADING.match(line)
+    if match is None:
+        return 0, ""
+    title = match[2].rstrip()
+    bare = title.rstrip("#")
+    return len(match[1]), bare.rstrip() if bare.endswith((" ", "\t")) else title
 
 
 def _lines(text: str) -> Iterator[tuple[int, str, bool]]:

@@ -42,18 +42,15 @@ logger = logging.getLogger(__name__)
 class SkillSection(TextSection[None]):
     """A skill: `SKILL.md` is its text, other pages are its children, `front_matter` is kept as data."""
 
-    def __init__(self, folder: Path, page: Page, *, tools: Iterable[Tool[Any, Any]], mount: str) -> None:
+    def __init__(self, name: str, folder: Path, page: Page, tools: Iterable[Tool[Any, Any]], mount: str) -> None:
         found = [path for path in _files(folder) if path.as_posix() not in SKILL_FILES]
         pages = {path: _page_key(path) for path in found if _is_page(path)}
         check_keys((key, folder / path) for path, key in pages.items())
-        name = section_key(folder.absolute().name, folder)
         self.folder = folder
         self.front_matter = page.fields
-        self.body = page.text
-        self.pages = {key: path.as_posix() for path, key in pages.items()}
         self.files = tuple(path.as_posix() for path in found if path not in pages)
         self.mount = f"{mount}/{name}"
-        notes = [f"`{path}` is the subsection `{key}`." for key, path in self.pages.items()]
+        notes = [f"`{path.as_posix()}` is the subsection `{key}`." for path, key in pages.items()]
         if self.files:
             listed = ", ".join(f"`{name}`" for name in self.files[:MAX_LISTED])
             more = ", ..." if len(self.files) > MAX_LISTED else ""
@@ -61,7 +58,7 @@ class SkillSection(TextSection[None]):
         super().__init__(
             key=name,
             title=page.title,
-            text="\n".join([page.text, "", *notes]),
+            text="\n".join([page.text, "", *notes]).strip("\n"),
             summary=page.summary,
             visibility=SectionVisibility.SUMMARY,
             tools=tools,
@@ -107,8 +104,9 @@ def skill_sections(
         for problem in problems:
             logger.warning("%s", problem)
         if page.fields.get("disable-model-invocation") != "true":
+            name = section_key(skill.absolute().name, skill)
             kind = SkillSection if all(map(_is_page, _files(skill))) else SkillWithFiles
-            sections.append(kind(skill, page, tools=given.pop(skill.absolute().name, ()), mount=mount))
+            sections.append(kind(name, skill, page, given.pop(name, ()), mount))
     if given:
         names = ", ".join(section.key for section in sections)
         raise PromptValidationError(f"tools= names no skill of '{folder}': {', '.join(given)}; it has {names}.")
@@ -135,34 +133,33 @@ def validate_skill(folder: str | PathLike[str]) -> list[str]:
 def export_skill(section: Section[Any], folder: str | PathLike[str]) -> Path:
     """Write a section as the skill `<folder>/<key>/`, its descendants as pages in `references/`, and return the path.
 
-    Only text without placeholders can be exported. Tools are not part of a skill; a warning names them.
+    A `SkillSection` is copied as it is. Of others, only text without placeholders can be exported. Tools are not part of
+    a skill; a warning names them.
     """
-    own = section if isinstance(section, SkillSection) else None
-    target = Path(folder) / section.key
-    fields: dict[str, Value] = {"name": section.key, "description": _literal(section, "summary")}
-    fields = {**(own.front_matter if own else {}), **fields}
-    if problems := list(_problems(fields, target, section.key)):
-        raise PromptValidationError("\n".join(problems))
+    target, parts = Path(folder) / section.key, dict(_descendants(section))
     if target.exists():
         raise PromptValidationError(f"'{target}' exists already; delete it or export to another folder.")
-    body = own.body if own else _literal(section, "text")
-    if section.title != section.key:
-        body = f"# {section.title}\n\n{body}"
-    contents = {"SKILL.md": f"{front_matter(fields)}\n{body}\n"}
-    for key, page in _descendants(section):
-        text, summary = _literal(page, "text"), _literal(page, "summary")
-        head = "" if summary == summarize(text, page.title) else front_matter({"summary": summary}) + "\n"
-        name = own.pages.get(key) if own else None
-        contents[name or f"references/{key}.md"] = f"{head}# {page.title}\n\n{text}\n"
-    for name, content in contents.items():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_text(content, encoding="utf-8")
-    for source, name in [(own.folder / name, name) for name in own.files] if own else ():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target / name)
-    if names := [tool.name for part in (section, *dict(_descendants(section)).values()) for tool in part.tools()]:
+    if isinstance(section, SkillSection):
+        shutil.copytree(section.folder, target, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    else:
+        contents = {"SKILL.md": _skill_page(section, target)}
+        for key, part in parts.items():
+            text, summary = _literal(part, "text"), _literal(part, "summary")
+            head = "" if summary == summarize(text, part.title) else front_matter({"summary": summary}) + "\n"
+            contents[f"references/{key}.md"] = f"{head}# {part.title}\n\n{text}\n"
+        for name, content in contents.items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_text(content, encoding="utf-8")
+    if names := [tool.name for part in (section, *parts.values()) for tool in part.tools()]:
         logger.warning("The tools of '%s' are not part of the exported skill: %s", section.key, ", ".join(names))
     return target
+
+
+def _skill_page(section: Section[Any], target: Path) -> str:
+    fields: dict[str, Value] = {"name": section.key, "description": _literal(section, "summary")}
+    if problems := list(_problems(fields, target, section.key)):
+        raise PromptValidationError("\n".join(problems))
+    return f"{front_matter(fields)}\n# {section.title}\n\n{_literal(section, 'text')}\n"
 
 
 def _read(folder: Path) -> tuple[Page, list[str]]:
@@ -222,8 +219,8 @@ def _page_key(path: Path) -> str:
 
 def _descendants(section: Section[Any], above: str = "") -> Iterator[tuple[str, Section[Any]]]:
     for child in section.children:
-        yield f"{above}{child.key}", child
-        yield from _descendants(child, f"{above}{child.key}-")
+        yield above + child.key, child
+        yield from _descendants(child, f"{above}{child.key}.")
 
 
 def _literal(section: Section[Any], what: str) -> str:
