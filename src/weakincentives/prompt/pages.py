@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain, count, groupby
 from os import PathLike
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from weakincentives.prompt.markdown import TextSection
 from weakincentives.prompt.visibility import SectionVisibility
 
 MAX_SUMMARY = 300
-MAX_DEPTH = 16
 
+_HIDDEN = (".", "__pycache__")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
 _NO_PROSE = re.compile(r"\s*(?:#|<|!\[|\[!\[|\||---|\*\*\*|===)")
@@ -35,10 +36,10 @@ def markdown_sections(folder: str | PathLike[str], *, headings: bool = False) ->
     root = Path(folder)
     if root.is_file():
         return [_file_section(root, headings)]
-    sections = _sections(root, root, headings)
-    if not sections:
+    pages = list(filter(is_page, files_below(root)))
+    if not pages:
         raise PromptValidationError(f"'{root}' has no markdown files (*.md); pass a folder that has some.")
-    return sections
+    return _sections(root, pages, headings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +94,22 @@ def summarize(text: str, title: str) -> str:
     return paragraph or title
 
 
-def visible_entries(folder: Path, root: Path) -> list[Path]:
-    """What is in a folder, sorted and without hidden files; links that lead out of the root are refused."""
-    try:
-        found = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__pycache__")))
-    except OSError as error:
-        raise PromptValidationError(f"'{folder}' cannot be read: {error.strerror}; pass a folder.") from error
-    for path in found:
-        if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
-            raise PromptValidationError(f"'{path}' is a symbolic link that leads out of '{root}'; put a copy there.")
-        if len(path.relative_to(root).parts) > MAX_DEPTH:
-            raise PromptValidationError(f"'{path}' is more than {MAX_DEPTH} folders deep; is there a link in a circle?")
-    return found
+def files_below(root: Path) -> list[Path]:
+    """The files below a folder, but hidden ones, as sorted relative paths.
+
+    Links that lead out of the folder are refused; links to folders are not followed.
+    """
+    found: list[Path] = []
+    for folder, folders, names in os.walk(root, onerror=_unreadable):
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+        for path in (Path(folder, name) for name in (*folders, *names) if not name.startswith(_HIDDEN)):
+            if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+                raise PromptValidationError(
+                    f"'{path}' is a symbolic link that leads out of '{root}'; put a copy in its place."
+                )
+            if path.name in names:
+                found.append(path.relative_to(root))
+    return sorted(found)
 
 
 def is_page(path: Path) -> bool:
@@ -131,14 +136,11 @@ def page_section(
     )
 
 
-def _sections(folder: Path, root: Path, headings: bool, index: Path | None = None) -> list[TextSection[None]]:
+def _sections(folder: Path, pages: Iterable[Path], headings: bool) -> list[TextSection[None]]:
     found: dict[Path, TextSection[None]] = {}
-    for path in visible_entries(folder, root):
-        if path.is_dir():
-            if (section := _folder_section(path, root, headings)) is not None:
-                found[path] = section
-        elif is_page(path) and path != index:
-            found[path] = _file_section(path, headings)
+    for name, group in groupby(pages, lambda page: page.parts[0]):
+        path, inner = folder / name, [page.relative_to(name) for page in group]
+        found[path] = _file_section(path, headings) if inner == [Path()] else _folder_section(path, inner, headings)
     check_keys((section.key, path) for path, section in found.items())
     return list(found.values())
 
@@ -150,15 +152,13 @@ def _file_section(path: Path, headings: bool) -> TextSection[None]:
     return page_section(section_key(path.stem, path), page, children, shown)
 
 
-def _folder_section(folder: Path, root: Path, headings: bool) -> TextSection[None] | None:
-    pages = {path.name.lower(): path for path in visible_entries(folder, root)}
-    index = pages.get("index.md") or pages.get("readme.md")
-    children = _sections(folder, root, headings, index)
-    if index is None and not children:
-        return None
+def _folder_section(folder: Path, pages: list[Path], headings: bool) -> TextSection[None]:
+    own = {str(page).lower(): page for page in pages}
+    index = own.get("index.md") or own.get("readme.md")
+    children = _sections(folder, [page for page in pages if page != index], headings)
     page = Page(_title(folder.name), "", ", ".join(child.title for child in children))
     if index is not None:
-        page = read_page(index, page.title)
+        page = read_page(folder / index, page.title)
     return page_section(section_key(folder.name, folder), page, children)
 
 
@@ -201,6 +201,10 @@ def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
             fence = ""
         yield position, line, is_code
         position += len(line) + 1
+
+
+def _unreadable(error: OSError) -> None:
+    raise PromptValidationError(f"'{error.filename}' cannot be read: {error.strerror}; pass a folder.") from error
 
 
 def _slug(name: str) -> str:

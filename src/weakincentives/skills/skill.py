@@ -17,12 +17,12 @@ from weakincentives.prompt.front_matter import Value, front_matter
 from weakincentives.prompt.pages import (
     Page,
     check_keys,
+    files_below,
     is_page,
     page_section,
     read_page,
     section_key,
     summarize,
-    visible_entries,
 )
 from weakincentives.prompt.workspace import own_filesystem
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
@@ -43,7 +43,7 @@ class SkillSection(TextSection[None]):
     """A skill: `SKILL.md` is its text, other pages are its children, `front_matter` is kept as data."""
 
     def __init__(self, name: str, folder: Path, page: Page, tools: Iterable[Tool[Any, Any]], mount: str) -> None:
-        found = [path for path in _files(folder) if path.as_posix() not in SKILL_FILES]
+        found = [path for path in files_below(folder) if path.as_posix() not in SKILL_FILES]
         pages = {path: _page_key(path) for path in found if _is_page(path)}
         check_keys((key, folder / path) for path, key in pages.items())
         self.folder = folder
@@ -105,7 +105,7 @@ def skill_sections(
             logger.warning("%s", problem)
         if page.fields.get("disable-model-invocation") != "true":
             name = section_key(skill.absolute().name, skill)
-            kind = SkillSection if all(map(_is_page, _files(skill))) else SkillWithFiles
+            kind = SkillSection if all(map(_is_page, files_below(skill))) else SkillWithFiles
             sections.append(kind(name, skill, page, given.pop(name, ()), mount))
     if given:
         names = ", ".join(section.key for section in sections)
@@ -116,7 +116,8 @@ def skill_sections(
 def skill_folders(folder: str | PathLike[str]) -> list[Path]:
     """The skills in a folder, or the folder itself if it is one."""
     root = Path(folder)
-    found = [root] if _skill_file(root) else [path for path in visible_entries(root, root) if _skill_file(path)]
+    paths = [path for path in files_below(root) if path.name in SKILL_FILES and len(path.parts) <= 2]
+    found = [root] if _skill_file(root) else [root / name for name in dict.fromkeys(path.parent for path in paths)]
     if not found:
         raise PromptValidationError(f"'{root}' has no skills; pass a folder of folders with a SKILL.md.")
     return found
@@ -133,8 +134,8 @@ def validate_skill(folder: str | PathLike[str]) -> list[str]:
 def export_skill(section: Section[Any], folder: str | PathLike[str]) -> Path:
     """Write a section as the skill `<folder>/<key>/`, its descendants as pages in `references/`, and return the path.
 
-    A `SkillSection` is copied as it is. Of others, only text without placeholders can be exported. Tools are not part of
-    a skill; a warning names them.
+    A `SkillSection` is copied as it is. Of others, only text without placeholders can be exported. Tools are not
+    part of a skill; a warning names them.
     """
     target, parts = Path(folder) / section.key, dict(_descendants(section))
     if target.exists():
@@ -196,15 +197,6 @@ def _problems(fields: Mapping[str, Value], path: Path, folder: str) -> Iterator[
 
 def _skill_file(folder: Path) -> Path | None:
     return next((path for path in (folder / name for name in SKILL_FILES) if path.is_file()), None)
-
-
-def _files(folder: Path, root: Path | None = None) -> Iterator[Path]:
-    root = root or folder
-    for path in visible_entries(folder, root):
-        if path.is_dir():
-            yield from _files(path, root)
-        else:
-            yield path.relative_to(root)
 
 
 def _is_page(path: Path) -> bool:
