@@ -93,6 +93,14 @@ def test_files_are_copied_only_when_the_skill_is_opened(skills: Path) -> None:
     )
 
 
+def test_a_skill_that_is_open_from_the_start_has_its_files_from_the_start(skills: Path) -> None:
+    prompt, session = Prompt(template(*skill_sections(skills), VfsToolsSection())), Session()
+    opened = {("pdf",): SectionVisibility.FULL}
+    script = [call("read", path="skills/pdf/scripts/fill.py"), "Read."]
+    ScriptedAdapter(script).evaluate(prompt, session=session, visibility_overrides=opened)
+    assert "print('filled')" in answers(session)[0][1]
+
+
 def test_files_that_are_in_the_workspace_already_stay_as_they_are(skills: Path) -> None:
     section = skill_sections(skills / "pdf", mount="skills")[0]
     before = (skills / "pdf/LICENSE.txt").stat().st_mtime_ns
