@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.adapters.claude_agent_sdk.subject import Claude
 from tests.adapters.local.subject import Script, ScriptedLocalAdapter
 from tests.adapters.scenarios import PAGE, Network, Stage
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI
@@ -378,6 +379,7 @@ def speakers() -> list[Speaker]:
         Vendor(Network(OPENAI), _error(**EXCEEDED), "gpt-5.6"),
         Vendor(Network(ANTHROPIC), _error(message=FULL), "claude-opus-5-5"),
         Vendor(Network(LITELLM), _error(**EXCEEDED), "openai/scripted"),
+        Claude(),
         Local(),
         Scripted(),
     ]

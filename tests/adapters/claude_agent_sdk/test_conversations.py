@@ -239,7 +239,7 @@ def test_a_stream_has_reasoning_and_arguments() -> None:
 def test_reasoning_is_kept_while_the_cli_is_open_and_dropped_when_another_resumes() -> None:
     thinking = Turn("Hello.", reasoning="Greet.")
     with CliServer([thinking, say("One."), say("Two.")]) as api:
-        model = adapter(api)
+        model = adapter(api, "claude-opus-5-5")
         chat = Conversation(prompt(section("task")), adapter=model)
         chat.send("Hi.")
         chat.send("a")

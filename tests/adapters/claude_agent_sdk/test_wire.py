@@ -92,7 +92,7 @@ def test_a_conversation_is_resumed_in_its_roles() -> None:
         Message("system", "Be brief."),
     ]
     assert system_text(messages) == "You add."
-    assert turns(messages) == [
+    assert turns(messages, thinking=False) == [
         {"role": "user", "content": [{"type": "text", "text": "One?"}]},
         {"role": "assistant", "content": [json.loads(use)]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "1"}]},
@@ -112,7 +112,7 @@ def test_a_call_of_the_clis_own_that_was_cut_off_is_not_resumed() -> None:
         Message("assistant", provider=PROVIDER, items=(json.dumps(done),), paused=True),
         Message("assistant", provider=PROVIDER, items=(json.dumps(result), json.dumps(cut)), paused=True),
     ]
-    assert turns(messages)[1:] == [
+    assert turns(messages, thinking=True)[1:] == [
         {"role": "assistant", "content": [done]},
         {"role": "user", "content": [result]},
     ]

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import claude_agent_sdk as sdk
 
-from weakincentives.adapters.anthropic.wire import content_block
+from weakincentives.adapters.anthropic.wire import binds_thinking, content_block
 from weakincentives.adapters.claude_agent_sdk.home import Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
 from weakincentives.adapters.claude_agent_sdk.wire import (
@@ -128,7 +128,9 @@ class Conversation:
         """Begin with what was said before, which the CLI resumes, and pass on what the user says now."""
         self._begun_with, self._known = request, request.messages
         self._known_tools = len(request.tools)
-        spoken = turns(request.messages)
+        model = self._settings.model or ""
+        bound = not model or binds_thinking(model)
+        spoken = turns(request.messages, thinking=not bound)
         said: Any = [{"type": "text", "text": CONTINUE if spoken else FIRST_USER_TURN}]
         if spoken and spoken[-1]["role"] == "user":
             now = spoken.pop()["content"]
@@ -137,8 +139,8 @@ class Conversation:
             spoken += [{"role": "user", "content": results}] if results else []
         resume = None
         if spoken:
-            self._dropped = any(has_thinking(message) for message in request.messages)
-            resume = str(self._home.write(f"{uuid4()}.jsonl", transcript(spoken, self._settings.model or "")))
+            self._dropped = bound and any(has_thinking(message) for message in request.messages)
+            resume = str(self._home.write(f"{uuid4()}.jsonl", transcript(spoken, model)))
         _, client = await self._connect(request, system_text(request.messages), resume)
         await client.query(_message(said))
 

@@ -34,6 +34,7 @@ PREFIX = f"mcp__{SERVER_NAME}__"
 STRUCTURED_OUTPUT = "StructuredOutput"
 WRONG_OUTPUT = "error_max_structured_output_retries"
 CONTINUE = "Continue."
+THINKING = ("thinking", "redacted_thinking")
 MEANWHILE = "While this ran, the following was said:"
 
 _STOP_REASONS: Mapping[str, StopReason] = {
@@ -104,12 +105,13 @@ def tool_content(part: Part) -> dict[str, Any]:
     return {"type": "text", "text": str(part)}
 
 
-def turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The conversation so far as the Messages API has it, without the system text and without thinking.
+def turns(messages: Sequence[Message], *, thinking: bool) -> list[dict[str, Any]]:
+    """The conversation so far as the Messages API has it, without the system text.
 
-    Thinking is left out because newer models take it back only in the very conversation it was written in. Calls that
-    were never answered, of tools of the CLI that was stopped, are left out as well.
+    Newer models take their thinking back only in the very conversation it was written in, hence `thinking`. Calls that
+    were never answered, of tools of a CLI that was stopped, are left out.
     """
+    shown = {"text", "tool_use", "tool_result", *(THINKING if thinking else ())}
     answered = {message.call_id for message in messages if message.role == "tool"}
     answered |= {block["tool_use_id"] for m in messages for block in _items(m) if block["type"] == "tool_result"}
     found: list[dict[str, Any]] = []
@@ -125,7 +127,7 @@ def turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
     for message in dropwhile(lambda message: message.role == "system", messages):
         if message.role == "assistant":
-            for block in _spoken(message, answered):
+            for block in _spoken(message, answered, shown):
                 add("user" if block["type"] == "tool_result" else "assistant", [block])
         elif message.role == "tool":
             result = [content_block(part) for part in message.parts] or message.text
@@ -150,9 +152,9 @@ def transcript(spoken: Sequence[Mapping[str, Any]], model: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _spoken(message: Message, answered: Set[str]) -> Iterator[dict[str, Any]]:
+def _spoken(message: Message, answered: Set[str], shown: Set[str]) -> Iterator[dict[str, Any]]:
     """What the model said in a message, and what its own tools gave before."""
-    blocks = [block for block in _items(message) if block["type"] in ("text", "tool_use", "tool_result")]
+    blocks = [block for block in _items(message) if block["type"] in shown]
     if not blocks:
         calls = [(call.id, PREFIX + call.name, _object(call.arguments)) for call in message.tool_calls]
         blocks = [{"type": "tool_use", "id": id_, "name": name, "input": given} for id_, name, given in calls]
@@ -165,7 +167,7 @@ def _spoken(message: Message, answered: Set[str]) -> Iterator[dict[str, Any]]:
 
 
 def has_thinking(message: Message) -> bool:
-    return any(block["type"] in ("thinking", "redacted_thinking") for block in _items(message))
+    return any(block["type"] in THINKING for block in _items(message))
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
