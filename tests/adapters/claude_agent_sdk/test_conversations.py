@@ -142,6 +142,20 @@ def test_a_picture_in_a_result_reaches_the_model() -> None:
     assert decoded(result["content"][1]) == IMAGE.data
 
 
+def test_a_document_in_a_result_is_shown_if_it_is_text_and_named_if_not() -> None:
+    def fetch(params: None, *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult("Here:", attachments=(PDF, Document.from_bytes(b"a,b", "text/csv")))
+
+    fetching = Tool[None, None](name="fetch", description="Fetch.", handler=fetch)
+    with CliServer([call("fetch"), say("ok")]) as api:
+        adapter(api).evaluate(prompt(section("task", tools=(fetching,))), session=Session())
+    assert [block["text"] for block in api.results()[0]["content"]] == [
+        "Here:",
+        "[document terms.pdf (application/pdf, 20 bytes)] cannot be shown in a result.",
+        "a,b",
+    ]
+
+
 def test_stopping_in_the_text_ends_the_cli_and_the_next_turn_resumes() -> None:
     with CliServer([say("one two three"), say("Shorter.")]) as api:
         chat = Conversation(prompt(section("task")), adapter=adapter(api))

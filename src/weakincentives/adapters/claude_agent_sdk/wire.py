@@ -97,12 +97,12 @@ def words(message: Message) -> tuple[Part, ...]:
 
 
 def tool_content(part: Part) -> dict[str, Any]:
-    """A part of a tool's result, as MCP has it; a document that is not text can only be named there."""
+    """A part of a tool's result, as MCP has it; the CLI passes on no documents and no addresses."""
     if isinstance(part, Image) and part.data:
         return {"type": "image", "data": base64_text(part), "mimeType": part.media_type}
     if isinstance(part, Document) and part.media_type in TEXT_TYPES:
         return {"type": "text", "text": part.data.decode("utf-8", "replace")}
-    return {"type": "text", "text": str(part)}
+    return {"type": "text", "text": part.text if isinstance(part, Text) else f"{part} cannot be shown in a result."}
 
 
 def turns(messages: Sequence[Message], *, thinking: bool) -> list[dict[str, Any]]:
