@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import queue
 import threading
 import weakref
@@ -21,6 +22,7 @@ from weakincentives.adapters.claude_agent_sdk.wire import CliToolUse
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
 
+logger = logging.getLogger("weakincentives.adapters")
 ResultT = TypeVar("ResultT")
 
 
@@ -149,7 +151,10 @@ class ClaudeChannel:
             self._begin()
             ready.set()
             await self._stop.wait()
-            await self._end()
+            try:
+                await self._end()
+            except Exception as error:
+                logger.warning("The Claude Code CLI could not be stopped in order", exc_info=error)
 
         with asyncio.Runner() as runner:
             runner.run(main())

@@ -88,13 +88,14 @@ class Conversation:
         self.cost_usd: float | None = None
 
     def continues(self, request: ModelRequest) -> bool:
-        """Whether the request goes on with this conversation, rather than beginning another."""
+        """Whether the request goes on with this conversation, and its CLI still runs."""
         first, known = self._begun_with, self._known
         return first is None or (
-            (first.output, first.settings) == (request.output, request.settings)
+            (self._pump is not None and not self._pump.done())
+            and (first.output, first.settings) == (request.output, request.settings)
             and first.tools == request.tools[: len(first.tools)]
             and len(known) <= len(request.messages)
-            and all(request.messages[index] == known[index] for index in {0, len(known) - 1})
+            and all(request.messages[index] == known[index] for index in ({0, len(known) - 1} if known else ()))
         )
 
     async def turn(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
