@@ -200,14 +200,16 @@ class ProviderAdapter(Generic[AnyOutputT]):
     ) -> PromptResponse[OutputT]:
         """Continue the run that the session holds: the same next request, in this process or another."""
         options["beginning"] = "resume"
-        return self.evaluate(prompt, session=session, **options)
+        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
+            return drive(loop, channel)
 
     async def resume_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`resume` on an event loop."""
         options["beginning"] = "resume"
-        return await self.evaluate_async(prompt, session=session, **options)
+        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
+            return await drive_async(loop, channel)
 
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
