@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.adapters.conversations import look_up
-from tests.adapters.vendors import LEAN, LITELLM, VENDORS, Vendor
+from tests.adapters.vendors import LEAN, LITELLM, OPENAI, VENDORS, Vendor
+from tests.servers.hostile import Connection, HostileServer
 from tests.servers.turn import Call, Turn
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
@@ -105,3 +107,34 @@ def test_leaving_a_stream_of_litellm_closes_its_connection() -> None:
         with Conversation(prompt(), adapter=adapter).stream("Go.") as events:
             assert isinstance(next(events), TextDelta)
         assert server.wait_for_connections(0)
+
+
+def test_closing_a_stream_that_waits_for_a_silent_server_ends_it_at_once() -> None:
+    left = threading.Event()
+
+    def serve(connection: Connection) -> None:
+        connection.receive()
+        delta = b'data: {"type":"response.output_text.delta","delta":"One"}\n\n'
+        connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + delta)
+        try:
+            connection.wait_for_the_client_to_leave()
+        finally:
+            left.set()
+
+    with HostileServer(serve) as server, OPENAI.adapter(server) as adapter:
+        chat = Conversation(prompt(), adapter=adapter)
+        events, seen = chat.stream("Go."), []
+        shown = threading.Event()
+
+        def read() -> None:
+            for event in events:
+                seen.append(event)
+                shown.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert shown.wait(10)
+        events.close()
+        reader.join(10)
+        assert (reader.is_alive(), left.wait(10), seen) == (False, True, [TextDelta("One")])
+    assert [(message.role, message.text) for message in chat.messages][1:] == [("user", "Go."), ("assistant", "One")]

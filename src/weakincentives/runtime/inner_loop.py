@@ -155,6 +155,8 @@ class InnerLoop:
         )
         # What a streaming driver has shown of the reply under way.
         self.partial_text: list[str] = []
+        # Ends a stream that the run's own thread is reading; a channel that can do so sets it.
+        self.interrupt: Callable[[], None] = lambda: None
         self._beginning = beginning
         self.in_conversation = beginning == "turn"
         self._message = message
@@ -218,6 +220,7 @@ class InnerLoop:
         self.executor.abandon()
         self._stop()
         self.session.release(self.owner)
+        self.interrupt()
 
     def _stop(self) -> None:
         """Leave a conversation that can go on: the text so far stays, and every open call has an answer."""

@@ -161,6 +161,11 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     return sum((one.usage() for one in usage.iterations or () if one.type == "compaction"), total)
 
 
+def is_thinking(item: str) -> bool:
+    """Whether an item of a message holds thinking, open or redacted."""
+    return _decode_kind(item).type in ("thinking", "redacted_thinking")
+
+
 class MessageEventParser:
     """Assembles the blocks of a streamed message, and passes on its deltas."""
 

@@ -10,7 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from weakincentives.adapters.anthropic.reply import CONTAINER, MessageEventParser, decode_container, parse_reply
+from weakincentives.adapters.anthropic.reply import (
+    CONTAINER,
+    MessageEventParser,
+    decode_container,
+    is_thinking,
+    parse_reply,
+)
 from weakincentives.adapters.network import (
     FIRST_USER_TURN,
     EncodedRequest,
@@ -44,7 +50,6 @@ CACHED = {"type": "ephemeral"}
 _ACCEPTS_SYSTEM_MESSAGES = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
 _BINDS_THINKING = re.compile(r"claude-((fable|mythos)-5-\d|(opus|sonnet|haiku)-5-5)")
 _MODEL = re.compile(r"claude-(opus|sonnet|haiku|fable|mythos)-(\d+)(?:-(\d{1,2}))?(?!\d)")
-_THINKING = ('{"type":"thinking"', '{"type":"redacted_thinking"', '{"type": "thinking"', '{"type": "redacted_thinking"')
 _TEXT = b'{"type":"text","text":'
 _BUDGETS = {"low": 1024, "medium": 2048, "high": 4096}
 
@@ -60,7 +65,7 @@ def binds_thinking(model: str) -> bool:
 
 
 def has_thinking(message: Message) -> bool:
-    return message.provider == PROVIDER and any(item.startswith(_THINKING) for item in message.items)
+    return message.provider == PROVIDER and any(map(is_thinking, message.items))
 
 
 def best_route(model: str) -> Route:
@@ -187,7 +192,8 @@ class MessagesWire(Wire):
         fields: dict[str, Any] = {}
         thinking = self._thinking(request, limit)
         if thinking or "thinking" in self._parameters:
-            display = {"display": "summarized"} if settings.show_reasoning and _family(self._model)[1] >= (4, 6) else {}
+            shows = settings.show_reasoning and settings.effort != "none" and _family(self._model)[1] >= (4, 6)
+            display = {"display": "summarized"} if shows else {}
             fields["thinking"] = {**self._parameters.get("thinking", {}), **thinking, **display}
         config = dict(self._parameters.get("output_config", {}))
         if settings.effort not in (None, "none") and thinking.get("type") != "enabled":
@@ -212,8 +218,9 @@ class MessagesWire(Wire):
             if family in ("fable", "mythos") or (family == "opus" and version >= (5, 5)):
                 raise refused(request, "effort='none'", self._model, "it always thinks; its least is 'low'")
             return {"type": "between_tools" if family == "sonnet" and version >= (5, 5) else "disabled"}
-        if (effort == "xhigh" and version < (4, 7)) or (effort == "max" and version < (4, 6)):
-            raise refused(request, f"effort='{effort}'", self._model, "its most is 'high'")
+        if version < {"xhigh": (4, 7), "max": (4, 6)}.get(effort, (0, 0)):
+            since = "4.7" if effort == "xhigh" else "4.6"
+            raise refused(request, f"effort='{effort}'", self._model, f"models from {since} on have it")
         if version >= (4, 6) or (family == "opus" and version == (4, 5)):
             return {"type": "adaptive"} if version >= (4, 6) else {}
         if limit <= _BUDGETS[effort]:
@@ -285,7 +292,7 @@ class MessagesWire(Wire):
         return "in thinking block" in str(payload)
 
     def _without_reasoning(self, message: Message) -> Message:
-        return replace(message, items=tuple(item for item in message.items if not item.startswith(_THINKING)))
+        return replace(message, items=tuple(item for item in message.items if not is_thinking(item)))
 
     def _keep_container(self, message: Message) -> None:
         """Let code continue in the container it ran in, unless the user chose one."""

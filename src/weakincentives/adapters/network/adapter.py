@@ -84,7 +84,9 @@ class NetworkAdapter(ProviderAdapter):
         with self._lock:
             wire = self._wires.pop(loop.session, None)
         wire = wire or self._wire()
-        yield self._channel(wire, self._transport())
+        channel = self._channel(wire, self._transport())
+        loop.interrupt = channel.interrupt
+        yield channel
         # After an error it may be half extended; and the thread of a run that was abandoned may still use it.
         if not loop.scope.fence.closed:
             with self._lock:
@@ -158,9 +160,12 @@ class ClientAdapter(NetworkAdapter):
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
         """The tokens of the next request, as the vendor counts them."""
         self._connected()
-        wire = CountingWire(self._wire(), self.count_fields)
-        channel = self._channel(wire, self._connect(self.count_path))
-        return channel.call(self.first_request(prompt, session)).usage.input_tokens
+        transport = self._connect(self.count_path)
+        channel = self._channel(CountingWire(self._wire(), self.count_fields), transport)
+        try:
+            return channel.call(self.first_request(prompt, session)).usage.input_tokens
+        finally:
+            transport.close()
 
     def close(self) -> None:
         """Close the idle connections; the adapter opens new ones when it is used again."""

@@ -8,6 +8,7 @@ from weakincentives.adapters.network.retry import Exchange, KeyRedactor, Outcome
 from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
 from weakincentives.adapters.network.wire import Format
 from weakincentives.clock import Clock
+from weakincentives.errors import AbandonedCallError
 from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
 
 
@@ -28,6 +29,14 @@ class NetworkChannel:
         self._retries = retries
         self._redactor = redactor
         self._clock = clock
+        self._open: Stream | None = None
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """End the stream that another thread is reading, so that the vendor stops writing."""
+        self._interrupted = True
+        if self._open is not None:
+            self._open.close()
 
     def call(self, request: ModelRequest) -> ModelReply:
         steps = self._exchange(request).steps()
@@ -91,8 +100,11 @@ class NetworkChannel:
                                 stream.close()
                             opened = self._transport.open(step.request, step.timeout)
                             stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
+                            self._open = stream
                     except TransportError as error:
                         outcome = error
+                    if self._interrupted:
+                        raise AbandonedCallError("the run was stopped while its stream was read")
         finally:
             if stream:
                 stream.close()
