@@ -250,19 +250,14 @@ def test_a_stream_has_reasoning_and_arguments() -> None:
     assert next(message.reasoning for message in chat.messages if message.role == "assistant") == "Keep it."
 
 
-def test_reasoning_is_kept_while_the_cli_is_open_and_dropped_when_another_resumes() -> None:
-    thinking = Turn("Hello.", reasoning="Greet.")
-    with CliServer([thinking, say("One."), say("Two.")]) as api:
-        model = adapter(api, "claude-opus-5-5")
-        chat = Conversation(prompt(section("task")), adapter=model)
+@pytest.mark.parametrize(("model", "kept"), [("claude-opus-5", True), ("claude-opus-5-5", False)])
+def test_reasoning_is_resumed_where_the_model_takes_it_back(model: str, kept: bool) -> None:
+    with CliServer([Turn("Hello.", reasoning="Greet."), say("One.")]) as api:
+        chat = Conversation(prompt(section("task")), adapter=adapter(api, model, keep_open=0))
         chat.send("Hi.")
         chat.send("a")
-        assert ("assistant", ["thinking", "Hello."]) in said(api)
-        model.close()
-        chat.send("b")
-        model.close()
-    assert ("assistant", ["Hello."]) in said(api)
-    assert len(chat.session[ReasoningDropped]) == 1
+    assert said(api)[1] == ("assistant", ["thinking", "Hello."] if kept else ["Hello."])
+    assert len(chat.session[ReasoningDropped]) == (0 if kept else 1)
 
 
 def test_settings_become_options_of_the_cli() -> None:
