@@ -81,6 +81,8 @@ def _messages(body: Mapping[str, Any]) -> Iterator[str]:
     if not messages or messages[0]["role"] != "user":
         yield "messages: first message must use the user role"
     for index, message in enumerate(messages):
+        if "output_config" in message:
+            continue  # A change of the effort, which says nothing and may stand anywhere.
         blocks = (
             message["content"]
             if isinstance(message["content"], list)
