@@ -25,7 +25,7 @@ class Threads:
     """Keeps a conversation for each thread of a web application.
 
     `make` is called with the id of a thread that is not in memory, `save` with the id and the conversation after each
-    turn, however it ended; both in a thread. The `limit` newest conversations are kept in memory.
+    turn, however it ended; both in a thread. The `limit` conversations used last are kept in memory.
 
     A page chooses the id of its thread. Where people must not see each other's conversations, `owner` says who sent
     a request that your own code has authenticated; ids are then `"owner/thread"`.

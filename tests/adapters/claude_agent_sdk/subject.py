@@ -25,7 +25,7 @@ class Claude:
     """The CLI behind a scripted server; it waits by the real clock, and needs a moment to start."""
 
     name: str = "claude agent sdk"
-    patience: float = 3.0
+    patience: float = 8.0
     exempt: Mapping[str, str] = field(default_factory=dict)
     outcomes: Mapping[str, str] = field(default_factory=dict)
     overflow: Raw = field(default=Raw(400, FULL))
