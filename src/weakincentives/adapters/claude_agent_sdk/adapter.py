@@ -200,12 +200,12 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
 
     @contextmanager
     def _recording_end(self, loop: InnerLoop, channel: ClaudeChannel) -> Iterator[None]:
-        before = channel.cost_usd or 0.0
+        before = channel.cost_usd
         try:
             yield
         finally:
             total = channel.cost_usd
-            cost = None if total is None else total - before if total >= before else total
+            cost = None if total is None or total == before else total - (before or 0.0)
             loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli().version, cost))
 
     def _channel(self, workspace: Path | None) -> ClaudeChannel:

@@ -33,6 +33,7 @@ class ClaudeChannel:
         self.settings = settings
         self.report: Callable[[CliToolUse], None] | None = None
         self.finalizer: weakref.finalize[Any, Any] | None = None
+        self._earlier_cost: float | None = None
         self._home: Home
         self._conversation: Conversation
         self._stop: asyncio.Event
@@ -49,8 +50,9 @@ class ClaudeChannel:
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost since the CLI was started, as it reports it."""
-        return self._conversation.cost_usd
+        """The cost of everything on this channel, as the CLI reports it."""
+        reported = self._conversation.cost_usd
+        return self._earlier_cost if reported is None else (self._earlier_cost or 0.0) + reported
 
     def call(self, request: ModelRequest) -> ModelReply:
         with self._reporting():
@@ -105,6 +107,7 @@ class ClaudeChannel:
 
     async def _turn(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
         if not self._conversation.continues(request):
+            self._earlier_cost = self.cost_usd
             await self._end()
             self._begin()
         seconds = None if request.deadline is None else max(0.0, request.deadline.remaining().total_seconds())
