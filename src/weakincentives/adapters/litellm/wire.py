@@ -22,7 +22,8 @@ from weakincentives.runtime import Message, ModelReply, ModelRequest
 from weakincentives.serde import is_strict
 
 PROVIDER = "litellm"
-_NAMES = ((re.compile("claude-"), "anthropic"), (re.compile(r"gpt-|o\d|chatgpt"), "openai"))
+_OPENAI = re.compile(r"gpt-\d|o\d|chatgpt")
+_NAMES = ((re.compile("claude-"), "anthropic"), (_OPENAI, "openai"))
 
 
 def vendor_of(model: str) -> str:
@@ -106,6 +107,9 @@ class ChatWire(Wire):
         if settings.effort == "none" and vendor_of(self._model) == "anthropic":
             # LiteLLM would send nothing, and the model would think as it does by default.
             fields |= {"reasoning_effort": None, "thinking": {"type": "disabled"}}
+        elif settings.effort and _OPENAI.match(self._model.rpartition("/")[2]):
+            # With tools LiteLLM takes another API for these, which would store the conversation.
+            fields["store"] = False
         return {name: value for name, value in fields.items() if value is not None}
 
     def _add(self, message: Message, request: ModelRequest) -> None:
