@@ -4,7 +4,7 @@ from weakincentives.serde.checked import load_checked
 from weakincentives.serde.codecs import Codec, MalformedJson, codec, decode, parse, schema
 from weakincentives.serde.nodes import UnresolvedType
 from weakincentives.serde.scan import find_json
-from weakincentives.serde.schemas import describe_bounds, is_strict
+from weakincentives.serde.strict import describe_bounds, is_strict
 from weakincentives.serde.tagged import dump_tagged, load_tagged, register_type
 from weakincentives.serde.writer import dump, encode
 

@@ -21,6 +21,7 @@ from weakincentives.serde.nodes import (
     Enumeration,
     FixedTuple,
     Map,
+    Model,
     Node,
     Record,
     Scalar,
@@ -164,6 +165,7 @@ class _StrictTypes:
     def __init__(self, allow_extra: bool) -> None:
         self.allow_extra = allow_extra
         self.constrained = False
+        self.in_union = False
         self.started: dict[Record, str] = {}
         self.structs: dict[str, Any] = {}
 
@@ -188,6 +190,8 @@ class _StrictTypes:
             case Scalar():
                 return None if node.type is type(None) else node.type
             case Record():
+                if "" in (field.attribute for field in node.fields.values()) and not self.in_union:
+                    raise TypeError("msgspec asks for a tag only in unions")
                 return self.struct(node)
             case Enumeration():
                 return node.enum or Literal[tuple(value for value, _ in node.members)]
@@ -200,10 +204,20 @@ class _StrictTypes:
             case Map():
                 return dict[self.of(node.key), self.of(node.value)]  # type: ignore[misc]
             case AnyOf():
-                return Union[tuple(self.of(option) for option in node.options)]  # noqa: UP007
+                return self.union(node)
+            case Model():
+                raise TypeError(f"{node.name} is read by Pydantic")
         return Any
 
+    def union(self, node: AnyOf) -> Any:
+        options = []
+        for option in node.options:
+            self.in_union = isinstance(option, Record)
+            options.append(self.of(option))
+        return Union[tuple(options)]  # noqa: UP007
+
     def struct(self, node: Record) -> Any:
+        self.in_union = False
         if not node.settable:
             raise TypeError(f"{node.name} must be built by its own constructor")
         if (name := self.started.get(node)) is not None:
@@ -211,9 +225,15 @@ class _StrictTypes:
             return self.structs.get(name, ForwardRef(name))
         name = self.started[node] = f"Strict{len(self.started)}"
         fields: list[Any] = []
+        keys, tag = {}, {}
         for field in node.fields.values():
             strict = self.of(field.node)
-            fields.append((field.name, strict) if field.required else (field.name, strict, msgspec.UNSET))
-        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=not self.allow_extra)
+            if not field.attribute:
+                tag = {"tag_field": field.name, "tag": field.node.members[0][0]}  # type: ignore[attr-defined]
+                continue
+            keys[field.attribute] = field.name
+            fields.append((field.attribute, strict) if field.required else (field.attribute, strict, msgspec.UNSET))
+        closed = node.closed or not self.allow_extra
+        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=closed, rename=keys, **tag)
         self.structs[name] = struct
         return struct
