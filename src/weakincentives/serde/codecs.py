@@ -25,9 +25,11 @@ from weakincentives.serde.nodes import (
     Node,
     Record,
     Scalar,
+    accepts_null,
     build,
 )
 from weakincentives.serde.reader import read
+from weakincentives.serde.strict import is_covered_by
 
 T = TypeVar("T")
 
@@ -73,6 +75,20 @@ class Codec(Generic[T]):
                 pass
         result: T = read(self.node, loads(text), allow_extra=allow_extra)
         return result
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the type is plain text."""
+        return isinstance(self.node, Scalar) and self.node.type is str
+
+    @property
+    def is_object(self) -> bool:
+        """Whether JSON of the type is an object with named fields."""
+        return isinstance(self.node, Record) or (isinstance(self.node, Model) and self.node.source.has_fields)
+
+    @property
+    def accepts_null(self) -> bool:
+        return accepts_null(self.node)
 
     def schema(self, *, strict: bool = True) -> dict[str, Any]:
         """A new copy of the type's JSON Schema."""
@@ -123,6 +139,21 @@ def decode(cls: type[T], text: str | bytes, *, allow_extra: bool = False) -> T:
 def schema(cls: Any, *, strict: bool = True) -> dict[str, Any]:
     """The JSON Schema of `cls`: strict, as OpenAI and Anthropic require, or plain, with formats and defaults."""
     return codec(cls).schema(strict=strict)
+
+
+def confusable_options(cls: Any, *, allow_extra: bool = False) -> tuple[str, str] | None:
+    """Two options of a union, the second of which would be read as the first; None if all can be told apart."""
+    made = codec(cls)
+    if not isinstance(made.node, AnyOf):
+        return None
+    seen: list[tuple[str, dict[str, Any]]] = []
+    for option in made.node.options:
+        written = schemas.schema(option, strict=False)
+        for name, earlier in seen:
+            if is_covered_by(written, earlier, allow_extra=allow_extra):
+                return name, option.name
+        seen.append((option.name, written))
+    return None
 
 
 def loads(text: str | bytes) -> Any:

@@ -41,13 +41,17 @@ class PydanticType:
         self.annotation = annotation
         self._invalid: type[Exception] = pydantic.ValidationError
         self._adapter = pydantic.TypeAdapter(annotation)
-        says_extra: list[bool] = []
+        says_extra: list[type] = []
 
         class Generator(pydantic.json_schema.GenerateJsonSchema):  # type: ignore[misc]
             def model_schema(self, schema: Any) -> Any:
                 written = super().model_schema(schema)
-                says_extra.append("extra" in schema["cls"].model_config)
-                if written.get("title") == schema["cls"].__name__:
+                model = schema["cls"]
+                if "extra" in model.model_config:
+                    says_extra.append(model)
+                elif "properties" in written:
+                    written.setdefault("additionalProperties", False)
+                if written.get("title") == model.__name__:
                     del written["title"]
                 return written
 
@@ -55,11 +59,12 @@ class PydanticType:
                 return False
 
         self.schema: JsonSchema = self._adapter.json_schema(schema_generator=Generator)
-        self._closed = not any(says_extra)
+        self._closed = not says_extra
 
     @property
-    def is_object(self) -> bool:
-        return resolved(self.schema, self.schema).get("type") == "object"
+    def has_fields(self) -> bool:
+        """Whether its JSON is an object with named fields."""
+        return "properties" in resolved(self.schema, self.schema)
 
     def read(self, data: Any, *, allow_extra: bool = False) -> Any:
         """Validate data; a `SerdeError` lists what Pydantic found."""

@@ -262,7 +262,7 @@ def _number(node: Node, key: str) -> int | float | None:
 
 def _same_shape(node: Node, data: Any) -> bool:
     if isinstance(node, Model):
-        return node.source.is_object == isinstance(data, abc.Mapping)
+        return node.source.has_fields == isinstance(data, abc.Mapping)
     if isinstance(data, abc.Mapping):
         return isinstance(node, Record | Map)
     if isinstance(data, list | tuple):

@@ -147,6 +147,29 @@ def accepts_null(schema: Any, root: JsonSchema) -> bool:
     return any(accepts_null(option, root) for option in _options(schema))
 
 
+def is_covered_by(schema: JsonSchema, other: JsonSchema, *, allow_extra: bool) -> bool:
+    """Whether all objects of a schema, with all of their properties, can be read by another schema as well."""
+    mine, theirs = resolved(schema, schema), resolved(other, other)
+    if "properties" not in mine or "properties" not in theirs:
+        return False
+    own, known = mine["properties"], theirs["properties"]
+    closed = theirs.get("additionalProperties") is False and not allow_extra
+    if (closed and own.keys() - known.keys()) or set(theirs.get("required", ())) - own.keys():
+        return False
+    shared = own.keys() & known.keys()
+    return not any(_disjoint(resolved(own[name], schema), resolved(known[name], other)) for name in shared)
+
+
+def _disjoint(one: JsonSchema, other: JsonSchema) -> bool:
+    """Whether no value fits both, as far as that can be told from the outside."""
+    choices = [set(map(encode, each["enum"])) for each in (one, other) if "enum" in each]
+    choices += [{encode(each["const"])} for each in (one, other) if "const" in each]
+    if len(choices) == 2:
+        return choices[0].isdisjoint(choices[1])
+    kinds = [each.get("type") for each in (one, other)]
+    return None not in kinds and kinds[0] != kinds[1] and set(kinds) != {"integer", "number"}
+
+
 def resolved(schema: Any, root: JsonSchema) -> JsonSchema:
     """The schema itself where it is a reference to another place of `root`; a boolean as an object."""
     seen = 0
