@@ -1,11 +1,12 @@
-"""Ten thousand runs in one process: memory does not grow, and no thread or socket is left.
+"""Ten thousand runs in one process: memory does not grow, and no thread or descriptor is left.
 
-`WINK_SOAK_RUNS` changes how many.
+`WINK_SOAK_RUNS` changes how many. A mixed soak has a fifth of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import threading
@@ -13,9 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.adapters import ADAPTERS, done, done_async, template
+from bench.adapters import ADAPTERS, done, done_async, template, through_client
 from bench.model_server import serving
 from bench.row import Row
+from weakincentives.errors import DeadlineExceededError
+from weakincentives.limits import Deadline
 from weakincentives.prompt import Prompt
 from weakincentives.session import Session
 
@@ -30,14 +33,21 @@ def rows() -> Iterator[Row]:
         for name, make in ADAPTERS.items():
             for kind, run in (("sync", run_sync), ("async", run_async), ("stream", run_stream)):
                 yield from measured(f"{name}, {kind}", lambda: make(f"{url}/k3"), run, RUNS)  # noqa: B023
+        for name, make in {**ADAPTERS, "OpenAIAdapter through its client": through_client}.items():
+            yield from measured(f"{name}, mixed", lambda: make(f"{url}/k1/d5"), run_mixed, RUNS // 5, warm_up=0.5)  # noqa: B023
 
 
-def measured(name: str, make: Callable[[], Any], run: Callable[[Any, int], None], runs: int) -> Iterator[Row]:
-    """Growth after the first tenth, and what is left when the adapter is gone."""
+def measured(
+    name: str, make: Callable[[], Any], run: Callable[[Any, int], None], runs: int, *, warm_up: float = 0.1
+) -> Iterator[Row]:
+    """Growth after the first part of the runs, and what is left when the adapter is gone."""
     gc.collect()
-    threads, sockets = threading.active_count(), open_sockets()
     adapter = make()
-    first = max(1, runs // 10)
+    run(adapter, 6)
+    adapter.close()
+    gc.collect()
+    threads, descriptors = thread_count(), descriptor_count()
+    first = max(1, int(runs * warm_up))
     run(adapter, first)
     gc.collect()
     memory, objects = memory_mb(), len(gc.get_objects())
@@ -51,8 +61,8 @@ def measured(name: str, make: Callable[[], Any], run: Callable[[Any, int], None]
     soak = f"{runs:,} runs, {name}"
     yield Row(f"{soak}: memory grown after the first {first:,}", memory, "MB", goal=SLACK_MB)
     yield Row(f"{soak}: objects grown after the first {first:,}", objects, "", goal=SLACK_OBJECTS)
-    yield Row(f"{soak}: threads left", threading.active_count() - threads, "", goal=0)
-    yield Row(f"{soak}: sockets left", open_sockets() - sockets, "", goal=0)
+    yield Row(f"{soak}: threads left", thread_count() - threads, "", goal=0)
+    yield Row(f"{soak}: descriptors left", descriptor_count() - descriptors, "", goal=0)
 
 
 def run_sync(adapter: Any, runs: int) -> None:
@@ -78,17 +88,57 @@ def run_stream(adapter: Any, runs: int) -> None:
             pass
 
 
+def run_mixed(adapter: Any, runs: int) -> None:
+    """Runs that end in every way there is: answered, awaited, streamed, abandoned, cancelled, late."""
+    kinds = (_answered, _awaited, _streamed, _abandoned, _cancelled, _late)
+    prompts = template(handler=done)
+    for number in range(runs):
+        with contextlib.suppress(DeadlineExceededError, TimeoutError):
+            kinds[number % len(kinds)](adapter, Prompt(prompts))
+
+
+def _answered(adapter: Any, prompt: Prompt[Any]) -> None:
+    adapter.evaluate(prompt, session=Session())
+
+
+def _awaited(adapter: Any, prompt: Prompt[Any]) -> None:
+    asyncio.run(adapter.evaluate_async(prompt, session=Session()))
+
+
+def _streamed(adapter: Any, prompt: Prompt[Any]) -> None:
+    for _ in adapter.stream(prompt, session=Session()):
+        pass
+
+
+def _abandoned(adapter: Any, prompt: Prompt[Any]) -> None:
+    stream = adapter.stream(prompt, session=Session())
+    next(stream)
+    stream.close()
+
+
+def _cancelled(adapter: Any, prompt: Prompt[Any]) -> None:
+    asyncio.run(asyncio.wait_for(adapter.evaluate_async(prompt, session=Session()), 0.003))
+
+
+def _late(adapter: Any, prompt: Prompt[Any]) -> None:
+    adapter.evaluate(prompt, session=Session(), deadline=Deadline.after(0.003))
+
+
 def memory_mb() -> float:
     """What the process holds of its own; pages of files come and go with what else the machine does."""
     _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def open_sockets() -> int:
-    found = 0
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            found += os.readlink(entry).startswith("socket:")
-        except OSError:
-            continue
-    return found
+def thread_count() -> int:
+    """The threads of the process, Python's or not; those that are ending have a moment to do so."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(1)
+        elif thread.name == "weakincentives-request":
+            thread.join(5)
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def descriptor_count() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

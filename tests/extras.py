@@ -8,9 +8,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 EXTRAS = {
+    "aiohttp": "openai",
     "anthropic": "anthropic",
     "claude_agent_sdk": "claude",
     "dbos": "durable",
+    "httptools": "openai",
     "httpx2": "openai",
     "litellm": "litellm",
     "mcp": "claude",

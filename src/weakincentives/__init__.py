@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from weakincentives.adapters.local import LocalAdapter as LocalAdapter
     from weakincentives.adapters.openai import OpenAIAdapter as OpenAIAdapter
     from weakincentives.adapters.scripted import ScriptedAdapter as ScriptedAdapter
+    from weakincentives.content import Audio as Audio, Document as Document, Image as Image, Text as Text
     from weakincentives.errors import (
         BudgetExceededError as BudgetExceededError,
+        ContextOverflowError as ContextOverflowError,
         DeadlineExceededError as DeadlineExceededError,
         PromptEvaluationError as PromptEvaluationError,
         ToolValidationError as ToolValidationError,
@@ -57,9 +59,13 @@ if TYPE_CHECKING:
     from weakincentives.prompt.tool import tool as tool
     from weakincentives.resources import Binding as Binding, ResourceRegistry as ResourceRegistry, Scope as Scope
     from weakincentives.runtime import (
+        Completed as Completed,
+        Conversation as Conversation,
         MainLoop as MainLoop,
         PromptExecuted as PromptExecuted,
         PromptResponse as PromptResponse,
+        Settings as Settings,
+        TextDelta as TextDelta,
         ToolInvoked as ToolInvoked,
         ToolsInjected as ToolsInjected,
     )
@@ -76,14 +82,20 @@ __version__ = "0.1.0"
 _HOMES = {
     "AnthropicAdapter": "adapters.anthropic",
     "Append": "session",
+    "Audio": "content",
     "Binding": "resources",
     "Budget": "limits",
     "BudgetExceededError": "errors",
     "ClaudeAgentSDKAdapter": "adapters.claude_agent_sdk",
+    "Completed": "runtime",
+    "ContextOverflowError": "errors",
+    "Conversation": "runtime",
     "Deadline": "limits",
     "DeadlineExceededError": "errors",
+    "Document": "content",
     "HostFilesystem": "filesystem",
     "HostedTool": "prompt",
+    "Image": "content",
     "InMemoryFilesystem": "filesystem",
     "LiteLLMAdapter": "adapters.litellm",
     "LocalAdapter": "adapters.local",
@@ -112,7 +124,10 @@ _HOMES = {
     "SectionVisibility": "prompt",
     "Session": "session",
     "SetVisibilityOverride": "prompt",
+    "Settings": "runtime",
     "Snapshot": "session",
+    "Text": "content",
+    "TextDelta": "runtime",
     "TokenUsage": "limits",
     "Tool": "prompt",
     "ToolContext": "prompt",

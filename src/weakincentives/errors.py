@@ -10,6 +10,7 @@ WinkError
 ├── ToolValidationError               a tool's arguments or request are invalid; sent to the model
 ├── AbandonedCallError                a tool call wrote something after its run had ended
 ├── PromptEvaluationError             a run failed; `phase` says where
+│   ├── ContextOverflowError          the conversation no longer fits the model's context
 │   ├── DeadlineExceededError
 │   └── BudgetExceededError
 ├── SerdeError                        data does not match a type; `problems` lists every mismatch
@@ -81,6 +82,10 @@ class PromptEvaluationError(WinkError):
         self.prompt_name = prompt_name
         self.phase: EvaluationPhase = phase
         self.payload = payload
+
+
+class ContextOverflowError(PromptEvaluationError):
+    """The conversation no longer fits the model's context window."""
 
 
 class DeadlineExceededError(PromptEvaluationError):

@@ -7,7 +7,7 @@ import sys
 
 from tests.extras import EXTRAS
 
-HEAVY = frozenset(EXTRAS) | {"aiohttp", "anyio", "httpx", "httpx2", "numpy", "pydantic", "sqlalchemy"}
+HEAVY = frozenset(EXTRAS) | {"anyio", "httpx", "httpx2", "numpy", "pydantic", "sqlalchemy"}
 
 
 def loaded(statement: str) -> set[str]:

@@ -46,7 +46,8 @@ class ChatServer(Loopback):
             choices = [] if turn.stop == "empty" else [{"index": 0, "message": message, "finish_reason": finish}]
             body = {**head, "object": "chat.completion", "choices": choices, "usage": usage}
             return Answer(body=json.dumps(body).encode(), delay=turn.delay, cut=turn.cut_after is not None)
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": piece} for piece in words(turn.text) if piece]
+        field = "refusal" if turn.stop == "refusal" else "content"
+        deltas: list[dict[str, Any]] = [{"role": "assistant", field: piece} for piece in words(turn.text) if piece]
         for index, call in enumerate(calls):
             function: dict[str, Any] = call["function"]  # type: ignore[assignment]
             deltas.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})

@@ -84,6 +84,10 @@ class Loopback:
         """Close every connection, as a server does with idle ones, and wait until that is done."""
         self._loop.call_soon_threadsafe(lambda: [transport.close() for transport in tuple(self._open)])
         assert self.wait_for_connections(0)
+        # asyncio closes a socket only after it has told the protocol.
+        closed = threading.Event()
+        self._loop.call_soon_threadsafe(closed.set)
+        assert closed.wait(10)
 
     def wait_for_connections(self, number: int) -> bool:
         """Wait until this many connections are open; False if that does not happen within 10 s."""

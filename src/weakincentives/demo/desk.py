@@ -58,7 +58,7 @@ def template(visibility: SectionVisibility = SectionVisibility.SUMMARY) -> Promp
         sections=[
             MarkdownSection(title="Task", key="task", template=_INSTRUCTIONS),
             *handbook,
-            MarkdownSection[Question](title="Question", key="question", template="${text}"),
+            MarkdownSection[Question](title="Question", key="question", template="${text}", role="user"),
         ],
         resources=ResourceRegistry.of(Binding(Store, lambda _: Store())),
     )

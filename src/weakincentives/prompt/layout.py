@@ -7,7 +7,9 @@ combination; a render then only fills in values and joins.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from weakincentives.content import Audio, Document, Image
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, AnyTool, Node, Outline, Params
 from weakincentives.prompt.section import Section, heading, missing_summary
@@ -17,8 +19,17 @@ Suffix = Callable[[Node], str]
 Price = Callable[[Node], str]
 
 
+class Placed(str):
+    """The words for a medium in a text, with the medium itself."""
+
+    part: Image | Document | Audio
+
+
 class Layout:
-    """Pieces of text with slots; `marks` says at which piece each shown section begins."""
+    """Pieces of text with slots; `marks` says at which piece each shown section begins.
+
+    The pieces from `user_piece` on are the user's.
+    """
 
     def __init__(self, outline: Outline, states: bytes, suffix: Suffix, *, root: Node | None = None) -> None:
         self._outline = outline
@@ -31,6 +42,8 @@ class Layout:
         self.summarized: list[Node] = []
         self.prices: list[tuple[int, Node]] = []
         self._lay_out(root, suffix)
+        user = (piece for node, piece in self.marks if node.index >= outline.user_start)
+        self.user_piece = next(user, len(self._pieces))
         self.values = tuple(self._value_index)
         self.sources = outline.sources_of(states)
 
@@ -50,13 +63,18 @@ class Layout:
         for source, name in self.values:
             instance = params[source]
             try:
-                values.append(str(getattr(instance, name)))
+                values.append(_text_of(getattr(instance, name)))
             except Exception as error:
                 raise PromptRenderError(
                     f"${{{name}}} of {type(instance).__name__} cannot be filled in: {type(error).__name__}: {error}"
                 ) from error
         for piece, value in self._slots:
             pieces[piece] = values[value]
+            if piece < self.user_piece and isinstance(values[value], Placed):
+                _, name = self.values[value]
+                raise PromptRenderError(
+                    f"${{{name}}} is {values[value]}, which can only be placed in a section with role='user'."
+                )
         for piece, call in self._calls:
             pieces[piece] = call(params)
         if price is not None:
@@ -128,6 +146,14 @@ class Layout:
             )
 
         return lambda params: _checked(node, render, params)
+
+
+def _text_of(value: Any) -> str:
+    if not isinstance(value, Image | Document | Audio):
+        return str(value)
+    placed = Placed(value)
+    placed.part = value
+    return placed
 
 
 def _body(node: Node) -> Callable[[Params], str]:

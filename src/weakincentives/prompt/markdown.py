@@ -9,7 +9,7 @@ from typing import Any, cast
 from weakincentives._generics import ParamsT
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.section import Section, Selector, has_own
+from weakincentives.prompt.section import Section, SectionRole, Selector, has_own
 from weakincentives.prompt.text import TemplateText, split_text
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionVisibility
@@ -36,6 +36,7 @@ class MarkdownSection(Section[ParamsT]):
         visibility: SectionVisibility | Selector[ParamsT, SectionVisibility] = SectionVisibility.FULL,
         summary: str | None = None,
         summary_suffix: str | None = None,
+        role: SectionRole = "system",
     ) -> None:
         self.template = template
         self._text = split_text(template, where=f"Section '{key}'")
@@ -51,6 +52,7 @@ class MarkdownSection(Section[ParamsT]):
             visibility=visibility,
             summary=summary,
             summary_suffix=summary_suffix,
+            role=role,
         )
         check_placeholders(self, self._text.names, "template")
         if self.summary is not None:

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Any, Generic
 
 from weakincentives._generics import OutputT
+from weakincentives.content import Part, parts_of
 from weakincentives.limits import Deadline
 from weakincentives.prompt.hosted import HostedTool
+from weakincentives.prompt.layout import Placed
 from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.tool import Tool
@@ -19,7 +21,10 @@ from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
 @dataclass(frozen=True)
 class RenderedPrompt(Generic[OutputT]):
-    """What the model sees at the start of a run."""
+    """What the model sees at the start of a run.
+
+    `text` is all of it: `system_text`, which stays the same from run to run as long as its params do, then `user_text`.
+    """
 
     text: str
     tools: tuple[Tool[Any, Any], ...] = ()
@@ -30,6 +35,32 @@ class RenderedPrompt(Generic[OutputT]):
     view: View | None = field(default=None, repr=False, compare=False)
     pieces: list[str] = field(default_factory=list, repr=False, compare=False)
     make_descriptor: Callable[[], PromptDescriptor | None] = field(default=lambda: None, repr=False, compare=False)
+
+    @property
+    def system_text(self) -> str:
+        return self.text if self.view is None else "".join(self.pieces[: self.view.layout.user_piece])
+
+    @property
+    def user_text(self) -> str:
+        """The sections with `role="user"`, which make the first user turn."""
+        return "".join(self._user_pieces())
+
+    @property
+    def user_parts(self) -> tuple[Part, ...]:
+        """The first user turn with its media in their places."""
+        content: list[str | Part] = []
+        text: list[str] = []
+        for piece in self._user_pieces():
+            if isinstance(piece, Placed):
+                content += ("".join(text).strip(), piece.part)
+                text = []
+            else:
+                text.append(piece)
+        return parts_of([*content, "".join(text).strip()])
+
+    def _user_pieces(self) -> list[str]:
+        pieces = [] if self.view is None else self.pieces[self.view.layout.user_piece :]
+        return [pieces[0].removeprefix("\n\n"), *pieces[1:]] if pieces else []
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:

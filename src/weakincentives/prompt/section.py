@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from types import MethodType
-from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, get_args
 
 from weakincentives._generics import ParamsT, Specialized, inherited_type_args, is_open, type_args
 from weakincentives.errors import PromptRenderError, PromptValidationError
@@ -17,7 +17,7 @@ from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.text import TemplateText, split_text
 from weakincentives.prompt.tool import Tool, rebound
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
-from weakincentives.resources import ResourceRegistry
+from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Bus, Session
 
 SECTION_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -44,6 +44,17 @@ Selector = Callable[[S], T] | Callable[[], T] | OfSession[T] | OfParamsAndSessio
 """What `enabled=` and `visibility=` take: a function of the params, of nothing, of `session=`, or of both."""
 
 
+SectionRole = Literal["system", "user"]
+
+
+@dataclass(frozen=True, slots=True)
+class LateContent:
+    """What a section brings when it is opened."""
+
+    tools: tuple[Tool[Any, Any], ...] = ()
+    children: tuple[Section[Any], ...] = ()
+
+
 class SectionOptions(TypedDict, Generic[ParamsT], total=False):
     """The keyword arguments that every section takes besides its title and key."""
 
@@ -56,13 +67,17 @@ class SectionOptions(TypedDict, Generic[ParamsT], total=False):
     visibility: SectionVisibility | Selector[ParamsT, SectionVisibility]
     summary: str | None
     summary_suffix: str | None
+    role: SectionRole
 
 
 class Section(Generic[ParamsT]):
     """A part of a prompt: `Section[Params]` with a title, a key, text, tools and children.
 
+    A root section with `role="user"` is part of the first user turn, after all system sections.
+
     A subclass implements `render_body(params)`, or `render(params, ...)` to write its heading too. It may override
-    `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `resources` and `clone`.
+    `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `resources` and
+    `clone`.
     """
 
     _params_type: type | None = None
@@ -81,6 +96,7 @@ class Section(Generic[ParamsT]):
         visibility: SectionVisibility | Selector[ParamsT, SectionVisibility] = SectionVisibility.FULL,
         summary: str | None = None,
         summary_suffix: str | None = None,
+        role: SectionRole = "system",
     ) -> None:
         if not isinstance(key, str) or not SECTION_KEY.fullmatch(key):
             raise PromptValidationError(
@@ -101,6 +117,7 @@ class Section(Generic[ParamsT]):
         self.visibility = visibility
         self.summary = summary
         self.summary_suffix = summary_suffix
+        self.role: SectionRole = role
         self._tools: tuple[Tool[Any, Any], ...] = require_list(f"Section '{key}'", "tools", tools)
         self._hosted_tools: tuple[HostedTool[Any], ...] = require_list(f"Section '{key}'", "hosted_tools", hosted_tools)
         self._validate()
@@ -160,6 +177,13 @@ class Section(Generic[ParamsT]):
     def resources(self) -> ResourceRegistry:
         """Resources that this section needs; the prompt collects them from the whole tree."""
         return ResourceRegistry()
+
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
+        """Tools and children that are known only once the section is opened; override it to have some.
+
+        It is called at most once per run, when the section is first shown in full.
+        """
+        return None
 
     def is_enabled(self, params: ParamsT | None = None, *, session: Session | None = None) -> bool:
         """Whether the section exists at all for these params."""
@@ -252,6 +276,8 @@ class Section(Generic[ParamsT]):
                 raise PromptValidationError(
                     f"Section '{self.key}': children= must hold Section objects, got {child!r}."
                 )
+        if self.role not in get_args(SectionRole):
+            raise PromptValidationError(f"Section '{self.key}': role must be 'system' or 'user', got {self.role!r}.")
         check_tools(self.key, self._tools, self._hosted_tools, "=")
         if self.default_params is not None and (
             self._params_type is None or not isinstance(self.default_params, self._params_type)

@@ -30,6 +30,7 @@ from typing import (
 
 from weakincentives import serde
 from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
+from weakincentives.content import Part, parts_of
 from weakincentives.errors import PromptValidationError, SerdeError
 from weakincentives.prompt.visibility import DisclosureRequest
 
@@ -49,17 +50,21 @@ class ToolResult(Generic[ResultT]):
     """What a handler returns: a message for the model, a typed value, and whether it worked.
 
     `success=False` undoes what the call did to the session and to snapshotable resources; the model reads the message.
-    A tool that opens or closes sections says so in `disclosure`: that is how such calls are known.
+    `attachments` are media that the model gets with it. A tool that opens or closes sections says so in `disclosure`:
+    that is how such calls are known.
     """
 
     message: str = ""
     value: ResultT | None = None
     success: bool = True
+    attachments: tuple[Part, ...] = field(default=(), kw_only=True)
     disclosure: DisclosureRequest | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
             raise TypeError(f"ToolResult message must be text, got {self.message!r}; pass other things as value=")
+        if self.attachments:
+            object.__setattr__(self, "attachments", parts_of(self.attachments))
 
     def render(self) -> str:
         """The text that the model reads: the message, then the value."""
@@ -192,6 +197,11 @@ class Tool(Generic[ParamsT, ResultT]):
         return self._with(
             description=description or self.description, _param_descriptions={**self._param_descriptions, **params}
         )
+
+    def renamed(self, name: str) -> Self:
+        """The same tool under another name."""
+        check_tool_name(name)
+        return self._with(name=name)
 
     def rebound(self, old: object, new: object) -> Self:
         """The same tool for a copy of its owner: handlers that are methods of `old` become methods of `new`."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.layout import Layout
 from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, AnyTool, Node, Outline, Params
+from weakincentives.prompt.section import SectionRole
 from weakincentives.prompt.state import Decider, VisibilityState
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.tool import Tool
@@ -41,6 +42,7 @@ class Span:
     end: int
     visibility: SectionVisibility
     decided_by: Decider
+    role: SectionRole = "system"
 
 
 class SkippedTool(NamedTuple):
@@ -121,7 +123,8 @@ class View:
     def has_tools(self, path: SectionPath) -> bool:
         """Whether the section or any enabled descendant has tools."""
         node = self.outline.by_path[path]
-        return any(below.all_tools for below in self.outline.subtree(node) if self._exists(below))
+        found = (below for below in self.outline.subtree(node) if self._exists(below))
+        return any(below.all_tools or below.is_late for below in found)
 
     def collapsible(self, path: SectionPath) -> bool:
         return self.outline.by_path[path].summary is not None
@@ -265,8 +268,24 @@ class View:
             position += len(piece)
         ends = [*(start - 2 for start in starts[1:]), position][: len(starts)]
         return tuple(
-            Span(node.path, start, end, PACKED[self.state.packed[node.index]], self.decided_by(node))
+            Span(
+                node.path,
+                start,
+                end,
+                PACKED[self.state.packed[node.index]],
+                self.decided_by(node),
+                "user" if node.index >= self.outline.user_start else "system",
+            )
             for (node, _), start, end in zip(self.layout.marks, starts, ends, strict=True)
+        )
+
+    def is_literal(self, path: SectionPath) -> bool:
+        """Whether reading the section gives the author's own words alone: no params, nothing made by code."""
+        node = self.outline.by_path[path]
+        return all(
+            below.text is not None and not below.text.names and not (below.summary and below.summary.names)
+            for below in self.outline.subtree(node)
+            if self._exists(below)
         )
 
     @cached_property

@@ -101,6 +101,11 @@ class ProviderAdapter(Generic[AnyOutputT]):
         return "append" if self.supports_dynamic_tools else "restart"
 
     @property
+    def supports_operator_text(self) -> bool:
+        """Whether the model takes system messages in mid-conversation."""
+        return False
+
+    @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer or default_tokenizer()
 
@@ -226,6 +231,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
             tokenizer=self.tokenizer.name,
             define_tool=self.define_tool,
             check_content=self.check_content,
+            supports_operator_text=self.supports_operator_text,
         )
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:

@@ -35,13 +35,12 @@ class HandlerCall:
     some time to end, so that the compensation comes after what it undoes.
     """
 
-    __slots__ = ("_deadline", "effect", "ended", "fence", "function")
+    __slots__ = ("_deadline", "ended", "fence", "function")
 
     def __init__(self, function: Callable[[], Any], deadline: Deadline | None, *, effect: bool = False) -> None:
         self.function = function
-        self.effect = effect
         self.fence = Fence(None if deadline is None else lambda: deadline.expired)
-        self.ended = threading.Event()
+        self.ended = threading.Event() if effect else None
         self._deadline = deadline
 
     def seconds(self) -> float | None:
@@ -54,11 +53,12 @@ class HandlerCall:
             # A future cannot carry it: awaiting it would hang.
             raise RuntimeError("raised StopIteration") from error
         finally:
-            self.ended.set()
+            if self.ended is not None:
+                self.ended.set()
 
     def abandon(self) -> None:
         """Fence the handler off, wherever it runs; one that has an effect is given some time to end before."""
-        if self.effect:
+        if self.ended is not None:
             self.ended.wait(CLEANUP_SECONDS)
         self.fence.close()
 

@@ -14,14 +14,18 @@ _HEADING = re.compile(r"#+ (?:[\d.]+\. )?")
 
 @dataclass(frozen=True, slots=True)
 class PromptDifference:
-    """Sections that read otherwise (with their new text), and sections and tools that are gone."""
+    """Sections that read otherwise (with their new text), and sections and tools that are gone.
+
+    What the user sections say now is the user's, not an instruction.
+    """
 
     changed: dict[str, str]
+    user_changed: dict[str, str]
     removed_sections: tuple[str, ...]
     removed_tools: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.removed_sections or self.removed_tools)
+        return bool(self.changed or self.user_changed or self.removed_sections or self.removed_tools)
 
     def render(self) -> str:
         """What the model reads."""
@@ -38,7 +42,7 @@ class PromptDifference:
 
 def prompt_difference(before: PromptRendered | None, view: View, removed_tools: Sequence[str] = ()) -> PromptDifference:
     """Compare a render with what its sections would show today; `view` is today's prompt."""
-    changed: dict[str, str] = {}
+    changed: dict[str, dict[str, str]] = {"system": {}, "user": {}}
     removed: list[str] = []
     text, spans = ("", ()) if before is None else (before.text, before.spans)
     for span in spans:
@@ -49,5 +53,5 @@ def prompt_difference(before: PromptRendered | None, view: View, removed_tools: 
         now = view.own_text(span.path, span.visibility)
         # Numbers and levels of headings depend on the other sections.
         if _HEADING.sub("", text[span.start : span.end], count=1) != _HEADING.sub("", now, count=1):
-            changed[key] = now
-    return PromptDifference(changed, tuple(removed), tuple(removed_tools))
+            changed[span.role][key] = now
+    return PromptDifference(changed["system"], changed["user"], tuple(removed), tuple(removed_tools))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives import serde
+from weakincentives.content import Part
 from weakincentives.errors import (
     AbandonedCallError,
     BudgetExceededError,
@@ -60,7 +61,7 @@ class ToolExecutionOutcome:
     """The outcome of one call. `message` is what the model reads.
 
     `opened` are the sections that were opened or read, `expanded_tools` appeared with them. `expansion` (sections that
-    only a new evaluation can open) and `halt` end the turn.
+    only a new evaluation can open) and `halt` end the turn. `operator_text` is to be said as the operator.
     """
 
     tool_call_id: str
@@ -71,6 +72,8 @@ class ToolExecutionOutcome:
     expansion: DisclosureRequest | None = None
     halt: OpenSectionsResult | None = None
     opened: tuple[str, ...] = ()
+    attachments: tuple[Part, ...] = ()
+    operator_text: str = ""
 
     @property
     def ends_turn(self) -> bool:
@@ -86,6 +89,7 @@ class ToolExecutor:
     scope: RunScope
     toolbox: Toolbox = field(default_factory=Toolbox)
     supports_dynamic_tools: bool = False
+    supports_operator_text: bool = False
     bridge: AsyncBridge = field(default_factory=AsyncBridge)
     idempotency_key: Callable[[ToolCall], str] | None = None
     _flights: list[_Flight] = field(default_factory=list)
@@ -328,10 +332,12 @@ class ToolExecutor:
                     self.session.dispatch(SetVisibilityOverride(path, visibility))
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
-        message = attempt.message or result.message
+        message, operator_text = attempt.message or result.message, ""
         if attempt.expansion is not None and isinstance(value, ReadSectionResult):
             keys = ", ".join(attempt.expansion.requested_sections)
             message = f"Opened {keys}: the prompt now shows the full text, and its tools are available."
+        elif self.supports_operator_text and isinstance(value, ReadSectionResult) and value.voice == "system":
+            message, operator_text = "The section's text follows as a system message.", value.render()
         if isinstance(value, ReadSectionResult):
             result = replace(result, value=replace(value, expanded_tools=()))
         self.session.dispatch(
@@ -359,6 +365,8 @@ class ToolExecutor:
             expansion=attempt.expansion,
             halt=halt,
             opened=_opened(result),
+            attachments=result.attachments,
+            operator_text=operator_text,
         )
 
     def _with_disclosure(self, result: ToolResult[Any]) -> ToolResult[Any]:

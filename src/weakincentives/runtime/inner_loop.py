@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from weakincentives.content import Part
+from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import AbandonedCallError, OutputParseError, PromptError, PromptEvaluationError
 from weakincentives.limits import Spent
 from weakincentives.prompt import (
@@ -22,6 +22,7 @@ from weakincentives.prompt import (
     Overrides,
     Prompt,
     RenderedPrompt,
+    SectionPath,
     View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
@@ -36,6 +37,7 @@ from weakincentives.runtime.events import (
     PromptChanged,
     PromptExecuted,
     PromptRendered,
+    SectionLoaded,
     ToolsInjected,
     ToolsWithdrawn,
 )
@@ -43,8 +45,10 @@ from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, hosted_outputs
 from weakincentives.runtime.inventory import Count, Define, inventory, sections_to_close
 from weakincentives.runtime.messages import (
+    PROMPT_TURN,
     CallModel,
     Effect,
+    LoadSections,
     Message,
     ModelReply,
     ModelRequest,
@@ -58,6 +62,7 @@ from weakincentives.runtime.messages import (
     text_before_pauses,
     unanswered_calls,
     unanswered_words,
+    user_message,
 )
 from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef
 from weakincentives.session import LogEntry, Session
@@ -90,6 +95,7 @@ class InnerLoopConfig:
     tokenizer: str = ""
     define_tool: Define = field(default=lambda tool: tool.definition)
     check_content: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
+    supports_operator_text: bool = False
     settings: Settings = field(default_factory=Settings)
 
 
@@ -126,7 +132,12 @@ class InnerLoop:
         self.config = config
         self.toolbox = Toolbox()
         self.executor = ToolExecutor(
-            prompt, session, scope, self.toolbox, supports_dynamic_tools=config.supports_dynamic_tools
+            prompt,
+            session,
+            scope,
+            self.toolbox,
+            supports_dynamic_tools=config.supports_dynamic_tools,
+            supports_operator_text=config.supports_operator_text,
         )
         # What a streaming driver has shown of the reply under way.
         self.partial_text: list[str] = []
@@ -135,6 +146,11 @@ class InnerLoop:
         self._visibility_overrides = visibility_overrides
         self._seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
         self._told_version = 0
+        self._operator_texts: list[str] = []
+        self._loaded = 0
+        self._unloadable: dict[SectionPath, Exception] = {}
+        # How many messages there are by this loop's count; a difference means that somebody else spoke.
+        self._messages = 0
         self._context_tokens = 0
         self._run = Run("", "", "", {})
 
@@ -148,7 +164,7 @@ class InnerLoop:
         started = self.session.clock.monotonic()
         self.scope.abandon = self.abandon
         try:
-            pending = self._begin()
+            pending = yield from self._begin()
             response = yield from self._turns(pending)
         except (VisibilityExpansionRequired, AbandonedCallError):
             raise
@@ -210,7 +226,10 @@ class InnerLoop:
                 if (ended := self._record_outcomes(outcomes)) is not None:
                     return self._stop_to_open(ended, pending)
                 if pending and self.config.supports_dynamic_tools:
+                    yield from self._load_sections()
                     self._register_tools()
+            self._say_operator_texts()
+            yield from self._load_sections()
             self._update_tools()
             self._evict()
             self._order_messages()
@@ -235,7 +254,7 @@ class InnerLoop:
             raise _expansion(ended.expansion)
         return self._response("", None, ended.halt)
 
-    def _begin(self) -> tuple[ToolCall, ...]:
+    def _begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Put the session into the state of the first request; return the calls that are still to be made."""
         run = self.session[Run].latest()
         self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
@@ -247,20 +266,51 @@ class InnerLoop:
             if run is None or not same_prompt:
                 raise self._cannot_resume(run)
             self.scope.run_id = self.prompt.run_id = run.run_id
-            return self._continue(run)
+            return (yield from self._continue(run))
         self.prompt.run_id = self.scope.run_id
         if self._beginning == "turn" and run is not None and same_prompt and not restarts:
-            return self._take_turn(run)
-        self._start(restarts=restarts)
+            return (yield from self._take_turn(run))
+        yield from self._start(restarts=restarts)
         return ()
 
-    def _start(self, *, restarts: bool) -> None:
+    def _load_sections(self) -> Generator[Effect, Any, None]:
+        """Load sections that are open and whose tools are not known yet; what they bring may be such sections too."""
+        while paths := self._unloaded():
+            errors = yield LoadSections(paths)
+            for path, error in errors.items():
+                raise PromptEvaluationError(
+                    f"Section '{'.'.join(path)}' of '{self.prompt.name}' cannot be opened: {error}",
+                    prompt_name=self.prompt.name,
+                    phase="render",
+                ) from error
+        self._tell_loaded()
+
+    def _unloaded(self) -> tuple[SectionPath, ...]:
+        return tuple(path for path in self.prompt.unloaded(self.session) if path not in self._unloadable)
+
+    def _tell_loaded(self) -> None:
+        """Record what was loaded since the last time, by the loop or by a tool that opened a section."""
+        fresh = self.prompt.loaded[self._loaded :]
+        if not fresh:
+            return
+        self._loaded = len(self.prompt.loaded)
+        view = self.prompt.view(self.session)
+        states = inventory(view, "".join(view.pieces()), self.config.count_tokens, self.config.define_tool)
+        for path in fresh:
+            within = tuple(state for state in states if state.path[: len(path)] == path)
+            self._emit(SectionLoaded, section_key=".".join(path), sections=within)
+
+    def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
         messages = self.session[Message].all()
         kept = rebased(messages) if restarts or self._beginning == "turn" else unanswered_words(messages)
         rendered = self.prompt.begin(self.session, self._visibility_overrides)
+        if self.prompt.unloaded(self.session):
+            yield from self._load_sections()
+            rendered = self.prompt.begin(self.session, self._visibility_overrides)
         view = self.prompt.view(self.session)
         self._check_hosted(self._all_hosted(view))
+        self.config.check_content(rendered.user_parts)
         self._run = Run(
             run_id=self.scope.run_id,
             prompt_ns=self.prompt.ns,
@@ -275,7 +325,10 @@ class InnerLoop:
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
         self._emit_rendered(rendered, view)
-        self._say(Message(role="system", text=rendered.text))
+        if rendered.system_text:
+            self._say(Message(role="system", text=rendered.system_text))
+        if rendered.user_text:
+            self._say(user_message(rendered.user_parts, name=PROMPT_TURN))
         for message in kept:
             self._say(message)
         self._say_message()
@@ -307,10 +360,11 @@ class InnerLoop:
             overrides=self._overrides(),
         )
 
-    def _take_turn(self, run: Run) -> tuple[ToolCall, ...]:
+    def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Go on with the conversation of an earlier run, under an id of its own."""
         before = self.session[PromptRendered].latest()
-        self._continue(replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False))
+        run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False)
+        yield from self._continue(run)
         if before is not None:
             self.session.dispatch(
                 replace(
@@ -331,12 +385,23 @@ class InnerLoop:
         for message in not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."):
             self._say(message)
         self._say_message()
+        last = self.session[Message].latest()
+        if last is None or last.role == "assistant":
+            raise PromptEvaluationError(
+                f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content.",
+                prompt_name=self.prompt.name,
+                phase="render",
+            )
         return ()
 
-    def _continue(self, run: Run) -> tuple[ToolCall, ...]:
+    def _continue(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Take over the state of a run; return its open calls."""
         self.prompt.resume(self.session, run.visibility)
         self._run = run
+        # A section that cannot be loaded any more has lost its tools, which the model is told below.
+        while paths := self._unloaded():
+            self._unloadable.update((yield LoadSections(paths)))
+        self._tell_loaded()
         removed: list[str] = []
         for ref in run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
@@ -358,14 +423,18 @@ class InnerLoop:
         """Tell the model how the prompt differs from the one that the conversation began with."""
         view = self.prompt.view(self.session)
         difference = prompt_difference(self.session[PromptRendered].latest(), view, removed_tools)
-        if difference:
-            self._emit(
-                PromptChanged,
-                changed_sections=tuple(difference.changed),
-                removed_sections=difference.removed_sections,
-                removed_tools=difference.removed_tools,
-            )
-            self._say(Message("system", difference.render()))
+        if not difference:
+            return
+        self._emit(
+            PromptChanged,
+            changed_sections=(*difference.changed, *difference.user_changed),
+            removed_sections=difference.removed_sections,
+            removed_tools=difference.removed_tools,
+        )
+        if note := difference.render():
+            self._say(Message("system", note))
+        if difference.user_changed:
+            self._say(Message("user", "\n\n".join(difference.user_changed.values())))
 
     def _cannot_resume(self, run: Run | None) -> PromptEvaluationError:
         found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
@@ -413,6 +482,8 @@ class InnerLoop:
             tools=self.toolbox.callable_names,
             overrides=self._overrides(),
         )
+        # A reply that is not whole stays out of the conversation: none of its calls may run, now or on resume.
+        self._check_stop(reply)
         self._say(
             Message(
                 role="assistant",
@@ -429,25 +500,41 @@ class InnerLoop:
         """Add the results to the conversation; return the outcome that ends the turn, if one does."""
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
-        read = dict.fromkeys((*self._run.read, *(key for outcome in outcomes for key in outcome.opened)))
-        self._save(last_used={**self._run.last_used, **used}, read=tuple(read), spent=meter.spent)
+        changes: dict[str, Any] = {"last_used": {**self._run.last_used, **used}} if used else {}
+        if opened := [key for outcome in outcomes for key in outcome.opened]:
+            changes["read"] = tuple(dict.fromkeys((*self._run.read, *opened)))
+        self._save(spent=meter.spent, **changes)
         for outcome in outcomes:
-            self._say(
-                Message(
-                    role="tool",
-                    text=outcome.message,
-                    call_id=outcome.tool_call_id,
-                    name=outcome.name,
-                    success=outcome.success,
-                )
-            )
+            self._say(self._result_message(outcome))
+            if outcome.operator_text:
+                self._operator_texts.append(outcome.operator_text)
         return next((outcome for outcome in outcomes if outcome.ends_turn), None)
+
+    def _result_message(self, outcome: ToolExecutionOutcome) -> Message:
+        text, success, parts = outcome.message, outcome.success, outcome.attachments
+        if parts:
+            try:
+                self.config.check_content(parts)
+                parts = parts_of([text, *parts])
+                text = text_of(parts)
+            except PromptEvaluationError as error:
+                text, success, parts = f"{text}\n\nThe attachments cannot be shown: {error}".lstrip(), False, ()
+        return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
+
+    def _say_operator_texts(self) -> None:
+        """Say what was read as the operator, after all results of the turn."""
+        texts, self._operator_texts = self._operator_texts, []
+        if texts:
+            self._say(Message("system", "\n\n".join(texts)))
 
     def _order_messages(self) -> None:
         """Put results before what the user said meanwhile: every provider insists on that order."""
+        if len(self.session[Message]) == self._messages:
+            return
         ordered = results_before_user(self.session[Message].view())
         if ordered is not None:
             self.session[Message].seed(ordered)
+        self._messages = len(self.session[Message])
 
     def _register_tools(self) -> None:
         """Make the tools of the sections now shown callable, and those of closed ones not; the model is told later."""
@@ -508,8 +595,7 @@ class InnerLoop:
             self.session.dispatch(CollapseSection(path, reason=f"context is over {limit} tokens"))
         self._update_tools()
 
-    def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
-        """The response, or None if the model was asked to correct its answer."""
+    def _check_stop(self, reply: ModelReply) -> None:
         problem = _STOPPED.get(reply.stop_reason)
         if problem is not None:
             raise PromptEvaluationError(
@@ -518,6 +604,9 @@ class InnerLoop:
                 phase="response",
                 payload=reply.text,
             )
+
+    def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
+        """The response, or None if the model was asked to correct its answer."""
         output = self.prompt.template.structured_output
         text = text_before_pauses(self.session[Message].view()) + reply.text
         if output is None:
@@ -615,6 +704,7 @@ class InnerLoop:
 
     def _say(self, message: Message) -> None:
         self.session.dispatch(message)
+        self._messages += 1
 
 
 def phase_of(error: Exception) -> str:

@@ -14,12 +14,14 @@ from weakincentives._generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
-from weakincentives.prompt import HostedTool, OpenSectionsResult, StructuredOutputConfig, Tool
+from weakincentives.prompt import HostedTool, OpenSectionsResult, SectionPath, StructuredOutputConfig, Tool
 
 Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_removed"]
 StopReason = Literal["end", "tool_calls", "length", "refusal", "content_filter", "pause"]
 Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
+PROMPT_TURN = "prompt"
+"""The name of the user message that the prompt's user sections make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,17 @@ class RunTools:
     calls: tuple[ToolCall, ...]
 
 
-Effect = CallModel | RunTools
+@dataclass(frozen=True, slots=True)
+class LoadSections:
+    """An effect: load these sections, which are open and whose tools are not known yet.
+
+    The driver answers with the errors of those that could not be loaded, by path.
+    """
+
+    paths: tuple[SectionPath, ...]
+
+
+Effect = CallModel | RunTools | LoadSections
 
 
 # No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
@@ -177,14 +189,14 @@ class PromptResponse(Generic[OutputT]):
         )
 
 
-def user_message(content: Content) -> Message:
+def user_message(content: Content, *, name: str = "") -> Message:
     """What the user says, as a message."""
     parts = parts_of(content)
     if not parts:
         raise ValueError("A user message needs some content, got nothing; call send() without content instead")
     if len(parts) == 1 and isinstance(parts[0], Text):
-        return Message("user", parts[0].text)
-    return Message("user", text_of(parts), parts=parts)
+        return Message("user", parts[0].text, name=name)
+    return Message("user", text_of(parts), parts=parts, name=name)
 
 
 def last_exchange(messages: Sequence[Message]) -> int:
@@ -225,7 +237,8 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
 
 def rebased(messages: Iterable[Message]) -> list[Message]:
     """What goes on when the system text and the tools are replaced: what the user, the model and the tools said."""
-    kept = [message for message in messages if message.role in ("user", "assistant", "tool")]
+    said = (message for message in messages if message.role in ("user", "assistant", "tool"))
+    kept = [message for message in said if message.role != "user" or message.name != PROMPT_TURN]
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
 
 

@@ -193,6 +193,7 @@ def test_a_reply_has_text_calls_usage_and_its_items() -> None:
         ("pause_turn", "pause"),
         ("refusal", "refusal"),
         ("stop_sequence", "end"),
+        ("compaction", "pause"),
     ],
 )
 def test_every_end_has_its_stop_reason(stop: str, reason: str) -> None:
@@ -207,3 +208,53 @@ def test_a_refusal_without_words_is_explained_by_its_details() -> None:
 def test_an_answer_without_content_is_a_failure() -> None:
     with pytest.raises(TransportError, match="without any content"):
         wire().parse_reply(answer())
+
+
+def events(*data: dict[str, Any]) -> ModelReply:
+    """The reply that a stream of these events ends in."""
+    parser = wire().event_parser()
+    start = {"type": "message_start", "message": {"id": "m1", "model": "claude-opus-5", "usage": {"input_tokens": 9}}}
+    parts = [part for one in (start, *data) for part in parser.feed(json.dumps(one).encode())]
+    assert isinstance(parts[-1], ModelReply)
+    return parts[-1]
+
+
+def test_thinking_tokens_are_reasoning_tokens() -> None:
+    usage = {"input_tokens": 2, "output_tokens": 9, "output_tokens_details": {"thinking_tokens": 7}}
+    assert wire().parse_reply(answer({"type": "text", "text": "x"}, usage=usage)).usage == TokenUsage(2, 9, 0, 7)
+
+
+def test_the_tokens_of_a_compaction_are_added_to_those_of_the_message() -> None:
+    spent = {"input_tokens": 100, "cache_read_input_tokens": 50, "output_tokens": 20}
+    usage = {
+        "input_tokens": 5,
+        "output_tokens": 3,
+        "iterations": [{"type": "compaction", **spent}, {"type": "message", "input_tokens": 5, "output_tokens": 3}],
+    }
+    assert wire().parse_reply(answer({"type": "text", "text": "x"}, usage=usage)).usage == TokenUsage(155, 23, 50)
+
+
+def test_a_streamed_compaction_keeps_its_summary_and_the_turn_goes_on() -> None:
+    reply = events(
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "compaction", "content": None}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "compaction_delta", "content": "So far: nothing.", "encrypted_content": "xyz"},
+        },
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "compaction"},
+            "usage": {"output_tokens": 0, "iterations": [{"type": "compaction", "output_tokens": 40}]},
+        },
+        {"type": "message_stop"},
+    )
+    block = {"type": "compaction", "content": "So far: nothing.", "encrypted_content": "xyz"}
+    assert ([json.loads(item) for item in reply.items], reply.stop_reason) == ([block], "pause")
+    assert reply.usage == TokenUsage(9, 40)
+    told = Message("assistant", items=reply.items, provider="anthropic", paused=True)
+    assert body(wire(), ask([SYSTEM, Message("user", "go"), told]))["messages"][-1] == {
+        "role": "assistant",
+        "content": [block],
+    }

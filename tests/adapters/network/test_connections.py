@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ import pytest
 from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import LEAN, OPENAI, Vendor
 from tests.servers.turn import Turn
+
+ROOT = Path(__file__).parents[3]
 
 
 def endless(received: Any) -> Turn:
@@ -28,7 +33,7 @@ def test_requests_share_one_connection(vendor: Vendor) -> None:
 
 
 @pytest.mark.parametrize("vendor", LEAN, ids=str)
-def test_event_loops_share_one_connection(vendor: Vendor) -> None:
+def test_each_event_loop_has_a_connection_of_its_own_until_it_ends(vendor: Vendor) -> None:
     async def ask_both_ways(adapter: Any) -> None:
         await adapter.channel().call_async(ask([SYSTEM]))
         async for _ in adapter.channel().stream_async(ask([SYSTEM])):
@@ -37,21 +42,26 @@ def test_event_loops_share_one_connection(vendor: Vendor) -> None:
     with vendor.server(endless) as server, vendor.adapter(server) as adapter:
         for _ in range(3):
             asyncio.run(ask_both_ways(adapter))
-    assert (len(server.requests), server.connections) == (6, 1)
+            assert server.wait_for_connections(0)
+    assert (len(server.requests), server.connections) == (6, 3)
 
 
-@pytest.mark.parametrize("way", ["call", "call_async"])
-def test_a_connection_that_died_while_it_waited_is_replaced(way: str) -> None:
+def test_a_connection_that_died_while_it_waited_is_replaced() -> None:
     with OPENAI.server(endless) as server, OPENAI.adapter(server, max_retries=0) as adapter:
-
-        def once() -> str:
-            channel = adapter.channel()
-            reply = channel.call(ask([SYSTEM])) if way == "call" else asyncio.run(channel.call_async(ask([SYSTEM])))
-            return str(reply.text)
-
-        once()
+        adapter.channel().call(ask([SYSTEM]))
         server.drop_connections()
-        assert once() == "hello"
+        assert adapter.channel().call(ask([SYSTEM])).text == "hello"
+    assert server.connections == 2
+
+
+def test_a_connection_of_an_event_loop_that_died_while_it_waited_is_replaced() -> None:
+    async def around_a_drop(adapter: Any) -> str:
+        await adapter.channel().call_async(ask([SYSTEM]))
+        await asyncio.to_thread(server.drop_connections)
+        return str((await adapter.channel().call_async(ask([SYSTEM]))).text)
+
+    with OPENAI.server(endless) as server, OPENAI.adapter(server, max_retries=0) as adapter:
+        assert asyncio.run(around_a_drop(adapter)) == "hello"
     assert server.connections == 2
 
 
@@ -107,3 +117,28 @@ def test_connections_go_with_their_adapter() -> None:
         del adapter
         gc.collect()
         assert server.wait_for_connections(0)
+
+
+def test_closing_an_adapter_leaves_requests_under_way_alone() -> None:
+    async def close_meanwhile(adapter: Any) -> str:
+        request = asyncio.create_task(adapter.channel().call_async(ask([SYSTEM])))
+        while not server.requests:
+            await asyncio.sleep(0)
+        adapter.close()
+        gc.collect()
+        return str((await request).text)
+
+    with OPENAI.server(lambda received: Turn("hello", delay=0.2)) as server, OPENAI.adapter(server) as adapter:
+        assert asyncio.run(close_meanwhile(adapter)) == "hello"
+        assert server.wait_for_connections(0)
+
+
+def test_without_aiohttp_an_async_request_says_what_to_install() -> None:
+    script = (
+        "import asyncio, sys; sys.modules['aiohttp'] = None\n"
+        "import openai; from tests.adapters.tools import SYSTEM, ask; from weakincentives import OpenAIAdapter\n"
+        "client = openai.OpenAI(api_key='sk-0123456789', base_url='http://127.0.0.1:9')\n"
+        "asyncio.run(OpenAIAdapter('m', client=client).channel().call_async(ask([SYSTEM])))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "needs the package 'aiohttp'; run pip install 'weakincentives[openai]'" in done.stderr

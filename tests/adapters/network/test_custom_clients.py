@@ -169,7 +169,7 @@ def test_a_certificate_authority_of_the_environment_is_trusted_by_our_connection
     ):
         assert plain.uses_own_connections
         assert ways(plain) == ["hello"] * 4
-    assert api.connections == 2
+    assert api.connections == 3
 
 
 @pytest.mark.parametrize(("adapter", "client", "server", "base"), BOTH)

@@ -1,18 +1,30 @@
-"""Server-sent events out of bytes."""
+"""Server-sent events, as the HTML standard defines them."""
+
+from __future__ import annotations
 
 import pytest
 
 from weakincentives.adapters.network.transport import EventReader
 
-STREAM = b": hello\n\nevent: a\ndata: {1}\n\ndata: {2}\r\ndata:{3}\r\n\r\nid: 4\ndata: last\n\n"
+STREAMS = [
+    (b"data: one\n\ndata: two\n\n", [b"one", b"two"]),
+    (b"data: one\r\n\r\ndata: two\r\n\r\n", [b"one", b"two"]),
+    (b"data: one\r\rdata: two\r\r", [b"one", b"two"]),
+    (b"\xef\xbb\xbfdata: one\n\n", [b"one"]),
+    (b"data: one\n\n\xef\xbb\xbfdata: two\n\n", [b"one"]),
+    (b"data: one\ndata:\ndata: two\n\n", [b"one\n\ntwo"]),
+    (b"data\n\n", [b""]),
+    (b"data:\ndata\n\n", [b"\n"]),
+    (b"data:  two spaces\n\n", [b" two spaces"]),
+    (b": comment\nevent: x\nid: 1\nretry: 5\ndatum: no\ndata: yes\n\n", [b"yes"]),
+    (b"event: nothing\n\n\n\ndata: one\n\n", [b"one"]),
+    (b"data: unfinished\n", []),
+]
 
 
-@pytest.mark.parametrize("size", [1, 3, 10, 1000])
-def test_events_are_the_same_however_they_are_cut(size: int) -> None:
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+@pytest.mark.parametrize(("stream", "events"), STREAMS)
+def test_events_are_the_same_however_the_stream_is_cut(stream: bytes, events: list[bytes], size: int) -> None:
     reader = EventReader()
-    events = [event for start in range(0, len(STREAM), size) for event in reader.feed(STREAM[start : start + size])]
-    assert events == [b"{1}", b"{2}\n{3}", b"last"]
-
-
-def test_an_unfinished_event_is_not_delivered() -> None:
-    assert EventReader().feed(b"data: half") == []
+    found = [event for start in range(0, len(stream), size) for event in reader.feed(stream[start : start + size])]
+    assert found == events

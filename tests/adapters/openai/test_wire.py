@@ -241,3 +241,26 @@ def test_a_failed_response_is_asked_for_again_when_the_server_failed() -> None:
 def test_a_body_of_another_shape_cannot_be_read() -> None:
     with pytest.raises(msgspec.ValidationError):
         wire().parse_reply(b'{"output": 3}')
+
+
+ERRORS = [
+    ({"code": "server_error", "message": "oops"}, True),
+    ({"error": {"type": "server_error", "code": None, "message": "oops", "param": None}}, True),
+    ({"error": {"type": "tokens", "code": "rate_limit_exceeded", "message": "oops"}}, True),
+    ({"error": {"type": "invalid_request_error", "code": "context_length_exceeded", "message": "oops"}}, False),
+    ({"code": "invalid_prompt", "message": "oops"}, False),
+]
+
+
+@pytest.mark.parametrize(("fields", "retryable"), ERRORS)
+def test_an_error_in_a_stream_is_read_in_both_its_forms(fields: dict[str, Any], retryable: bool) -> None:
+    event = {"type": "error", "sequence_number": 2, **fields}
+    with pytest.raises(TransportError, match="reported an error in the stream: oops") as caught:
+        wire().event_parser().feed(json.dumps(event).encode())
+    assert (caught.value.retryable, caught.value.payload, caught.value.phase) == (retryable, event, "response")
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "in_progress", "queued"])
+def test_a_response_that_did_not_complete_is_a_failure(status: str) -> None:
+    with pytest.raises(TransportError, match=f"could not answer: {status}"):
+        wire().parse_reply(response(message(type="output_text", text="half"), status=status))

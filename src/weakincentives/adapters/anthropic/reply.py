@@ -1,4 +1,4 @@
-"""What the Messages API answers, whole or streamed."""
+"""Replies of the Messages API, whole or streamed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakincentives.limits import TokenUsage
 from weakincentives.runtime import ModelReply, StopReason, ToolCall
 
 CONTAINER = '{"type":"container",'
-"""How an answer's container is kept among its items: not sent back as a block, but named by the next request."""
+"""How a reply's container is kept among its items: it is not sent back, but the next request names it."""
 
 _RETRYABLE = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
 _STOPS: dict[str, StopReason] = {
@@ -23,11 +23,13 @@ _STOPS: dict[str, StopReason] = {
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
     "pause_turn": "pause",
+    # The conversation was summarized; sent back, the turn continues from the summary.
+    "compaction": "pause",
 }
 
 
 def parse_reply(body: bytes | bytearray) -> ModelReply:
-    """The reply in a whole answer."""
+    """The reply in a whole response."""
     return _reply(_decode_answer(body))
 
 
@@ -36,16 +38,31 @@ class _ServerTools(msgspec.Struct):
     web_fetch_requests: int | None = 0
 
 
-class _Usage(msgspec.Struct):
+class _OutputDetails(msgspec.Struct):
+    thinking_tokens: int | None = 0
+
+
+class _Iteration(msgspec.Struct):
+    type: str = ""
     input_tokens: int | None = 0
     output_tokens: int | None = 0
     cache_read_input_tokens: int | None = 0
     cache_creation_input_tokens: int | None = 0
+
+    def usage(self) -> TokenUsage:
+        cached = self.cache_read_input_tokens or 0
+        fresh = (self.input_tokens or 0) + (self.cache_creation_input_tokens or 0)
+        return TokenUsage(fresh + cached, self.output_tokens or 0, cached)
+
+
+class _Usage(_Iteration):
     server_tool_use: _ServerTools | None = None
+    output_tokens_details: _OutputDetails | None = None
+    iterations: list[_Iteration] | None = None
 
 
 class Container(msgspec.Struct):
-    """Where code ran, and can go on."""
+    """Where code ran, and can continue."""
 
     id: str
 
@@ -122,16 +139,17 @@ def _reply(answer: _Answer) -> ModelReply:
 def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     if usage is None:
         return TokenUsage(hosted_requests=hosted)
-    cached = usage.cache_read_input_tokens or 0
-    fresh = (usage.input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     counted = usage.server_tool_use or _ServerTools()
-    # Blocks may be left out of an answer, and not every kind is counted by the vendor.
+    # A reply may omit blocks, and the vendor does not count every kind.
     requests = max(hosted, (counted.web_search_requests or 0) + (counted.web_fetch_requests or 0))
-    return TokenUsage(fresh + cached, usage.output_tokens or 0, cached, 0, requests)
+    thinking = usage.output_tokens_details.thinking_tokens if usage.output_tokens_details else 0
+    total = usage.usage() + TokenUsage(reasoning_tokens=thinking or 0, hosted_requests=requests)
+    # The totals include all iterations but those that summarize the conversation.
+    return sum((one.usage() for one in usage.iterations or () if one.type == "compaction"), total)
 
 
 class MessageEventParser:
-    """Puts the blocks of a streamed message together again, and passes its text on."""
+    """Assembles the blocks of a streamed message, and passes on its text."""
 
     def __init__(self) -> None:
         self._answer: dict[str, Any] = {}
@@ -150,7 +168,7 @@ class MessageEventParser:
             case "content_block_stop":
                 pieces = self._inputs.pop(data["index"], None)
                 if pieces:
-                    self._blocks[data["index"]]["input"] = msgspec.json.decode("".join(pieces) or "{}")
+                    self._blocks[data["index"]]["input"] = _input("".join(pieces))
             case "message_delta":
                 self._answer.update(data["delta"])
                 usage = {key: value for key, value in (data.get("usage") or {}).items() if value is not None}
@@ -182,4 +200,14 @@ class MessageEventParser:
                 block["signature"] = delta["signature"]
             case "citations_delta":
                 block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+            case "compaction_delta":
+                block.update((name, value) for name, value in delta.items() if name != "type")
         return ()
+
+
+def _input(text: str) -> Any:
+    """The streamed input of a tool; if the reply was cut off in it, it is not JSON."""
+    try:
+        return msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError:
+        return {"malformed": text}

@@ -179,7 +179,7 @@ class Conversation:
             if piece := turn.feed(message.event):
                 on_text(piece)
             if turn.complete and turn.tool_calls:
-                return self._count(turn.reply("tool_calls"))
+                return self._count(turn.reply())
             if turn.complete and turn.uses_cli_tools:
                 return self._count(turn.reply("pause"))
 

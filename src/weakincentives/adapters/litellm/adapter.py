@@ -10,9 +10,9 @@ from typing import Any, Self
 from weakincentives._imports import require_extra
 from weakincentives.adapters.litellm.transport import LiteLLMTransport, litellm
 from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire
-from weakincentives.adapters.network import KeyRedactor, NetworkChannel, Retries, define_tool
+from weakincentives.adapters.network import KeyRedactor, NetworkChannel, Retries, define_hosted_tool
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.prompt import AnyTool, Tokenizer
+from weakincentives.prompt import AnyTool, HostedTool, Tokenizer
 from weakincentives.runtime import HostedToolCodec, ProviderAdapter
 
 _NEEDS_NO_USER_TURN = frozenset({"openai", "azure"})
@@ -74,7 +74,9 @@ class LiteLLMAdapter(ProviderAdapter):
         )
 
     def define_tool(self, tool: AnyTool) -> str:
-        return define_tool(tool, ChatWire.tools, self.hosted_tool_codecs)
+        if isinstance(tool, HostedTool):
+            return define_hosted_tool(tool, self.hosted_tool_codecs)
+        return ChatWire.tools.text(tool)
 
     def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
         from weakincentives.adapters.litellm.codecs import LiteLLMWebSearchCodec

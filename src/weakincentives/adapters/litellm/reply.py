@@ -1,4 +1,4 @@
-"""What a chat completion answers, whole or streamed."""
+"""Replies in chat completions, whole or streamed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakincentives.limits import TokenUsage
 from weakincentives.runtime import ModelReply, StopReason, ToolCall
 
 SERVER_CALL = "srvtoolu_"
-"""How the ids begin of calls that Anthropic has answered itself, which LiteLLM lists among the model's own."""
+"""The prefix of the ids of calls that Anthropic runs itself, which LiteLLM lists among the model's."""
 
 _STOPS: dict[str, StopReason] = {
     "stop": "end",
@@ -120,14 +120,14 @@ def _reply(completion: _Completion) -> ModelReply:
 
 
 def _echo(raw: msgspec.Raw) -> str:
-    """The message as it can be sent back: fields without a value are not accepted by every provider."""
+    """The message as it can be sent back; some providers reject fields without a value."""
     message = msgspec.json.decode(raw, type=dict[str, Any])
     kept = {key: value for key, value in message.items() if value is not None and key != "annotations"}
     return encode({"role": "assistant", "content": None, **kept}).decode()
 
 
 def _grounding(message: _Message, hosted: int) -> tuple[str, ...]:
-    """What the answer rests on, as an item of its own: only the first item is sent back."""
+    """The sources of the answer, as a separate item; only the first item is sent back."""
     fields = message.provider_specific_fields or {}
     found = {
         "annotations": message.annotations,
@@ -144,7 +144,7 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     if usage is None:
         return TokenUsage(hosted_requests=hosted)
     read, written = usage.prompt_tokens_details, usage.completion_tokens_details
-    # LiteLLM counts searches in one place or the other, depending on the provider.
+    # LiteLLM counts searches in either place, depending on the provider.
     searched = max((part.web_search_requests or 0 for part in (usage.server_tool_use, read) if part), default=0)
     return TokenUsage(
         usage.prompt_tokens or 0,
@@ -179,7 +179,7 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class ChunkParser:
-    """Puts a streamed completion together; an empty event marks its end."""
+    """Assembles a streamed completion."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -193,7 +193,7 @@ class ChunkParser:
         self._usage: _Usage | None = None
 
     def feed(self, event: bytes) -> Iterable[str | ModelReply]:
-        if event in (b"", b"[DONE]"):
+        if event == b"[DONE]":
             return (self._reply(),)
         chunk = _decode_chunk(event)
         self._last = chunk

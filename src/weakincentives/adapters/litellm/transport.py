@@ -10,9 +10,17 @@ from typing import Any
 import msgspec
 
 from weakincentives._imports import import_extra
-from weakincentives.adapters.network import AsyncStream, EncodedRequest, Response, Stream, TransportError, encode
+from weakincentives.adapters.network import (
+    AsyncStream,
+    EncodedRequest,
+    Response,
+    Stream,
+    TransportError,
+    encode,
+    within,
+)
 
-END = b""
+END = b"[DONE]"
 
 # LiteLLM reads these while it is imported: do not fetch price lists, do not load a stray .env file.
 _SETTINGS = {
@@ -40,13 +48,15 @@ class LiteLLMTransport:
 
     def send(self, request: EncodedRequest, timeout: float | None) -> Response:
         try:
-            return _whole(self._client.completion(**self._arguments(request, timeout)))
+            arguments = self._arguments(request, timeout)
+            return _whole(within(timeout, lambda: self._client.completion(**arguments)))
         except Exception as error:
             return _answer(error)
 
     def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
         try:
-            return _Chunks(iter(self._client.completion(**self._arguments(request, timeout))))
+            arguments = self._arguments(request, timeout)
+            return _Chunks(iter(within(timeout, lambda: self._client.completion(**arguments))))
         except Exception as error:
             return _answer(error)
 
@@ -76,8 +86,9 @@ class _Chunks:
         self._ended = False
 
     def read(self, timeout: float | None) -> list[bytes] | None:
-        if self._ended:
-            return None
+        return None if self._ended else within(timeout, self._next)
+
+    def _next(self) -> list[bytes]:
         try:
             for chunk in self._chunks:
                 return [_json(chunk)]

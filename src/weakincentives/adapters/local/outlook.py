@@ -28,7 +28,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """`question` is the last open section of the prompt; `read` is what was opened, `results` what tools returned."""
+    """What a reply can be made of.
+
+    `question` is what the user said last, or else the last open section of the prompt; `read` is what was opened,
+    `results` what tools returned since.
+    """
 
     question: str
     choices: tuple[Choice, ...]
@@ -42,8 +46,12 @@ class Outlook:
 def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
     """Read a request; without `spans` the whole prompt is the question and nothing can be told apart."""
     text = next((message.text for message in request.messages if message.role == "system"), "")
-    question, read, results, choices, opened, calls = text, [], [], [], [], []
+    results: list[str] = []
+    calls: list[tuple[str, str]] = []
+    question, read, choices, opened = text, [], [], []
     for span in spans:
+        if span.role == "user":
+            continue
         part = text[span.start : span.end]
         if span.visibility is SectionVisibility.SUMMARY:
             choices.append(_choice(".".join(span.path), part))
@@ -53,6 +61,8 @@ def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
             read.append(part)
             opened.append(".".join(span.path))
     for message in request.messages:
+        if message.role == "user":
+            question, results, calls = _body(message.text), [], []
         for call in message.tool_calls:
             calls.append((call.name, call.arguments))
             opened += _keys(call.arguments) if call.name in OPENING_TOOLS else []

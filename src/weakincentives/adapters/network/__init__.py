@@ -7,14 +7,14 @@ client; `NetworkChannel` adds retries and deadlines to any `Transport`.
 from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
 from weakincentives.adapters.network.channel import NetworkChannel
 from weakincentives.adapters.network.retry import KeyRedactor, Retries
-from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
+from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError, within
 from weakincentives.adapters.network.wire import (
     FIRST_USER_TURN,
     EncodedRequest,
     EventParser,
     ToolCache,
     Wire,
-    define_tool,
+    define_hosted_tool,
     encode,
     select_tools,
 )
@@ -35,7 +35,8 @@ __all__ = [
     "Transport",
     "TransportError",
     "Wire",
-    "define_tool",
+    "define_hosted_tool",
     "encode",
     "select_tools",
+    "within",
 ]

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Self, TypedDict
 from weakincentives._imports import import_extra, require_extra
 from weakincentives.adapters.network.channel import NetworkChannel
 from weakincentives.adapters.network.client import ClientTransport
+from weakincentives.adapters.network.endpoint import keys
 from weakincentives.adapters.network.retry import KeyRedactor, Retries
-from weakincentives.adapters.network.vendor import secrets
-from weakincentives.adapters.network.wire import Wire, define_tool
+from weakincentives.adapters.network.wire import Wire, define_hosted_tool
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import AnyTool, Tokenizer
+from weakincentives.prompt import AnyTool, HostedTool, Tokenizer
 from weakincentives.runtime import HostedToolCodec, ProviderAdapter
 
 
@@ -74,7 +74,7 @@ class ClientAdapter(ProviderAdapter):
         self._parameters = self._checked(parameters or {})
         self._retries = Retries(limit=max_retries)
         self._clock = clock
-        self._redactor = KeyRedactor(lambda: secrets(self._client) if self._client is not None else ())
+        self._redactor = KeyRedactor(lambda: keys(self._client) if self._client is not None else ())
         self._transport: ClientTransport | None = None
         self._lock = threading.Lock()
 
@@ -94,7 +94,9 @@ class ClientAdapter(ProviderAdapter):
         return self._connected().direct
 
     def define_tool(self, tool: AnyTool) -> str:
-        return define_tool(tool, self.wire_type.tools, self.hosted_tool_codecs)
+        if isinstance(tool, HostedTool):
+            return define_hosted_tool(tool, self.hosted_tool_codecs)
+        return self.wire_type.tools.text(tool)
 
     def channel(self) -> NetworkChannel:
         return NetworkChannel(

@@ -1,17 +1,38 @@
-"""Where requests go, and what an HTTP request head looks like there."""
+"""What a vendor's client object says about reaching its server.
+
+This is the one module that reads private attributes of the SDKs, to find out whether a client carries only settings. A
+client that does more, through a proxy, certificates, a transport, hooks, token providers, middleware or a subclass, has
+no endpoint: requests then go through the client itself. So does every request if an SDK has changed.
+"""
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import getproxies, proxy_bypass
 
+from weakincentives.adapters.network.transport import TransportError
 from weakincentives.adapters.network.wire import EncodedRequest
+
+PRIVATE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "openai": ("_client", "_api_key_provider", "_provider", "_provider_runtime"),
+    "anthropic": ("_client",),
+}
+"""By SDK. The first holds the HTTP client, of a class that only the SDK itself uses; the others are None by default."""
+
+_OWN_CLIENTS = ("SyncHttpxClientWrapper", "AsyncHttpxClientWrapper")
+_SET_BY_HTTP = ("connection", "content-length", "transfer-encoding", "expect", "upgrade", "te")
+_SECRET_HEADERS = ("auth", "key", "token", "cookie")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address with everything that a vendor's client says about reaching it."""
+    """An address, with the settings of the vendor's client that apply to it."""
 
     host: str
     port: int
@@ -20,21 +41,115 @@ class Endpoint:
     tls: ssl.SSLContext | None = None
     connect_timeout: float | None = None
     read_timeout: float | None = None
-    start: bytes = field(init=False, repr=False, compare=False)
+    _head: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "start", self._head())
+        host = self._authority if self.port != (80 if self.tls is None else 443) else self._authority.rpartition(":")[0]
+        start = f"POST {self.target} HTTP/1.1\r\n".encode("ascii")
+        object.__setattr__(self, "_head", start + _header_lines({"host": host, **self.headers}))
 
-    def request(self, request: EncodedRequest) -> bytes:
-        """The whole request as it goes over the wire."""
-        length = sum(map(len, request.pieces))
-        extra = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items()).encode("latin-1")
-        return b"".join((self.start, extra, b"content-length: %d\r\n\r\n" % length, *request.pieces))
+    @property
+    def url(self) -> str:
+        return f"{'http' if self.tls is None else 'https'}://{self._authority}{self.target}"
 
-    def _head(self) -> bytes:
-        default_port = 443 if self.tls else 80
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        host = name if self.port == default_port else f"{name}:{self.port}"
-        lines = [f"POST {self.target} HTTP/1.1", f"host: {host}"]
-        lines += [f"{name}: {value}" for name, value in self.headers.items()]
-        return ("\r\n".join(lines) + "\r\n").encode("latin-1")
+    @property
+    def _authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def message(self, request: EncodedRequest) -> bytes:
+        """A request as HTTP/1.1 sends it."""
+        try:
+            headers = _header_lines(request.headers)
+        except ValueError as error:
+            raise TransportError(f"a header of the request cannot be sent: {error}", retryable=False) from None
+        length = b"content-length: %d\r\n\r\n" % sum(map(len, request.pieces))
+        return b"".join((self._head, headers, length, *request.pieces))
+
+
+def endpoint(client: Any, plain: tuple[type, ...], path: str) -> Endpoint | None:
+    """Where a client of exactly one of these types posts this path; None for a client that must do it itself."""
+    try:
+        return _endpoint(client, path) if type(client) in plain and _only_settings(client) else None
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def fingerprint(client: Any) -> tuple[object, ...]:
+    """The settings that a user may change on a client after creating it."""
+    return (
+        getattr(client, "api_key", None),
+        getattr(client, "auth_token", None),
+        client.base_url,
+        client.timeout,
+        getattr(client, "organization", None),
+        getattr(client, "project", None),
+    )
+
+
+def keys(client: Any) -> tuple[str, ...]:
+    """What errors must never show: the keys, and every header that carries one."""
+    found: list[object] = [getattr(client, "api_key", None), getattr(client, "auth_token", None)]
+    for name, value in getattr(client, "default_headers", {}).items():
+        if isinstance(value, str) and any(word in name.lower() for word in _SECRET_HEADERS):
+            found += [value, value.rpartition(" ")[2]]
+    return tuple(key for key in found if isinstance(key, str))
+
+
+def _only_settings(client: Any) -> bool:
+    own, *unset = PRIVATE_ATTRIBUTES[type(client).__module__.partition(".")[0]]
+    return (
+        type(getattr(client, own)).__name__ in _OWN_CLIENTS
+        and all(getattr(client, name) is None for name in (*unset, "custom_auth"))
+        and not getattr(client, "workload_identity", None)
+        and not getattr(client, "credentials", None)
+        and not getattr(client, "middleware", None)
+        and "tracer_provider" not in getattr(client, "open_telemetry", {})
+        and not client.is_closed()
+    )
+
+
+def _endpoint(client: Any, path: str) -> Endpoint | None:
+    url, timeout = client.base_url, client.timeout
+    if url.scheme not in ("http", "https") or url.userinfo or url.query or _proxied(url.scheme, url.host):
+        return None
+    headers: dict[str, str] = {}
+    for name, value in (*client.auth_headers.items(), *client.default_headers.items()):
+        headers.pop(name.lower(), None)
+        if isinstance(value, str):
+            headers[name.lower()] = value
+    if "authorization" not in headers and "x-api-key" not in headers:
+        return None
+    for name in _SET_BY_HTTP:
+        headers.pop(name, None)
+    headers["accept-encoding"] = "identity"
+    query = urlencode({key: str(value) for key, value in client.default_query.items()})
+    base = url.raw_path.decode("ascii").rstrip("/")
+    secure = url.scheme == "https"
+    return Endpoint(
+        host=url.host,
+        port=url.port or (443 if secure else 80),
+        target=f"{base}{path}" + (f"?{query}" if query else ""),
+        headers=headers,
+        tls=_tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if secure else None,
+        connect_timeout=getattr(timeout, "connect", timeout),
+        read_timeout=getattr(timeout, "read", timeout),
+    )
+
+
+def _header_lines(headers: Mapping[str, str]) -> bytes:
+    if not all(f"{name}{value}".isprintable() for name, value in headers.items()):
+        raise ValueError("it has a control character")
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
+
+
+@lru_cache(maxsize=4)
+def _tls_context(cert_file: str | None, cert_dir: str | None) -> ssl.SSLContext:
+    """The context that the SDK's own clients use in this environment."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+def _proxied(scheme: str, host: str) -> bool:
+    proxies = getproxies()
+    return bool(proxies.get(scheme) or proxies.get("all")) and not proxy_bypass(host)

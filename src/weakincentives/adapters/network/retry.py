@@ -5,10 +5,12 @@ Written once, as generators that yield the next step; the channel performs it, b
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
 
@@ -25,6 +27,10 @@ MAX_WAIT = 60.0
 """If a provider asks for a longer pause than this, the run fails at once."""
 
 DRAIN_SECONDS = 0.25
+"""How long to wait for the end of a stream whose reply is complete, so that its connection can be reused."""
+
+MALFORMED = (msgspec.DecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What reading a malformed response may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ class Exchange:
                     return self._finished(self._wire.parse_reply(outcome.body))
                 except TransportError as error:
                     failure = error
-                except msgspec.DecodeError as error:
+                except MALFORMED as error:
                     failure = self._unreadable(error, outcome.body)
             yield Sleep(self._pause(failure))
 
@@ -144,13 +150,13 @@ class Exchange:
                 if not isinstance(batch, list):
                     failure = TransportError("the stream ended before the answer was complete", phase="response")
                     break
-                for event in batch:
+                for event in filter(None, batch):
                     try:
                         pieces = parser.feed(event)
                     except TransportError as error:
                         failure = error
                         break
-                    except msgspec.DecodeError as error:
+                    except MALFORMED as error:
                         failure = self._unreadable(error, event)
                         break
                     for piece in pieces:
@@ -162,9 +168,11 @@ class Exchange:
             yield Sleep(self._pause(failure, streamed=streamed))
 
     def _drain(self) -> Generator[Read, Outcome, None]:
-        # Read to the end, so that the connection can be reused; if it stays open, it is dropped.
-        while isinstance((yield Read(DRAIN_SECONDS)), list):
-            pass
+        deadline = self._request.deadline
+        left = DRAIN_SECONDS if deadline is None else min(DRAIN_SECONDS, deadline.remaining().total_seconds())
+        ends = time.monotonic() + left
+        while left > 0 and isinstance((yield Read(left)), list):
+            left = ends - time.monotonic()
 
     def _finished(self, reply: ModelReply) -> ModelReply:
         return replace(reply, retries=self._failures) if self._failures else reply
@@ -196,15 +204,15 @@ class Exchange:
             wait=retry_after(outcome.headers, self._clock.now()) if retryable else None,
         )
 
-    def _unreadable(self, error: msgspec.DecodeError, body: bytes | bytearray) -> TransportError:
-        shape = isinstance(error, msgspec.ValidationError)
+    def _unreadable(self, error: Exception, body: bytes | bytearray) -> TransportError:
+        cut = type(error) is msgspec.DecodeError or isinstance(error, UnicodeDecodeError)
         return TransportError(
-            f"{self._name} sent an answer of an unexpected shape: {error}"
-            if shape
-            else f"{self._name} sent a body that is not whole JSON: {error}",
+            f"{self._name} sent a body that is not whole JSON: {error}"
+            if cut
+            else f"{self._name} sent an answer of an unexpected shape: {error!r}",
             phase="response",
             payload=decoded(body),
-            retryable=not shape,
+            retryable=cut,
         )
 
     def _pause(self, failure: TransportError, *, streamed: bool = False) -> float:
@@ -256,10 +264,10 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
         except ValueError:
             try:
                 when = parsedate_to_datetime(value)
-            except ValueError:
+                seconds = (when - now if when.tzinfo else when.replace(tzinfo=UTC) - now).total_seconds()
+            except (ValueError, TypeError, OverflowError, LookupError):
                 continue
-            seconds = (when - now).total_seconds()
-        if seconds == seconds:
+        if not math.isnan(seconds):
             return max(seconds, 0.0)
     return None
 
@@ -268,7 +276,7 @@ def decoded(body: bytes | bytearray) -> object:
     """A body as an error's payload: decoded JSON, or else the beginning as text."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         return bytes(body[:2000]).decode("utf-8", "replace")
 
 

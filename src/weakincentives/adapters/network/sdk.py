@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from weakincentives.adapters.network.transport import AsyncStream, EventReader, Response, Stream, TransportError
+from weakincentives.adapters.network.transport import (
+    AsyncStream,
+    BodyDecoder,
+    EventReader,
+    Response,
+    Stream,
+    TransportError,
+    within,
+)
 from weakincentives.adapters.network.wire import EncodedRequest
 
 
 class SdkTransport:
-    """Posts bodies through an SDK client without its typed request and response models, whose cost grows with the
-    square of the conversation; retries are ours, so the client's are off."""
+    """Posts bodies through an SDK client, without its typed models, whose cost grows with the square of a conversation.
+
+    The client's own retries are off. Bodies are always streamed, so that their size and the time they take are bounded.
+    """
 
     def __init__(self, client: Any, sdk: Any, path: str, *, awaits: bool) -> None:
         self._client = client
@@ -23,36 +34,43 @@ class SdkTransport:
         self._awaits = awaits
 
     def send(self, request: EncodedRequest, timeout: float | None) -> Response:
-        try:
-            return _response(self._post(request, timeout, stream=False))
-        except Exception as error:
-            return self._answer(error)
+        ends = _ends(timeout)
+        return within(timeout, lambda: _finish(self._post(request, timeout), ends, self._errors))
 
     def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
-        try:
-            return _BlockingStream(self._post(request, timeout, stream=True), self._failure)
-        except Exception as error:
-            return self._answer(error)
+        ends = _ends(timeout)
+
+        def opened() -> Response | Stream:
+            response = self._post(request, timeout)
+            if response.status_code == 200:
+                return _BlockingStream(response, self._errors)
+            return _finish(response, ends, self._errors)
+
+        return within(timeout, opened)
 
     async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
         if not self._awaits:
             return await asyncio.to_thread(self.send, request, timeout)
         try:
-            return _response(await self._request(request, timeout, stream=False))
+            async with asyncio.timeout(timeout):
+                return await _finish_async(await self._post_async(request, timeout))
         except Exception as error:
-            return self._answer(error)
+            raise self._errors(error) from None
 
     async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
         if not self._awaits:
             opened = await asyncio.to_thread(self.open, request, timeout)
             return opened if isinstance(opened, Response) else _ThreadedStream(opened)
         try:
-            response = await self._request(request, timeout, stream=True)
-            return _AwaitedStream(response, self._failure)
+            async with asyncio.timeout(timeout):
+                response = await self._post_async(request, timeout)
+                if response.status_code == 200:
+                    return _AwaitedStream(response, self._errors)
+                return await _finish_async(response)
         except Exception as error:
-            return self._answer(error)
+            raise self._errors(error) from None
 
-    def _post(self, request: EncodedRequest, timeout: float | None, *, stream: bool) -> Any:
+    def _post(self, request: EncodedRequest, timeout: float | None) -> Any:
         if self._awaits:
             name = type(self._client).__name__
             raise TransportError(
@@ -60,43 +78,51 @@ class SdkTransport:
                 f"pass {name.removeprefix('Async')}(...) or call evaluate_async",
                 retryable=False,
             )
-        return self._request(request, timeout, stream=stream)
+        try:
+            return self._client.post(self._path, **self._arguments(request, timeout), stream_cls=self._sdk.Stream)
+        except Exception as error:
+            if isinstance(error, self._sdk.APIStatusError):
+                return error.response
+            raise self._errors(error) from None
 
-    def _request(self, request: EncodedRequest, timeout: float | None, *, stream: bool) -> Any:
-        options: dict[str, Any] = {"max_retries": 0}
-        if request.headers:
-            options["headers"] = dict(request.headers)
+    async def _post_async(self, request: EncodedRequest, timeout: float | None) -> Any:
+        arguments = self._arguments(request, timeout)
+        try:
+            return await self._client.post(self._path, **arguments, stream_cls=self._sdk.AsyncStream)
+        except self._sdk.APIStatusError as error:
+            return error.response
+
+    def _arguments(self, request: EncodedRequest, timeout: float | None) -> dict[str, Any]:
+        import httpx2
+
+        options: dict[str, Any] = {"max_retries": 0, "headers": {**request.headers, "accept-encoding": "identity"}}
         if timeout is not None:
             own = getattr(self._client.timeout, "read", self._client.timeout)
             options["timeout"] = timeout if own is None else min(timeout, own)
-        return self._client.post(
-            self._path,
-            cast_to=_response_type(),
-            body=msgspec.json.decode(request.body()),
-            options=options,
-            stream=stream,
-            **({"stream_cls": self._sdk.AsyncStream if self._awaits else self._sdk.Stream} if stream else {}),
-        )
+        body = msgspec.json.decode(request.body())
+        return {"cast_to": httpx2.Response, "body": body, "options": options, "stream": True}
 
-    def _answer(self, error: Exception) -> Response:
-        """An error status as a response, a failure as a failure; what a user's own code raised goes on."""
-        if isinstance(error, self._sdk.APIStatusError):
-            return _response(error.response)
-        raise self._failure(error) from None
-
-    def _failure(self, error: Exception) -> Exception:
-        if isinstance(error, self._sdk.APITimeoutError) or type(error).__name__.endswith("Timeout"):
+    def _errors(self, error: Exception) -> Exception:
+        """The error as a `TransportError` if it comes from the network; what a user's own code raised stays."""
+        name = self._sdk.__name__
+        if isinstance(error, TransportError):
+            return error
+        if isinstance(error, (TimeoutError, self._sdk.APITimeoutError)) or type(error).__name__.endswith("Timeout"):
             return TransportError("the server did not answer in time")
         if isinstance(error, self._sdk.APIConnectionError):
             cause = error.__cause__
-            return TransportError(f"the connection failed: {cause or error}")
+            unsendable = type(cause).__name__ == "LocalProtocolError"
+            return TransportError(f"the connection failed: {cause or error}", retryable=not unsendable)
         if isinstance(error, OSError) or any(kind.__name__ == "TransportError" for kind in type(error).__mro__):
             return TransportError(f"the connection broke: {error}")
-        if type(error).__module__.startswith(self._sdk.__name__):
-            return TransportError(f"the {self._sdk.__name__} client refused the request: {error}", retryable=False)
+        if isinstance(error, UnicodeEncodeError):
+            return TransportError(
+                f"the {name} client has a key or header that is not ASCII: {error.reason}", retryable=False
+            )
+        if type(error).__module__.startswith(name):
+            return TransportError(f"the {name} client refused the request: {error}", retryable=False)
         if isinstance(error, TypeError) and "authentication method" in str(error):
-            # Anthropic's client is made without a key, and says so only when it is to send.
-            name = self._sdk.__name__
+            # Anthropic's client can be created without a key, and notices only when it sends.
             return TransportError(
                 f"the {name} client has no key; set {name.upper()}_API_KEY or pass client= with one", retryable=False
             )
@@ -104,45 +130,50 @@ class SdkTransport:
 
 
 class _BlockingStream:
-    def __init__(self, response: Any, failure: Callable[[Exception], Exception]) -> None:
+    def __init__(self, response: Any, errors: Callable[[Exception], Exception]) -> None:
         self._response = response
-        self._pieces: Iterator[bytes] = response.iter_bytes()
+        self._body = _body(response)
         self._reader = EventReader()
-        self._failure = failure
+        self._errors = errors
 
     def read(self, timeout: float | None) -> list[bytes] | None:
-        try:
-            for piece in self._pieces:
-                events = self._reader.feed(piece)
-                if events:
-                    return events
-        except Exception as error:
-            raise self._failure(error) from None
-        return None
+        ends = _ends(timeout)
+        return within(timeout, lambda: self._next(ends))
 
     def close(self) -> None:
         self._response.close()
 
+    def _next(self, ends: float | None) -> list[bytes] | None:
+        try:
+            for data in self._body:
+                events = self._reader.feed(data)
+                if events or (ends is not None and time.monotonic() > ends):
+                    return events
+        except Exception as error:
+            raise self._errors(error) from None
+        return None
+
 
 class _AwaitedStream:
-    def __init__(self, response: Any, failure: Callable[[Exception], Exception]) -> None:
+    def __init__(self, response: Any, errors: Callable[[Exception], Exception]) -> None:
         self._response = response
-        self._pieces: AsyncIterator[bytes] = response.aiter_bytes()
+        self._body = _body_async(response)
         self._reader = EventReader()
-        self._failure = failure
+        self._errors = errors
 
     async def read(self, timeout: float | None) -> list[bytes] | None:
         try:
             async with asyncio.timeout(timeout):
-                async for piece in self._pieces:
-                    events = self._reader.feed(piece)
+                async for data in self._body:
+                    events = self._reader.feed(data)
                     if events:
                         return events
         except Exception as error:
-            raise self._failure(error) from None
+            raise self._errors(error) from None
         return None
 
     async def close(self) -> None:
+        await self._body.aclose()
         await self._response.aclose()
 
 
@@ -157,11 +188,53 @@ class _ThreadedStream:
         await asyncio.to_thread(self._stream.close)
 
 
-def _response(raw: Any) -> Response:
-    return Response(raw.status_code, {name.lower(): value for name, value in raw.headers.items()}, raw.content)
+def _finish(response: Any, ends: float | None, errors: Callable[[Exception], Exception]) -> Response:
+    body = bytearray()
+    try:
+        for data in _body(response):
+            body += data
+            if ends is not None and time.monotonic() > ends:
+                break
+    except Exception as error:
+        raise errors(error) from None
+    finally:
+        response.close()
+    return Response(response.status_code, _headers(response), body)
 
 
-def _response_type() -> Any:
-    import httpx2
+async def _finish_async(response: Any) -> Response:
+    try:
+        return Response(
+            response.status_code, _headers(response), b"".join([data async for data in _body_async(response)])
+        )
+    finally:
+        await response.aclose()
 
-    return httpx2.Response
+
+def _body(response: Any) -> Iterator[bytes]:
+    """The body, decompressed and bounded; a hook of the user's may have read it already."""
+    if response.is_stream_consumed:
+        yield response.content
+        return
+    decoder = BodyDecoder(_headers(response))
+    for data in response.iter_raw():
+        yield decoder.decode(data)
+    decoder.finish()
+
+
+async def _body_async(response: Any) -> AsyncGenerator[bytes, None]:
+    if response.is_stream_consumed:
+        yield response.content
+        return
+    decoder = BodyDecoder(_headers(response))
+    async for data in response.aiter_raw():
+        yield decoder.decode(data)
+    decoder.finish()
+
+
+def _headers(response: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.headers.items()}
+
+
+def _ends(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextvars
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from weakincentives.adapters.network.wire import EncodedRequest
+
+ResultT = TypeVar("ResultT")
+
+MAX_BODY = 128 << 20
+"""The largest response that is read, in bytes, after decompression."""
 
 
 @dataclass(slots=True)
 class Response:
-    """A status, headers with lower-case names, and the whole body."""
+    """A status, headers that are found by their lower-case names, and the whole body."""
 
     status: int
     headers: Mapping[str, str]
@@ -70,25 +79,119 @@ class TransportError(Exception):
         self.wait = wait
 
 
-class EventReader:
-    """Splits a byte stream into server-sent events and returns their `data`; names, ids and comments are ignored."""
+class BodyDecoder:
+    """Decompresses a response body piece by piece and limits its size."""
 
-    __slots__ = ("_data", "_rest")
+    __slots__ = ("_inflater", "_size")
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._size = 0
+        self._inflater: Any = None
+        encoding = headers.get("content-encoding", "").strip().lower()
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            self._inflater = zlib.decompressobj(wbits=47)
+        elif encoding not in ("", "identity"):
+            raise TransportError(f"the server sent a body in the encoding {encoding!r}", phase="response")
+
+    def decode(self, data: bytes) -> bytes:
+        if self._inflater is not None:
+            try:
+                data = self._inflater.decompress(data, MAX_BODY + 1 - self._size)
+            except zlib.error as error:
+                raise TransportError(f"the server sent a damaged {error}", phase="response") from None
+        self._size += len(data)
+        if self._size > MAX_BODY:
+            raise too_large()
+        return data
+
+    def finish(self) -> None:
+        """Raise if the body ended before its compression did."""
+        if self._inflater is not None and not self._inflater.eof:
+            raise TransportError("the server sent a compressed body that is cut off", phase="response")
+
+
+def too_large() -> TransportError:
+    return TransportError(
+        f"the server sent more than {MAX_BODY >> 20} MB in one response", phase="response", retryable=False
+    )
+
+
+class EventReader:
+    """Splits a byte stream into server-sent events and returns their `data`; names, ids and comments are ignored.
+
+    Lines end with LF, CR or CRLF, and the stream may begin with a byte order mark, as the HTML standard says.
+    """
+
+    __slots__ = ("_after_cr", "_data", "_first", "_line", "_size")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._line = bytearray()
         self._data: list[bytes] = []
+        self._size = 0
+        self._first = True
+        self._after_cr = False
 
     def feed(self, received: bytes) -> list[bytes]:
         """The data of every event that these bytes complete."""
-        lines = (self._rest + received).split(b"\n")
-        self._rest = lines.pop()
-        events = []
+        if self._after_cr and received:
+            received = received.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\r" in received:
+            self._after_cr = received.endswith(b"\r")
+            received = received.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = received.split(b"\n")
+        events: list[bytes] = []
         for line in lines:
-            line = line.rstrip(b"\r")
-            if line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
-            elif not line and self._data:
-                events.append(b"\n".join(self._data))
-                self._data = []
+            if self._line:
+                line, self._line = bytes(self._line) + line, bytearray()
+            self._add(line, events)
+        self._line += rest
+        if len(self._line) + self._size > MAX_BODY:
+            raise too_large()
         return events
+
+    def _add(self, line: bytes, events: list[bytes]) -> None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if not line:
+            if self._data:
+                events.append(b"\n".join(self._data))
+                self._data, self._size = [], 0
+        elif line.startswith(b"data:") or line == b"data":
+            self._data.append(line[5:].removeprefix(b" "))
+            self._size += len(line)
+
+
+def within(seconds: float | None, work: Callable[[], ResultT]) -> ResultT:
+    """Do work of a foreign client, in a thread of its own if there is a deadline.
+
+    A client's own timeouts limit only the steps of a request, such as one read. The thread of a request that is given
+    up ends with its next step; what it opened until then is closed.
+    """
+    if seconds is None:
+        return work()
+    result: Future[ResultT] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        value: Any = None
+        failure: BaseException | None = None
+        try:
+            value = context.run(work)
+        except BaseException as error:
+            failure = error
+        if not result.set_running_or_notify_cancel():
+            if hasattr(value, "close"):
+                value.close()
+        elif failure is not None:
+            result.set_exception(failure)
+        else:
+            result.set_result(value)
+
+    threading.Thread(target=run, name="weakincentives-request", daemon=True).start()
+    try:
+        return result.result(seconds)
+    except TimeoutError:
+        result.cancel()
+        raise TransportError("the server did not answer in time") from None

@@ -12,13 +12,21 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import AnyTool, HostedTool, Tool
+from weakincentives.prompt import HostedTool, Tool
 from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 
-encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 
 FIRST_USER_TURN = "Begin."
 """Sent where a provider requires a user turn after the system text and the conversation has none."""
+
+
+def encode(value: object) -> bytes:
+    """A value as JSON. Lone surrogates, which UTF-8 cannot represent, become U+FFFD."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(_without_surrogates(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +56,17 @@ class ToolCache:
         self._entries: dict[int, tuple[weakref.ref[Tool[Any, Any]], bytes, str]] = {}
 
     def encoded(self, tool: Tool[Any, Any]) -> bytes:
-        return self._entry(tool)[1]
+        entry = self._entries.get(id(tool))
+        return (entry if entry is not None and entry[0]() is tool else self._add(tool))[1]
 
     def text(self, tool: Tool[Any, Any]) -> str:
-        return self._entry(tool)[2]
+        entry = self._entries.get(id(tool))
+        return (entry if entry is not None and entry[0]() is tool else self._add(tool))[2]
 
-    def _entry(self, tool: Tool[Any, Any]) -> tuple[weakref.ref[Tool[Any, Any]], bytes, str]:
+    def _add(self, tool: Tool[Any, Any]) -> tuple[weakref.ref[Tool[Any, Any]], bytes, str]:
         # Keyed by id, since looking up a WeakKeyDictionary takes three times as long and a run has many tools.
-        key = id(tool)
-        entry = self._entries.get(key)
-        if entry is None or entry[0]() is not tool:
-            encoded = encode(self._declare(tool))
-            entry = self._entries[key] = weakref.ref(tool, partial(self._forget, key)), encoded, encoded.decode()
+        key, encoded = id(tool), encode(self._declare(tool))
+        entry = self._entries[key] = weakref.ref(tool, partial(self._forget, key)), encoded, encoded.decode()
         return entry
 
     def _forget(self, key: int, tool: weakref.ref[Tool[Any, Any]]) -> None:
@@ -150,10 +157,16 @@ class Wire(ABC):
         return list(values)
 
 
-def define_tool(tool: AnyTool, cache: ToolCache, codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> str:
-    """A tool as an adapter sends it; a hosted tool that the adapter cannot offer is given in neutral form."""
-    if isinstance(tool, Tool):
-        return cache.text(tool)
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return [_without_surrogates(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def define_hosted_tool(tool: HostedTool[Any], codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> str:
+    """A hosted tool as an adapter sends it, or in neutral form if the adapter cannot offer it."""
     codec = codecs.get(tool.kind)
     if codec is None:
         return tool.definition

@@ -1,4 +1,4 @@
-"""What the Responses API answers, whole or streamed."""
+"""Replies of the Responses API, whole or streamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from weakincentives.adapters.network import TransportError
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import ModelReply, StopReason, ToolCall
 
-_RETRYABLE = frozenset({"server_error", "rate_limit_exceeded"})
+_RETRYABLE = frozenset(
+    {"server_error", "rate_limit_exceeded", "rate_limit_error", "server_is_overloaded", "overloaded_error"}
+)
 
 
 def parse_reply(body: bytes | bytearray) -> ModelReply:
@@ -20,7 +22,7 @@ def parse_reply(body: bytes | bytearray) -> ModelReply:
 
 
 class ResponseEventParser:
-    """Text deltas, and the reply out of the event that closes the response."""
+    """Passes on text deltas, and reads the reply from the event that closes the response."""
 
     def feed(self, event: bytes) -> Iterable[str | ModelReply]:
         if event == b"[DONE]":
@@ -32,12 +34,13 @@ class ResponseEventParser:
         if kind in ("response.completed", "response.incomplete", "response.failed"):
             return (_reply(_decode_response(seen.response)),)
         if kind == "error":
-            payload = msgspec.json.decode(event)
+            # Flat in the SDK's types, nested in practice.
+            error = seen.error or seen
             raise TransportError(
-                f"openai reported an error in the stream: {seen.message or seen.code or 'no explanation'}",
+                f"openai reported an error in the stream: {error.message or error.code or 'no explanation'}",
                 phase="response",
-                payload=payload,
-                retryable=seen.code in _RETRYABLE,
+                payload=msgspec.json.decode(event),
+                retryable=bool({error.code, error.type} & _RETRYABLE),
             )
         return ()
 
@@ -91,12 +94,19 @@ class _Message(msgspec.Struct):
     content: list[_Part] = []
 
 
+class _Error(msgspec.Struct):
+    type: str | None = None
+    code: str | None = None
+    message: str | None = None
+
+
 class _Event(msgspec.Struct):
     type: str
     delta: Any = None
     response: msgspec.Raw = msgspec.Raw(b"null")
     code: str | None = None
     message: str | None = None
+    error: _Error | None = None
 
 
 _decode_response = msgspec.json.Decoder(_Response).decode
@@ -107,7 +117,7 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 def _reply(response: _Response) -> ModelReply:
-    if response.error or response.status in ("failed", "cancelled"):
+    if response.error or response.status not in ("completed", "incomplete", None):
         error = response.error or {}
         raise TransportError(
             f"openai could not answer: {error.get('message') or response.status}",

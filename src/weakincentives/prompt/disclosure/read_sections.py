@@ -6,16 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives.prompt.disclosure.strategy import ReadSectionParams, ReadSectionResult, closed_hint, current_view
+from weakincentives.prompt.disclosure.strategy import (
+    ReadSectionParams,
+    ReadSectionResult,
+    Voice,
+    closed_hint,
+    current_view,
+)
 from weakincentives.prompt.tool import Tool, ToolResult
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSections:
-    """The default strategy: reading a section shows it and brings its tools into the same conversation."""
+    """The default strategy: reading a section shows it and brings its tools into the same conversation.
+
+    Its text comes back as the tool's result. With `voice="system"` it comes as an operator's message, where the model
+    takes one in mid-conversation and the text is the author's alone; text with params never gets that authority.
+    """
+
+    voice: Voice = "result"
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
-        return (READ_SECTION,) if with_tools or content_only else ()
+        tool = READ_SECTION if self.voice == "result" else READ_SECTION_AS_SYSTEM
+        return (tool,) if with_tools or content_only else ()
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         return read_suffix(key)
@@ -25,7 +38,7 @@ def read_suffix(key: str) -> str:
     return f'[This section is summarized. To view full content, call `read_section` with key "{key}".]'
 
 
-def read_section(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
+def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "result") -> ToolResult[ReadSectionResult]:
     view, key = current_view(context), params.section_key
     path = view.find(key)
     if path is None:
@@ -34,19 +47,35 @@ def read_section(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadS
     if view.is_open(path):
         result = ReadSectionResult(view.content(path))
         return ToolResult("Section is already expanded.", result, disclosure=view.request([key]))
+    try:
+        context.prompt.load(path)
+    except Exception as error:
+        message = f"Section '{key}' cannot be opened: {error}"
+        return ToolResult(message, success=False, disclosure=view.request([key]))
+    view = current_view(context)
     reading = view.reading(path)
+    voice = voice if view.is_literal(path) else "result"
     return ToolResult(
         f"Content of section '{key}':",
-        ReadSectionResult(reading.render(), reading.tools, reading.overrides),
+        ReadSectionResult(reading.render(), reading.tools, reading.overrides, voice),
         disclosure=view.request([key], overrides=reading.overrides),
     )
 
 
-READ_SECTION: Tool[ReadSectionParams, ReadSectionResult] = Tool(
-    name="read_section",
-    description="Read the full content of a summarized section. Tools that belong to the section become available.",
-    handler=read_section,
-    params_type=ReadSectionParams,
-    result_type=ReadSectionResult,
-    accepts_overrides=False,
-)
+def read_section_as_system(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
+    return read_section(params, context=context, voice="system")
+
+
+def _read_tool(handler: Any) -> Tool[ReadSectionParams, ReadSectionResult]:
+    return Tool(
+        name="read_section",
+        description="Read the full content of a summarized section. Tools that belong to the section become available.",
+        handler=handler,
+        params_type=ReadSectionParams,
+        result_type=ReadSectionResult,
+        accepts_overrides=False,
+    )
+
+
+READ_SECTION = _read_tool(read_section)
+READ_SECTION_AS_SYSTEM = _read_tool(read_section_as_system)

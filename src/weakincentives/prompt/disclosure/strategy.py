@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from weakincentives.prompt.outline import AnyTool
 from weakincentives.prompt.tool import Tool, ToolResult
 from weakincentives.prompt.view import View
 from weakincentives.prompt.visibility import CollapseSection, Overrides, SectionPath, SectionVisibility
 
+Voice = Literal["result", "system"]
 MAX_REASON = 256
 RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section"})
 
@@ -39,11 +40,15 @@ class CollapseSectionParams:
 
 @dataclass(frozen=True, slots=True)
 class ReadSectionResult:
-    """The content of a section, and the tools that come with it."""
+    """The content of a section, and the tools that come with it.
+
+    With `voice="system"` the content is said as the operator, where the model takes that in mid-conversation.
+    """
 
     content: str
     expanded_tools: tuple[AnyTool, ...] = ()
     requested_overrides: Overrides = field(default_factory=dict)
+    voice: Voice = "result"
 
     def render(self) -> str:
         if not self.expanded_tools:
