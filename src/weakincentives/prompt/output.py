@@ -7,6 +7,7 @@ JSON and does not fit is not searched for parts that would. An answer that is de
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, make_dataclass
 from functools import cached_property
@@ -143,9 +144,11 @@ def parse_structured_output(output_text: Any, rendered: DeclaresOutput | Structu
 
 def _typed(value: Any, config: StructuredOutputConfig) -> Any:
     try:
-        return config.parse(value)
+        parsed = config.parse(value)
     except SerdeError as error:
         raise _parse_error(error, str(value), config) from error
+    same = isinstance(value, list | tuple) and isinstance(parsed, list) and all(map(operator.is_, parsed, value))
+    return value if same else parsed
 
 
 def _find(text: str, config: StructuredOutputConfig) -> Any:

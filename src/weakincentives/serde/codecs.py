@@ -25,10 +25,12 @@ from weakincentives.serde.nodes import (
     Node,
     Record,
     Scalar,
+    UnresolvedType,
     accepts_null,
     build,
 )
 from weakincentives.serde.reader import read
+from weakincentives.serde.records import columns
 from weakincentives.serde.strict import is_covered_by
 
 T = TypeVar("T")
@@ -139,6 +141,18 @@ def decode(cls: type[T], text: str | bytes, *, allow_extra: bool = False) -> T:
 def schema(cls: Any, *, strict: bool = True) -> dict[str, Any]:
     """The JSON Schema of `cls`: strict, as OpenAI and Anthropic require, or plain, with formats and defaults."""
     return codec(cls).schema(strict=strict)
+
+
+def field_descriptions(cls: type) -> dict[str, str]:
+    """The fields of a type by their names in JSON, with their descriptions, or '' for those without."""
+    try:
+        node = codec(cls).node
+    except UnresolvedType:
+        return {each.key: str(each.metadata.get("description", "")) for each in columns(cls) if each.init}
+    if isinstance(node, Record):
+        return {name: field.description or "" for name, field in node.fields.items() if field.attribute}
+    properties = schemas.schema(node, strict=False).get("properties", {})
+    return {name: str(each.get("description", "")) for name, each in properties.items()}
 
 
 def confusable_options(cls: Any, *, allow_extra: bool = False) -> tuple[str, str] | None:

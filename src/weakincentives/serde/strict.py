@@ -144,7 +144,7 @@ def accepts_null(schema: Any, root: JsonSchema) -> bool:
         return True
     if not schema.keys() - _NOTES or ("const" in schema and schema["const"] is None):
         return True
-    return any(accepts_null(option, root) for option in _options(schema))
+    return any(accepts_null(option, root) for option in options_of(schema))
 
 
 def is_covered_by(schema: JsonSchema, other: JsonSchema, *, allow_extra: bool) -> bool:
@@ -184,8 +184,8 @@ def resolved(schema: Any, root: JsonSchema) -> JsonSchema:
 def look_up(root: JsonSchema, reference: str) -> Any:
     """What a reference such as `#/$defs/Name` points to; a `LookupError` says that there is nothing."""
     found: Any = root
-    if not reference.startswith("#"):
-        raise LookupError(f"{reference!r} is outside the schema, and nothing is fetched")
+    if reference != "#" and not reference.startswith("#/"):
+        raise LookupError(f"{reference!r} is not a path in the schema, and nothing is fetched")
     for step in reference[1:].split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
         try:
@@ -231,7 +231,7 @@ class _StrictWriter:
             return schema
         if len(schema.get("allOf", ())) == 1:
             return self.write({**schema["allOf"][0], **{key: schema[key] for key in schema if key != "allOf"}})
-        options = _options(schema)
+        options = options_of(schema)
         if options and not schema.keys() - {"anyOf", "oneOf", "discriminator"}:
             return any_of([self.write(option) for option in options])
         kind = schema.get("type")
@@ -289,7 +289,7 @@ _LENGTHS = {"min_length": "minLength", "max_length": "maxLength"}
 def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
     """Data that was written by the strict form of a schema, in the schema's own form."""
     schema = resolved(schema, root)
-    if options := _options(schema):
+    if "properties" not in schema and (options := options_of(schema)):
         fitting = next((option for option in options if _fits(option, data, root)), None)
         return data if fitting is None else from_strict(fitting, data, root)
     if isinstance(data, list):
@@ -313,7 +313,7 @@ def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
 def _fits(option: Any, data: Any, root: JsonSchema) -> bool:
     """Whether the data can be meant for this option of a union, judged by its outside."""
     schema = resolved(option, root)
-    if options := _options(schema):
+    if options := options_of(schema):
         return any(_fits(each, data, root) for each in options)
     if "const" in schema or "enum" in schema:
         return data in schema.get("enum", [schema.get("const")])
@@ -330,10 +330,10 @@ def _fits(option: Any, data: Any, root: JsonSchema) -> bool:
         return True
     kinds = schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    return kinds is None or any(kind in kinds for kind in _kinds_of(data))
+    return kinds is None or any(kind in kinds for kind in kinds_of(data))
 
 
-def _options(schema: JsonSchema) -> list[Any]:
+def options_of(schema: JsonSchema) -> list[Any]:
     return [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
 
 
@@ -341,8 +341,9 @@ def _is_mapping(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "object" and "properties" not in schema
 
 
-def _kinds_of(data: Any) -> tuple[str, ...]:
-    if type(data) is int:
+def kinds_of(data: Any) -> tuple[str, ...]:
+    """The types of JSON Schema that a value has, the widest last."""
+    if type(data) is int or (type(data) is float and data.is_integer()):
         return "integer", "number"
     return ({bool: "boolean", float: "number", str: "string", list: "array", dict: "object"}.get(type(data), "null"),)
 
