@@ -79,6 +79,13 @@ class StructuredOutputConfig:
             without = any(path == f"$.{field}" and message.startswith("missing") for path, message in wrapped.problems)
             raise (bare if without else wrapped) from None
 
+    def unwrapped(self, value: Any) -> Any:
+        """Decoded JSON without the object around it, if there is one; None as long as its field is not there."""
+        if self.container == "object" or not isinstance(value, dict):
+            return value
+        field = _WRAPPING_FIELD[self.container]
+        return value.get(field) if self.container == "array" or field in value or not value else value
+
     def parse(self, value: Any) -> Any:
         """Check a value that is decoded already."""
         return self._codec.parse(value, allow_extra=self.allow_extra_keys)

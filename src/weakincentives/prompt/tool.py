@@ -9,7 +9,7 @@ import re
 import sys
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property, partial
 from types import MethodType, ModuleType, NoneType, UnionType
 from typing import (
@@ -124,9 +124,10 @@ class Tool(Generic[ParamsT, ResultT]):
         declared_params, declared_result = self._declared_types
         params_type = declared_params if params_type is None else params_type
         result_type = declared_result if result_type is None else result_type
-        if params_type is not None and not (isinstance(params_type, type) and is_dataclass(params_type)):
+        if params_type is not None and not serde.is_record(params_type):
             raise PromptValidationError(
-                f"Tool '{name}': params must be a dataclass or None, got {params_type!r}; write Tool[Params, Result]."
+                f"Tool '{name}': params must be None or a class with fields, such as a dataclass or a Pydantic model, "
+                f"got {params_type!r}; write Tool[Params, Result]."
             )
         if params_type is not None:
             _check_params(name, params_type)
