@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import jsonschema
 import pytest
 
 from weakincentives.errors import SerdeError
@@ -149,7 +150,6 @@ def test_what_is_sent_has_a_plain_object_at_the_top() -> None:
 
 
 def test_the_validator_agrees_with_jsonschema() -> None:
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema, which mcp brings, is the reference here")
     chance = random.Random(7)
     # There 0.3 is no multiple of 0.1, and `$` lets a line end through.
     cases = [case for case in CASES if case[0].get("multipleOf") != 0.1 and "pattern" not in case[0]]
