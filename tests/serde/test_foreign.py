@@ -55,7 +55,6 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
         [{"k": 1, "a": 1}, {"k": 2, "b": 1}],
         [{"k": 1}, {"k": 2, "a": 1}],
     ),
-    ({"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False}, [{"a": 1}], [{"b": 1}]),
 ]
 
 
@@ -114,7 +113,7 @@ def test_null_for_what_may_be_left_out_leaves_it_out() -> None:
         ({"properties": {"a": {"$ref": "#/$defs/A"}}}, "$.properties.a.$ref", "leads nowhere"),
         ({"properties": {"a": {"$ref": "https://example.org/a"}}}, "$.properties.a.$ref", "nothing is fetched"),
         ({"properties": {"a": {"pattern": "("}}}, "$.properties.a.pattern", "not a regular expression"),
-        ({"properties": {"a": {"anyOf": {}}}}, "$.properties.a.anyOf", "must be a list of schemas"),
+        ({"properties": {"a": {"anyOf": {}}}}, "$.properties.a.anyOf", "must be a list"),
         ({"properties": {"a": {"minimum": "1"}}}, "$.properties.a.minimum", "must be a number"),
         ({"properties": {"a": 3}}, "$.properties.a", "an object or a boolean"),
     ],

@@ -290,7 +290,8 @@ def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
     """Data that was written by the strict form of a schema, in the schema's own form."""
     schema = resolved(schema, root)
     if "properties" not in schema and (options := options_of(schema)):
-        fitting = next((option for option in options if _fits(option, data, root)), None)
+        entries = [option for option in options if isinstance(data, list) and _is_mapping(resolved(option, root))]
+        fitting = next((option for option in options if _fits(option, data, root)), next(iter(entries), None))
         return data if fitting is None else from_strict(fitting, data, root)
     if isinstance(data, list):
         if _is_mapping(schema) and all(isinstance(item, dict) and item.keys() == {"key", "value"} for item in data):
@@ -326,8 +327,6 @@ def _fits(option: Any, data: Any, root: JsonSchema) -> bool:
             and set(schema.get("required", ())) <= data.keys()
             and all(value in tag.get("enum", [tag.get("const", value)]) for tag, value in tags)
         )
-    if isinstance(data, list) and _is_mapping(schema):
-        return True
     kinds = schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     return kinds is None or any(kind in kinds for kind in kinds_of(data))
