@@ -92,6 +92,12 @@ def test_references_may_lead_back_to_the_schema_itself() -> None:
         tree.decode('{"root": {"next": {"value": "x"}}}')
 
 
+def test_definitions_of_older_drafts_are_found() -> None:
+    schema = {"properties": {"a": {"$ref": "#/definitions/A"}}, "definitions": {"A": {"type": "integer"}}}
+    with pytest.raises(SerdeError, match=r"\$\.a: expected integer, got str 'x'"):
+        ForeignSchema(schema).decode('{"a": "x"}')
+
+
 def test_problems_have_paths_and_name_what_was_meant() -> None:
     circle = {"type": "object", "properties": {"kind": {"const": "circle"}, "r": {"type": "number"}}, "required": ["r"]}
     text = {"type": "string", "enum": ["none"]}

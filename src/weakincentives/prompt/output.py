@@ -50,7 +50,7 @@ class StructuredOutputConfig:
     @cached_property
     def wire_schema(self) -> dict[str, Any]:
         """The schema to send: providers require an object at the top, so anything else becomes its one field."""
-        return self.schema if self.container == "object" else self._wrapped.schema()
+        return self.schema if self.container in ("object", "text") else self._wrapped.schema()
 
     @cached_property
     def _codec(self) -> serde.Codec[Any]:

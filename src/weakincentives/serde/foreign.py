@@ -26,7 +26,7 @@ _PYTHON_KINDS = {"str": "string", "float": "number", "int": "integer", "bool": "
 _PYTHON_KINDS |= {"list": "array", "tuple": "array", "None": "null"}
 _ONE = frozenset({"additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else"})
 _LISTED = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs"})
 _LENGTHS = {"string": ("Length", "character"), "array": ("Items", "item"), "object": ("Properties", "entry")}
 _NUMBERS = frozenset(KEYWORDS.values()) - {"pattern"}
 _NUMBERS |= {f"{end}{noun}" for noun, _ in _LENGTHS.values() for end in ("min", "max")}
@@ -128,7 +128,10 @@ def _checked(schema: Any, path: str, problems: list[FieldProblem]) -> Any:
 
 
 def _in_todays_words(schema: Mapping[str, Any]) -> JsonSchema:
-    written = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
+    names = {"definitions": "$defs"}
+    written = {names.get(key, key): value for key, value in schema.items() if key not in ("$schema", "$id")}
+    if isinstance(reference := written.get("$ref"), str):
+        written["$ref"] = reference.replace("/definitions/", "/$defs/")
     kinds = written.get("type", [])
     kinds = [_PYTHON_KINDS.get(str(kind), kind) for kind in (kinds if isinstance(kinds, list) else [kinds])]
     if written.pop("nullable", False) is True and kinds:

@@ -32,7 +32,7 @@ _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostnam
 _NOTES = frozenset({"title", "description", "default", "examples", "deprecated"})
 _KEPT = frozenset({*KEYWORDS.values(), "minItems", "maxItems"})
 _STRICT = _KEPT | {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf"}
-_STRICT |= {"$ref", "$defs", "definitions", "description", "title", "format"}
+_STRICT |= {"$ref", "$defs", "description", "title", "format"}
 
 
 def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:
@@ -113,8 +113,7 @@ def is_strict(schema: Any, *, root: bool = True) -> bool:
         return False
     if not str(schema.get("$ref", "#")).startswith("#"):
         return False
-    definitions = {**schema.get("$defs", {}), **schema.get("definitions", {})}
-    nested = [*properties.values(), *definitions.values(), *schema.get("anyOf", ())]
+    nested = [*properties.values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
     nested += [schema["items"]] if "items" in schema else []
     return bool(schema) and all(is_strict(each, root=False) for each in nested)
 
