@@ -18,7 +18,7 @@ from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.codecs import loads
 from weakincentives.serde.constraints import holds, words
 from weakincentives.serde.problems import describe, field_path, quote
-from weakincentives.serde.strict import KEYWORDS, JsonSchema, from_strict, is_strict, kinds_of, look_up, resolved
+from weakincentives.serde.strict import KEYWORDS, JsonSchema, from_strict, is_strict, kinds_of, look_up
 
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
 # How tools that were described by hand in Python spell them.
@@ -40,14 +40,20 @@ class ForeignSchema:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """Raises a `SerdeError` that says why the schema cannot be used."""
         problems: list[FieldProblem] = []
+        references: list[tuple[str, str]] = []
         try:
-            self.schema: JsonSchema = _checked(schema, "$", problems)
+            self.schema: JsonSchema = _checked({} if schema is True else schema, "$", problems, references)
         except RecursionError:
             raise SerdeError((FieldProblem("$", "the schema is nested too deeply"),)) from None
-        if not problems and self.schema.setdefault("type", "object") != "object":
-            problems.append(FieldProblem("$.type", f"must be 'object', got {quote(self.schema['type'])}"))
-        if not problems:
-            problems += _broken_references(self.schema, "$", self.schema)
+        kinds = self.schema.get("type", "object")
+        if "object" not in kinds:
+            problems.append(FieldProblem("$.type", f"must be 'object', got {quote(kinds)}"))
+        self.schema["type"] = "object"
+        for path, reference in references:
+            try:
+                look_up(self.schema, reference)
+            except LookupError as error:
+                problems.append(FieldProblem(f"{path}.$ref", str(error.args[0])))
         if problems:
             raise SerdeError(tuple(problems))
 
@@ -73,7 +79,7 @@ class ForeignSchema:
         if is_strict(self.schema):
             return self.schema
         properties: dict[str, Any] = {}
-        for option in _options(self.schema, self.schema):
+        for option in _options(self.schema, self.schema, set()):
             for name, declared in option.get("properties", {}).items():
                 known = properties.setdefault(name, declared)
                 properties[name] = known if known == declared else {"anyOf": [known, declared]}
@@ -81,18 +87,26 @@ class ForeignSchema:
         return {**kept, "properties": properties | self.schema.get("properties", {})}
 
 
-def _options(schema: JsonSchema, root: JsonSchema, depth: int = 0) -> Iterator[JsonSchema]:
+def _options(schema: JsonSchema, root: JsonSchema, seen: set[int]) -> Iterator[JsonSchema]:
     """The schemas that apply to the same object as this one, or may."""
     found = [schema[key] for key in ("then", "else") if key in schema] + [*schema.get("dependentSchemas", {}).values()]
     found += [look_up(root, schema["$ref"])] if "$ref" in schema else []
     for option in [*found, *(option for key in ("anyOf", "oneOf", "allOf") for option in schema.get(key, ()))]:
-        yield resolved(option, root)
-        if depth < 10:
-            yield from _options(resolved(option, root), root, depth + 1)
+        if isinstance(option, dict) and id(option) not in seen:
+            seen.add(id(option))
+            yield option
+            yield from _options(option, root, seen)
 
 
-def _checked(schema: Any, path: str, problems: list[FieldProblem]) -> Any:
-    """The schema in today's keywords and with JSON's names for types; what is wrong with it goes to `problems`."""
+def _checked(schema: Any, path: str, problems: list[FieldProblem], references: list[tuple[str, str]]) -> Any:
+    """The schema in today's keywords and with JSON's names for types.
+
+    What is wrong with it goes to `problems`, its references to `references`, each with its path.
+    """
+
+    def inner(schema: Any, name: str) -> Any:
+        return _checked(schema, name, problems, references)
+
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, Mapping):
@@ -101,18 +115,18 @@ def _checked(schema: Any, path: str, problems: list[FieldProblem]) -> Any:
     written = _in_todays_words(schema)
     for key, value in written.items():
         where = field_path(path, key)
-        wanted: Any = dict if key in _NAMED else list if key in _LISTED or key in ("enum", "required") else object
+        wanted: Any = Mapping if key in _NAMED else list if key in _LISTED or key in ("enum", "required") else object
         if not isinstance(value, wanted):
-            problems.append(
-                FieldProblem(where, f"must be {'an object' if wanted is dict else 'a list'}, got {value!r}")
-            )
+            kind = "a list" if wanted is list else "an object"
+            problems.append(FieldProblem(where, f"must be {kind}, got {describe(value)}"))
         elif key in _NAMED:
-            inner = value.items()
-            written[key] = {name: _checked(each, field_path(where, str(name)), problems) for name, each in inner}
+            written[key] = {name: inner(each, field_path(where, str(name))) for name, each in value.items()}
         elif key in _LISTED:
-            written[key] = [_checked(each, f"{where}[{index}]", problems) for index, each in enumerate(value)]
+            written[key] = [inner(each, f"{where}[{index}]") for index, each in enumerate(value)]
         elif key in _ONE:
-            written[key] = _checked(value, where, problems)
+            written[key] = inner(value, where)
+        elif key == "$ref":
+            references.append((path, str(value)))
         elif key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
             problems.append(FieldProblem(where, f"must be a number, got {describe(value)}"))
     kinds = written.get("type", [])
@@ -151,20 +165,6 @@ def _in_todays_words(schema: Mapping[str, Any]) -> JsonSchema:
     if isinstance(written.get("required"), bool):
         del written["required"]
     return written
-
-
-def _broken_references(schema: Any, path: str, root: JsonSchema) -> Iterator[FieldProblem]:
-    if isinstance(schema, dict):
-        if isinstance(reference := schema.get("$ref"), str):
-            try:
-                look_up(root, reference)
-            except LookupError as error:
-                yield FieldProblem(f"{path}.$ref", str(error.args[0]))
-        for key in schema.keys() & (_ONE | _LISTED | _NAMED):
-            value = schema[key]
-            inner = value.items() if key in _NAMED else enumerate(value) if key in _LISTED else [("", value)]
-            for name, each in inner:
-                yield from _broken_references(each, field_path(field_path(path, key), str(name)), root)
 
 
 def _problems(schema: Any, data: Any, path: str, root: JsonSchema) -> Iterator[FieldProblem]:
