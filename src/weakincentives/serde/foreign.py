@@ -42,7 +42,7 @@ class ForeignSchema:
         problems: list[FieldProblem] = []
         references: list[tuple[str, str]] = []
         try:
-            self.schema: JsonSchema = _checked({} if schema is True else schema, "$", problems, references)
+            self.schema: JsonSchema = _checked({} if isinstance(schema, bool) else schema, "$", problems, references)
         except RecursionError:
             raise SerdeError((FieldProblem("$", "the schema is nested too deeply"),)) from None
         kinds = self.schema.get("type", "object")
