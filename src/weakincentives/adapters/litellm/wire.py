@@ -17,11 +17,12 @@ from weakincentives.adapters.network import (
     encode,
 )
 from weakincentives.content import Audio, Image, Media, Part
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest
 from weakincentives.serde import is_strict
 
 PROVIDER = "litellm"
+MAX_DESCRIPTION = 1024
 _OPENAI = re.compile(r"gpt-\d|o\d|chatgpt")
 _NAMES = ((re.compile("claude-"), "anthropic"), (_OPENAI, "openai"))
 
@@ -36,8 +37,8 @@ def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
-            "name": tool.name,
-            "description": tool.description,
+            "name": portable_name(tool.name),
+            "description": tool.brief(MAX_DESCRIPTION),
             "parameters": tool.schema,
             "strict": is_strict(tool.schema),
         },
@@ -123,6 +124,9 @@ class ChatWire(Wire):
         elif role in ("system", "user"):
             self._opened = self._opened or role == "user"
             self._append(encode({"role": role, "content": self._content(message)}))
+        elif role == "tools_added" and message.text:
+            # Not every provider takes a system message here.
+            self._append(encode({"role": "user", "content": message.text}))
 
     def _assistant(self, message: Message) -> bytes:
         """The message as it came if it is from the same vendor, which alone understands its own reasoning."""
@@ -163,7 +167,11 @@ def _assistant(message: Message) -> bytes:
     spoken: dict[str, Any] = {"role": "assistant", "content": message.text or None}
     if message.tool_calls:
         spoken["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": portable_name(call.name), "arguments": call.arguments},
+            }
             for call in message.tool_calls
         ]
     return encode(spoken)
