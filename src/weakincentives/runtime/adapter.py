@@ -71,6 +71,8 @@ class ProviderAdapter(Generic[AnyOutputT]):
     """
 
     name: ClassVar[str] = "adapter"
+    max_tool_description: ClassVar[int | None] = None
+    """How many characters of a tool's description the provider takes; the whole of longer ones is sent as text."""
 
     def __init__(
         self,
@@ -284,6 +286,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
             count_media=self.count_media,
             supports_operator_text=self.supports_operator_text,
             binds_reasoning=self.binds_reasoning,
+            max_tool_description=self.max_tool_description,
         )
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:

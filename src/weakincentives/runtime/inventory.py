@@ -80,10 +80,10 @@ def _full_tokens(view: View, path: SectionPath, count: Count) -> int:
 
 
 def _media_tokens(view: View, pieces: Sequence[str], count: CountMedia) -> Counter[SectionPath]:
-    """The tokens of the media in the text, by section."""
-    starts = [index for _, index in view.layout.marks]
+    """The tokens of the media in the user sections, which alone can have some, by section."""
+    marks, first = view.layout.marks, view.layout.user_piece
     tokens: Counter[SectionPath] = Counter()
-    for index, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces[first:], start=first):
         if isinstance(piece, Placed):
-            tokens[view.layout.marks[bisect_right(starts, index) - 1][0].path] += count(piece.part)
+            tokens[marks[bisect_right(marks, index, key=lambda mark: mark[1]) - 1][0].path] += count(piece.part)
     return tokens

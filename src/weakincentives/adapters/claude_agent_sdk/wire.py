@@ -14,7 +14,7 @@ from weakincentives.adapters.anthropic.wire import content_block
 from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache, base64_text
 from weakincentives.content import Document, Image, Part, Text
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import (
     TEXT_TYPES,
     ArgumentsDelta,
@@ -73,7 +73,7 @@ class CliToolUse:
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     """A tool as MCP lists it; `_meta` asks the CLI to show it at once and to pass on large results whole."""
     return {
-        "name": tool.name,
+        "name": portable_name(tool.name),
         "description": tool.description,
         "input_schema": tool.schema,
         "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
@@ -156,7 +156,7 @@ def _spoken(message: Message, answered: Set[str], shown: Set[str]) -> Iterator[d
     """What the model said in a message, and what its own tools gave before."""
     blocks = [block for block in _items(message) if block["type"] in shown]
     if not blocks:
-        calls = [(call.id, PREFIX + call.name, _object(call.arguments)) for call in message.tool_calls]
+        calls = [(call.id, PREFIX + portable_name(call.name), _object(call.arguments)) for call in message.tool_calls]
         blocks = [{"type": "tool_use", "id": id_, "name": name, "input": given} for id_, name, given in calls]
     if message.text and not any(block["type"] == "text" for block in blocks):
         before = [block for block in blocks if block["type"] == "tool_result"]

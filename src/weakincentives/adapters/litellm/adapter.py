@@ -11,7 +11,7 @@ import msgspec
 
 from weakincentives.adapters.anthropic.wire import accepts_system_messages, binds_thinking
 from weakincentives.adapters.litellm.transport import LiteLLMTransport, litellm
-from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire, vendor_of
+from weakincentives.adapters.litellm.wire import MAX_DESCRIPTION, PROVIDER, ChatWire, vendor_of
 from weakincentives.adapters.network import ClientOptions, NetworkAdapter
 from weakincentives.content import Audio, Image
 from weakincentives.prompt import Prompt
@@ -33,6 +33,7 @@ class LiteLLMAdapter(NetworkAdapter):
     name = PROVIDER
     package = "litellm"
     wire_type = ChatWire
+    max_tool_description = MAX_DESCRIPTION
 
     def __init__(self, model: str, **options: Unpack[ClientOptions]) -> None:
         super().__init__(model, **options)

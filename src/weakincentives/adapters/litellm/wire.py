@@ -17,12 +17,14 @@ from weakincentives.adapters.network import (
     encode,
 )
 from weakincentives.content import Audio, Image, Media, Part
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest
 from weakincentives.serde import is_strict
 
 PROVIDER = "litellm"
-_NAMES = ((re.compile("claude-"), "anthropic"), (re.compile(r"gpt-|o\d|chatgpt"), "openai"))
+MAX_DESCRIPTION = 1024
+_OPENAI = re.compile(r"gpt-\d|o\d|chatgpt")
+_NAMES = ((re.compile("claude-"), "anthropic"), (_OPENAI, "openai"))
 
 
 def vendor_of(model: str) -> str:
@@ -35,8 +37,8 @@ def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
-            "name": tool.name,
-            "description": tool.description,
+            "name": portable_name(tool.name),
+            "description": tool.brief(MAX_DESCRIPTION),
             "parameters": tool.schema,
             "strict": is_strict(tool.schema),
         },
@@ -106,6 +108,9 @@ class ChatWire(Wire):
         if settings.effort == "none" and vendor_of(self._model) == "anthropic":
             # LiteLLM would send nothing, and the model would think as it does by default.
             fields |= {"reasoning_effort": None, "thinking": {"type": "disabled"}}
+        elif settings.effort and _OPENAI.match(self._model.rpartition("/")[2]):
+            # With tools LiteLLM takes another API for these, which would store the conversation.
+            fields["store"] = False
         return {name: value for name, value in fields.items() if value is not None}
 
     def _add(self, message: Message, request: ModelRequest) -> None:
@@ -119,6 +124,9 @@ class ChatWire(Wire):
         elif role in ("system", "user"):
             self._opened = self._opened or role == "user"
             self._append(encode({"role": role, "content": self._content(message)}))
+        elif role == "tools_added" and message.text:
+            # Not every provider takes a system message here.
+            self._append(encode({"role": "user", "content": message.text}))
 
     def _assistant(self, message: Message) -> bytes:
         """The message as it came if it is from the same vendor, which alone understands its own reasoning."""
@@ -159,7 +167,11 @@ def _assistant(message: Message) -> bytes:
     spoken: dict[str, Any] = {"role": "assistant", "content": message.text or None}
     if message.tool_calls:
         spoken["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": portable_name(call.name), "arguments": call.arguments},
+            }
             for call in message.tool_calls
         ]
     return encode(spoken)
