@@ -93,7 +93,7 @@ def test_ciphertext_that_another_account_made_is_dropped_and_told(streamed: bool
     assert len(chat.session[ReasoningDropped]) == 1
 
 
-@pytest.mark.parametrize(("first", "second"), itertools.permutations(VENDORS, 2), ids=str)
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(VENDORS, 2)), ids=str)
 def test_reasoning_is_never_sent_to_another_vendor(first: Vendor, second: Vendor) -> None:
     with first.server([ASKED, Turn("Steps.")]) as server, first.adapter(server, model=MODELS[first.name]) as adapter:
         chat = Conversation(prompt(), adapter=adapter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -49,9 +50,11 @@ class LiteLLMAdapter(NetworkAdapter):
     @cached_property
     def media(self) -> MediaSupport:
         """What LiteLLM's table says of the model; one that it does not know is taken to take everything."""
-        try:
+        known: Mapping[str, Any] = {}
+        with suppress(Exception):
             known = litellm().get_model_info(self.model)
-        except Exception:
+        # A Router enters the names of its models without saying anything about them.
+        if not known.get("mode"):
             known = dict.fromkeys(("supports_vision", "supports_pdf_input", "supports_audio_input"), True)
         vendor = vendor_of(self.model)
         hears = known.get("supports_audio_input") or vendor in ("gemini", "vertex_ai")
