@@ -13,7 +13,8 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Image
 from weakincentives.errors import BudgetExceededError, PromptEvaluationError
 from weakincentives.limits import Budget
-from weakincentives.prompt import MarkdownSection, OpenAndHalt, OpenOrRead, Prompt, PromptTemplate
+from weakincentives.prompt import MarkdownSection, OpenAndHalt, OpenOrRead, Prompt, PromptTemplate, ToolContext, tool
+from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import (
     Completed,
     Conversation,
@@ -270,3 +271,26 @@ def test_the_tools_of_a_conversation_are_those_of_its_prompt() -> None:
     chat.send("a")
     chat.send("b")
     assert [tool_names(request.tools) for request in adapter.requests] == [["go"], ["go"]]
+
+
+def test_a_conversation_keeps_its_resources_open_between_turns() -> None:
+    closed: list[str] = []
+
+    class Connection:
+        def close(self) -> None:
+            closed.append("closed")
+
+    @tool
+    def use(*, context: ToolContext) -> str:
+        """Use it."""
+        return str(id(context.resources.get(Connection)))
+
+    task = MarkdownSection(title="A", key="a", template="x", tools=[use])
+    registry = ResourceRegistry.of(Binding(Connection, lambda resolver: Connection()))
+    prompt = Prompt(PromptTemplate(ns="t", key="k", sections=[task], resources=registry))
+    with Conversation(prompt, adapter=ScriptedAdapter([call("use"), "a", call("use"), "b"])) as chat:
+        chat.send("1")
+        chat.send("2")
+        assert closed == []
+    first, second = [message.text for message in chat.messages if message.role == "tool"]
+    assert (first == second, closed) == (True, ["closed"])

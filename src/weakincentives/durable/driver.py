@@ -25,8 +25,10 @@ from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime import (
     CallModel,
     Channel,
+    Effect,
     Expansions,
     InnerLoop,
+    LoadSections,
     LoopCursor,
     ModelReply,
     ModelRequest,
@@ -36,6 +38,7 @@ from weakincentives.runtime import (
     RunTools,
     ToolExecutionOutcome,
     closing_resources,
+    load_sections,
 )
 from weakincentives.serde import register_type
 from weakincentives.session import Session
@@ -203,7 +206,9 @@ class _Execution:
         finally:
             inner.executor.bridge.close()
 
-    def _perform(self, effect: CallModel | RunTools, inner: InnerLoop, channel: Channel) -> Any:
+    def _perform(self, effect: Effect, inner: InnerLoop, channel: Channel) -> Any:
+        if isinstance(effect, LoadSections):
+            return load_sections(inner, effect)
         if isinstance(effect, CallModel):
             return self._call(effect.request, inner.session, channel)
         return self._run_tools(effect, inner)

@@ -31,7 +31,7 @@ from weakincentives.prompt.overrides import (
 )
 from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.rendered import RenderedPrompt
-from weakincentives.prompt.section import Section, SectionOptions
+from weakincentives.prompt.section import LateContent, Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
 from weakincentives.prompt.tool import FunctionTool, Tool, ToolResult
 from weakincentives.prompt.view import Disclosure, Opening, Span, View
@@ -69,6 +69,7 @@ __all__ = [
     "HostedToolConfig",
     "HostedToolOutput",
     "JsonPromptOverridesStore",
+    "LateContent",
     "MarkdownSection",
     "O200kTokens",
     "OpenAndHalt",

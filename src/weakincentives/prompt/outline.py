@@ -10,12 +10,14 @@ from typing import Any
 
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.section import Section, check_tools, has_own
+from weakincentives.prompt.section import LateContent, Section, check_tools, has_own
 from weakincentives.prompt.text import TemplateText, split_text
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
 AnyTool = Tool[Any, Any] | HostedTool[Any]
+
+NOTHING_LATE = LateContent()
 
 # A tree's visibility is packed into one byte per section, so that it can be compared and cached whole.
 PACKED = (SectionVisibility.ABSENT, SectionVisibility.FULL, SectionVisibility.SUMMARY)
@@ -53,6 +55,11 @@ class Node:
         return not constant or has_own(self.section, "declared_visibility")
 
     @property
+    def is_late(self) -> bool:
+        """Whether the section's tools are known only once it is opened."""
+        return has_own(self.section, "load")
+
+    @property
     def all_tools(self) -> tuple[AnyTool, ...]:
         """The tools we run, then the hosted ones."""
         return (*self.tools, *self.hosted_tools)
@@ -76,9 +83,13 @@ class Outline:
         reserved: frozenset[str] = frozenset(),
         bodies: Mapping[SectionPath, TemplateText] | None = None,
         tools: Mapping[str, Tool[Any, Any]] | None = None,
+        late: Mapping[SectionPath, LateContent] | None = None,
     ) -> None:
+        self._sections = sections
+        self._reserved = reserved
         self._bodies = bodies or {}
         self._tools = tools or {}
+        self._late = late or {}
         self._source_index: dict[tuple[type, int], int] = {}
         self.sources: list[ParamsSource] = []
         self._first_default = _first_defaults(sections)
@@ -105,10 +116,21 @@ class Outline:
         self.deciding: tuple[Node, ...] = tuple(
             node for node in self.nodes if has_own(node.section, "effective_visibility")
         )
+        self.late: tuple[Node, ...] = tuple(node for node in self.nodes if node.is_late)
         names = Counter(tool.name for node in self.nodes for tool in node.all_tools)
         self.shares_tool_names = any(count > 1 for count in names.values())
         self.cache: dict[object, Any] = {}
         self._check_tool_names(reserved)
+
+    def with_late(self, path: SectionPath, content: LateContent) -> Outline:
+        """The outline with what a section brought when it was opened.
+
+        A tool whose name is taken is offered as `<section key>_<name>`.
+        """
+        taken = {tool.name for node in self.nodes for tool in node.all_tools} | self._reserved
+        tools = tuple(tool.renamed(f"{path[-1]}_{tool.name}") if tool.name in taken else tool for tool in content.tools)
+        late = {**self._late, path: LateContent(tools, content.children)}
+        return Outline(self._sections, reserved=self._reserved, bodies=self._bodies, tools=self._tools, late=late)
 
     def subtree(self, node: Node) -> tuple[Node, ...]:
         return self.nodes[node.index : node.end]
@@ -160,9 +182,10 @@ class Outline:
                     f"Section '{'.'.join(path)}': role='user' is for root sections; give it to '{prefix[0]}'."
                 )
             nodes.append(None)
-            self._add(section.children, path, depth + 1, index, nodes)
+            late = self._late.get(path, NOTHING_LATE)
+            self._add((*section.children, *late.children), path, depth + 1, index, nodes)
             where = f"Section '{'.'.join(path)}'"
-            tools = _returned(where, "tools()", section.tools())
+            tools = (*_returned(where, "tools()", section.tools()), *late.tools)
             hosted_tools = _returned(where, "hosted_tools()", section.hosted_tools())
             check_tools(".".join(path), tools, hosted_tools, "()")
             nodes[index] = Node(

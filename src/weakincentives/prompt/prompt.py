@@ -27,7 +27,7 @@ from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.view import Disclosure, View, split_tools
-from weakincentives.prompt.visibility import Overrides, SectionVisibility
+from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
@@ -210,6 +210,8 @@ class Prompt(Generic[OutputT]):
         self._duplicates: tuple[Any, ...] = ()
         self._bound_resources = ResourceRegistry()
         self._run: _RunBase | None = None
+        self.loaded: tuple[SectionPath, ...] = ()
+        self._late_outline: Outline | None = None
 
     def __class_getitem__(cls, item: Any) -> Any:
         if is_open(item):
@@ -271,13 +273,13 @@ class Prompt(Generic[OutputT]):
 
     def begin(self, session: Session | None, visibility_overrides: Overrides | None = None) -> RenderedPrompt[OutputT]:
         """Render for a run, and keep what was declared, selected, overridden and fitted as the base of its views."""
-        outline = self.outline()
+        outline = self._run_outline()
         self._run = _RunBase(session, outline, self._declared(outline, session, visibility_overrides))
         return self._rendered(self.view(session))
 
     def resume(self, session: Session, visibility: Mapping[str, SectionVisibility]) -> None:
         """Continue the session's run, which began elsewhere with this visibility of each section, by key."""
-        outline = self.outline()
+        outline = self._run_outline()
         self._run = _RunBase(session, outline, state_from_keys(outline, visibility))
 
     def base_visibility(self) -> dict[str, SectionVisibility]:
@@ -296,6 +298,35 @@ class Prompt(Generic[OutputT]):
         """What the run began with, without the session's overrides."""
         return self.view() if self._run is None else self._view(self._run.outline, self._run.state, None)
 
+    def unloaded(self, session: Session | None) -> list[SectionPath]:
+        """Sections shown in full whose tools and children are not known yet."""
+        outline = self._run_outline()
+        if len(outline.late) == len(self.loaded):
+            return []
+        view = self.view(session)
+        return [
+            node.path
+            for node in outline.late
+            if node.path not in self.loaded and view.visibility_of(node) is SectionVisibility.FULL
+        ]
+
+    def load(self, path: SectionPath) -> None:
+        """Ask a section, once per run, for what it brings when it is opened."""
+        outline = self._run_outline()
+        node = outline.by_path[path]
+        if not node.is_late or path in self.loaded:
+            return
+        content = node.section.load(self.resources.context)
+        self.loaded += (path,)
+        if content is not None and (content.tools or content.children):
+            self._late_outline = outline.with_late(path, content)
+            if self._run is not None:
+                state = self._run.state.moved(outline, self._late_outline)
+                self._run = _RunBase(self._run.session, self._late_outline, state)
+
+    def _run_outline(self) -> Outline:
+        return self._late_outline or self.outline()
+
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""
         if self._overrides_store is None:
@@ -306,7 +337,7 @@ class Prompt(Generic[OutputT]):
         """A tool of the section with this key, shown or not; the built-in ones have the key ''."""
         if not section_key:
             return next((tool for tool in self.template.builtin_tools() if tool.name == name), None)
-        outline = self.outline() if self._run is None else self._run.outline
+        outline = self._run_outline() if self._run is None else self._run.outline
         node = outline.by_key.get(section_key)
         if node is None:
             return None

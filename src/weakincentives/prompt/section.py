@@ -17,7 +17,7 @@ from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.text import TemplateText, split_text
 from weakincentives.prompt.tool import Tool, rebound
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
-from weakincentives.resources import ResourceRegistry
+from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Bus, Session
 
 SECTION_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -47,6 +47,14 @@ Selector = Callable[[S], T] | Callable[[], T] | OfSession[T] | OfParamsAndSessio
 SectionRole = Literal["system", "user"]
 
 
+@dataclass(frozen=True, slots=True)
+class LateContent:
+    """What a section brings when it is opened."""
+
+    tools: tuple[Tool[Any, Any], ...] = ()
+    children: tuple[Section[Any], ...] = ()
+
+
 class SectionOptions(TypedDict, Generic[ParamsT], total=False):
     """The keyword arguments that every section takes besides its title and key."""
 
@@ -68,7 +76,8 @@ class Section(Generic[ParamsT]):
     A root section with `role="user"` is part of the first user turn, after all system sections.
 
     A subclass implements `render_body(params)`, or `render(params, ...)` to write its heading too. It may override
-    `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `resources` and `clone`.
+    `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `resources` and
+    `clone`.
     """
 
     _params_type: type | None = None
@@ -168,6 +177,13 @@ class Section(Generic[ParamsT]):
     def resources(self) -> ResourceRegistry:
         """Resources that this section needs; the prompt collects them from the whole tree."""
         return ResourceRegistry()
+
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
+        """Tools and children that are known only once the section is opened; override it to have some.
+
+        It is called at most once per run, when the section is first shown in full.
+        """
+        return None
 
     def is_enabled(self, params: ParamsT | None = None, *, session: Session | None = None) -> bool:
         """Whether the section exists at all for these params."""

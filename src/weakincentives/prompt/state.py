@@ -64,6 +64,15 @@ class VisibilityState:
             1 + self.opened.index(up.index) if up.index in self.opened else 0 for up in (node, *outline.ancestors(node))
         )
 
+    def moved(self, before: Outline, after: Outline) -> VisibilityState:
+        """The same state in an outline that has more sections; those show what they declare."""
+        packed = bytearray(after.base)
+        index = {node.index: after.by_path[node.path].index for node in before.nodes}
+        for old, new in index.items():
+            packed[new] = self.packed[old]
+        decided = {index[old]: decider for old, decider in self.decided.items()}
+        return VisibilityState(bytes(packed), decided, tuple(index[old] for old in self.opened))
+
     def by_key(self, outline: Outline) -> dict[str, SectionVisibility]:
         return {node.key: PACKED[self.packed[node.index]] for node in outline.nodes}
 

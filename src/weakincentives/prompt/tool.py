@@ -198,6 +198,11 @@ class Tool(Generic[ParamsT, ResultT]):
             description=description or self.description, _param_descriptions={**self._param_descriptions, **params}
         )
 
+    def renamed(self, name: str) -> Self:
+        """The same tool under another name."""
+        check_tool_name(name)
+        return self._with(name=name)
+
     def rebound(self, old: object, new: object) -> Self:
         """The same tool for a copy of its owner: handlers that are methods of `old` become methods of `new`."""
         changed = {

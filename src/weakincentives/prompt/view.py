@@ -123,7 +123,8 @@ class View:
     def has_tools(self, path: SectionPath) -> bool:
         """Whether the section or any enabled descendant has tools."""
         node = self.outline.by_path[path]
-        return any(below.all_tools for below in self.outline.subtree(node) if self._exists(below))
+        found = (below for below in self.outline.subtree(node) if self._exists(below))
+        return any(below.all_tools or below.is_late for below in found)
 
     def collapsible(self, path: SectionPath) -> bool:
         return self.outline.by_path[path].summary is not None

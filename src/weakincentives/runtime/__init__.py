@@ -29,6 +29,7 @@ from weakincentives.runtime.drivers import (
     TextDelta,
     ToolEnded,
     ToolStarted,
+    load_sections,
 )
 from weakincentives.runtime.events import (
     EvaluationFailed,
@@ -40,6 +41,7 @@ from weakincentives.runtime.events import (
     PromptRendered,
     ResourcesNotClosed,
     RunRestarted,
+    SectionLoaded,
     SectionState,
     ToolInvoked,
     ToolsInjected,
@@ -63,6 +65,7 @@ from weakincentives.runtime.main_loop import Expansions, MainLoop
 from weakincentives.runtime.messages import (
     CallModel,
     Effect,
+    LoadSections,
     Message,
     ModelReply,
     ModelRequest,
@@ -103,6 +106,7 @@ __all__ = [
     "Ledger",
     "LedgerSection",
     "LedgerTurn",
+    "LoadSections",
     "LoopCursor",
     "MainLoop",
     "Message",
@@ -128,6 +132,7 @@ __all__ = [
     "RunScope",
     "RunState",
     "RunTools",
+    "SectionLoaded",
     "SectionOpened",
     "SectionState",
     "Settings",
@@ -152,6 +157,7 @@ __all__ = [
     "closing_resources",
     "ledger",
     "ledger_of",
+    "load_sections",
     "prefix_breaks",
     "request_tokens",
     "run_history",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Unpack
+from types import TracebackType
+from typing import Any, Generic, Self, Unpack
 
 from weakincentives._generics import OutputT
 from weakincentives.content import Content
@@ -27,7 +28,8 @@ class Conversation(Generic[OutputT]):
 
     Its state is the session: sections that were opened stay open, and a conversation whose session was restored from a
     snapshot goes on where that stood. Each turn is a run of its own; `budget` is what each may spend unless `send` is
-    given another. A turn may be stopped at any moment: by closing its stream, cancelling its task, or Ctrl-C.
+    given another. A turn may be stopped at any moment: by closing its stream, cancelling its task, or Ctrl-C. Used as a
+    context manager, it keeps the prompt's resources open between turns.
     """
 
     def __init__(
@@ -43,6 +45,23 @@ class Conversation(Generic[OutputT]):
         self.adapter = adapter
         self.session = Session() if session is None else session
         self._loop = MainLoop(max_expansions=max_expansions, budget=budget)
+
+    def __enter__(self) -> Self:
+        self.prompt.resources.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.prompt.resources.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.prompt.resources.__aexit__(kind, error, trace)
 
     @property
     def conversation_id(self) -> str:

@@ -12,9 +12,18 @@ from typing import Any, Generic, Protocol
 
 from weakincentives._generics import OutputT
 from weakincentives.errors import AbandonedCallError
+from weakincentives.prompt import SectionPath
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
-from weakincentives.runtime.messages import CallModel, Effect, ModelReply, ModelRequest, PromptResponse, RunTools
+from weakincentives.runtime.messages import (
+    CallModel,
+    Effect,
+    LoadSections,
+    ModelReply,
+    ModelRequest,
+    PromptResponse,
+    RunTools,
+)
 from weakincentives.runtime.run import RunScope
 from weakincentives.serde import dump
 
@@ -246,12 +255,14 @@ def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     """Run the loop to its end in this thread."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
-        outcome: ModelReply | list[ToolExecutionOutcome]
+        outcome: Any
         try:
             if isinstance(effect, CallModel):
                 outcome = channel.call(effect.request)
-            else:
+            elif isinstance(effect, RunTools):
                 outcome = loop.executor.execute_all(effect.calls)
+            else:
+                outcome = load_sections(loop, effect)
         except BaseException as error:
             cursor.fail(error)
         else:
@@ -263,12 +274,14 @@ async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     """Run the loop to its end on the running event loop."""
     cursor = LoopCursor(loop)
     while (effect := cursor.effect) is not None:
-        outcome: ModelReply | list[ToolExecutionOutcome]
+        outcome: Any
         try:
             if isinstance(effect, CallModel):
                 outcome = await channel.call_async(effect.request)
-            else:
+            elif isinstance(effect, RunTools):
                 outcome = await loop.executor.execute_all_async(effect.calls)
+            else:
+                outcome = await asyncio.to_thread(load_sections, loop, effect)
         except BaseException as error:
             cursor.fail(error)
         else:
@@ -289,9 +302,11 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
                         outcome = part
                     else:
                         yield from _shown(part, loop, partial)
-            else:
+            elif isinstance(effect, RunTools):
                 yield from _started(effect)
                 outcome = loop.executor.execute_all(effect.calls)
+            else:
+                outcome = load_sections(loop, effect)
             # The results are in the conversation before they are shown, so a reader who leaves at one keeps it.
             cursor.answer(outcome)
             if isinstance(effect, RunTools):
@@ -315,10 +330,12 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
                     else:
                         for event in _shown(part, loop, partial):
                             yield event
-            else:
+            elif isinstance(effect, RunTools):
                 for event in _started(effect):
                     yield event
                 outcome = await loop.executor.execute_all_async(effect.calls)
+            else:
+                outcome = await asyncio.to_thread(load_sections, loop, effect)
             cursor.answer(outcome)
             if isinstance(effect, RunTools):
                 for event in _ended(outcome):
@@ -327,6 +344,17 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
             cursor.fail(error)
     for event in _completed(cursor.result()):
         yield event
+
+
+def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Exception]:
+    """Load each section; those that fail come back with their errors."""
+    failed: dict[SectionPath, Exception] = {}
+    for path in effect.paths:
+        try:
+            loop.prompt.load(path)
+        except Exception as error:
+            failed[path] = error
+    return failed
 
 
 class PartialParser:

@@ -64,6 +64,17 @@ class PromptRendered(LogEntry):
 
 
 @dataclass(frozen=True, slots=True)
+class SectionLoaded(LogEntry):
+    """A section was opened and brought tools or children that were not known before; `sections` are as they are now."""
+
+    run_id: str
+    section_key: str
+    sections: tuple[SectionState, ...]
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCalled(LogEntry):
     """The model was called once, with the first `messages` messages; `tools` are those it could call.
 

@@ -31,6 +31,7 @@ from weakincentives.runtime.events import (
     PromptExecuted,
     PromptRendered,
     RunRestarted,
+    SectionLoaded,
     SectionState,
     ToolInvoked,
     ToolsInjected,
@@ -269,6 +270,8 @@ class HistoryBuilder:
                     self._texts[event.call_id] = event.text
             case PromptRendered():
                 self._begin(event)
+            case SectionLoaded():
+                self._load(event)
             case ToolsInjected():
                 self._inject(event)
             case ToolsWithdrawn():
@@ -322,6 +325,18 @@ class HistoryBuilder:
         self._definitions = dict(zip(self._callable, event.definitions, strict=False))
         self._first, self._state, self._outcome, self._injected = True, None, None, ()
         self._checkpoint()
+
+    def _load(self, event: SectionLoaded) -> None:
+        """Sections that came with one: what the prompt's text shows of those that were known stays as it was."""
+        for section in event.sections:
+            known = self._sections.get(section.path)
+            if known is not None:
+                section = replace(known, tools=section.tools, tool_tokens=section.tool_tokens)
+            else:
+                section = replace(section, visibility=HIDDEN, shown_tokens=0)
+            self._sections[section.path] = section
+            self._paths[".".join(section.path)] = section.path
+        self._state = None
 
     def _call(self, event: ModelCalled) -> None:
         self._close_turn()
@@ -504,6 +519,7 @@ class HistoryBuilder:
 
 _LOGGED: tuple[type[Any], ...] = (
     PromptRendered,
+    SectionLoaded,
     ModelCalled,
     ToolInvoked,
     ToolsInjected,

@@ -22,6 +22,7 @@ from weakincentives.prompt import (
     Overrides,
     Prompt,
     RenderedPrompt,
+    SectionPath,
     View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
@@ -36,6 +37,7 @@ from weakincentives.runtime.events import (
     PromptChanged,
     PromptExecuted,
     PromptRendered,
+    SectionLoaded,
     ToolsInjected,
     ToolsWithdrawn,
 )
@@ -46,6 +48,7 @@ from weakincentives.runtime.messages import (
     PROMPT_TURN,
     CallModel,
     Effect,
+    LoadSections,
     Message,
     ModelReply,
     ModelRequest,
@@ -144,6 +147,8 @@ class InnerLoop:
         self._seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
         self._told_version = 0
         self._operator_texts: list[str] = []
+        self._loaded = 0
+        self._unloadable: dict[SectionPath, Exception] = {}
         # How many messages there are by this loop's count; a difference means that somebody else spoke.
         self._messages = 0
         self._context_tokens = 0
@@ -159,7 +164,7 @@ class InnerLoop:
         started = self.session.clock.monotonic()
         self.scope.abandon = self.abandon
         try:
-            pending = self._begin()
+            pending = yield from self._begin()
             response = yield from self._turns(pending)
         except (VisibilityExpansionRequired, AbandonedCallError):
             raise
@@ -221,8 +226,10 @@ class InnerLoop:
                 if (ended := self._record_outcomes(outcomes)) is not None:
                     return self._stop_to_open(ended, pending)
                 if pending and self.config.supports_dynamic_tools:
+                    yield from self._load_sections()
                     self._register_tools()
             self._say_operator_texts()
+            yield from self._load_sections()
             self._update_tools()
             self._evict()
             self._order_messages()
@@ -247,7 +254,7 @@ class InnerLoop:
             raise _expansion(ended.expansion)
         return self._response("", None, ended.halt)
 
-    def _begin(self) -> tuple[ToolCall, ...]:
+    def _begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Put the session into the state of the first request; return the calls that are still to be made."""
         run = self.session[Run].latest()
         self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
@@ -259,20 +266,51 @@ class InnerLoop:
             if run is None or not same_prompt:
                 raise self._cannot_resume(run)
             self.scope.run_id = self.prompt.run_id = run.run_id
-            return self._continue(run)
+            return (yield from self._continue(run))
         self.prompt.run_id = self.scope.run_id
         if self._beginning == "turn" and run is not None and same_prompt and not restarts:
-            return self._take_turn(run)
-        self._start(restarts=restarts)
+            return (yield from self._take_turn(run))
+        yield from self._start(restarts=restarts)
         return ()
 
-    def _start(self, *, restarts: bool) -> None:
+    def _load_sections(self) -> Generator[Effect, Any, None]:
+        """Load sections that are open and whose tools are not known yet; what they bring may be such sections too."""
+        while paths := self._unloaded():
+            errors = yield LoadSections(paths)
+            for path, error in errors.items():
+                raise PromptEvaluationError(
+                    f"Section '{'.'.join(path)}' of '{self.prompt.name}' cannot be opened: {error}",
+                    prompt_name=self.prompt.name,
+                    phase="render",
+                ) from error
+        self._tell_loaded()
+
+    def _unloaded(self) -> tuple[SectionPath, ...]:
+        return tuple(path for path in self.prompt.unloaded(self.session) if path not in self._unloadable)
+
+    def _tell_loaded(self) -> None:
+        """Record what was loaded since the last time, by the loop or by a tool that opened a section."""
+        fresh = self.prompt.loaded[self._loaded :]
+        if not fresh:
+            return
+        self._loaded = len(self.prompt.loaded)
+        view = self.prompt.view(self.session)
+        states = inventory(view, "".join(view.pieces()), self.config.count_tokens, self.config.define_tool)
+        for path in fresh:
+            within = tuple(state for state in states if state.path[: len(path)] == path)
+            self._emit(SectionLoaded, section_key=".".join(path), sections=within)
+
+    def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
         messages = self.session[Message].all()
         kept = rebased(messages) if restarts or self._beginning == "turn" else unanswered_words(messages)
         rendered = self.prompt.begin(self.session, self._visibility_overrides)
+        if self.prompt.unloaded(self.session):
+            yield from self._load_sections()
+            rendered = self.prompt.begin(self.session, self._visibility_overrides)
         view = self.prompt.view(self.session)
         self._check_hosted(self._all_hosted(view))
+        self.config.check_content(rendered.user_parts)
         self._run = Run(
             run_id=self.scope.run_id,
             prompt_ns=self.prompt.ns,
@@ -290,7 +328,6 @@ class InnerLoop:
         if rendered.system_text:
             self._say(Message(role="system", text=rendered.system_text))
         if rendered.user_text:
-            self.config.check_content(rendered.user_parts)
             self._say(user_message(rendered.user_parts, name=PROMPT_TURN))
         for message in kept:
             self._say(message)
@@ -323,10 +360,11 @@ class InnerLoop:
             overrides=self._overrides(),
         )
 
-    def _take_turn(self, run: Run) -> tuple[ToolCall, ...]:
+    def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Go on with the conversation of an earlier run, under an id of its own."""
         before = self.session[PromptRendered].latest()
-        self._continue(replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False))
+        run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False)
+        yield from self._continue(run)
         if before is not None:
             self.session.dispatch(
                 replace(
@@ -356,10 +394,14 @@ class InnerLoop:
             )
         return ()
 
-    def _continue(self, run: Run) -> tuple[ToolCall, ...]:
+    def _continue(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Take over the state of a run; return its open calls."""
         self.prompt.resume(self.session, run.visibility)
         self._run = run
+        # A section that cannot be loaded any more has lost its tools, which the model is told below.
+        while paths := self._unloaded():
+            self._unloadable.update((yield LoadSections(paths)))
+        self._tell_loaded()
         removed: list[str] = []
         for ref in run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)

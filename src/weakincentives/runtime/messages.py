@@ -14,7 +14,7 @@ from weakincentives._generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
-from weakincentives.prompt import HostedTool, OpenSectionsResult, StructuredOutputConfig, Tool
+from weakincentives.prompt import HostedTool, OpenSectionsResult, SectionPath, StructuredOutputConfig, Tool
 
 Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_removed"]
 StopReason = Literal["end", "tool_calls", "length", "refusal", "content_filter", "pause"]
@@ -145,7 +145,17 @@ class RunTools:
     calls: tuple[ToolCall, ...]
 
 
-Effect = CallModel | RunTools
+@dataclass(frozen=True, slots=True)
+class LoadSections:
+    """An effect: load these sections, which are open and whose tools are not known yet.
+
+    The driver answers with the errors of those that could not be loaded, by path.
+    """
+
+    paths: tuple[SectionPath, ...]
+
+
+Effect = CallModel | RunTools | LoadSections
 
 
 # No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.

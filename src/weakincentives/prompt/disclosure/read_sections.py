@@ -47,6 +47,12 @@ def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "res
     if view.is_open(path):
         result = ReadSectionResult(view.content(path))
         return ToolResult("Section is already expanded.", result, disclosure=view.request([key]))
+    try:
+        context.prompt.load(path)
+    except Exception as error:
+        message = f"Section '{key}' cannot be opened: {error}"
+        return ToolResult(message, success=False, disclosure=view.request([key]))
+    view = current_view(context)
     reading = view.reading(path)
     voice = voice if view.is_literal(path) else "result"
     return ToolResult(

@@ -1,0 +1,148 @@
+"""Sections whose tools and children are known only once they are opened."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.disclosure.desk import FULL, SUMMARY, a_tool, answers, section, tool_names
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.prompt import LateContent, MarkdownSection, OpenOrRead, Prompt, PromptTemplate, Section
+from weakincentives.resources import ScopedResourceContext
+from weakincentives.runtime import (
+    Conversation,
+    MainLoop,
+    Message,
+    PromptEvaluationError,
+    SectionLoaded,
+    ToolsInjected,
+    run_history,
+)
+from weakincentives.session import Session, Snapshot
+
+
+class Server(Section[None]):
+    """A section that asks something for its tools when it is opened."""
+
+    def __init__(self, *tools: str, children: tuple[Section[Any], ...] = (), error: str = "", **options: Any) -> None:
+        self._names, self._found, self._error = tools, children, error
+        self.loads = 0
+        super().__init__(title="Server", key="server", summary="Does much.", **options)
+
+    def render_body(self, params: None) -> str:
+        return "Use it well."
+
+    def load(self, resources: ScopedResourceContext) -> LateContent:
+        self.loads += 1
+        if self._error:
+            raise OSError(self._error)
+        return LateContent(tuple(a_tool(name) for name in self._names), self._found)
+
+    def clone(self, **given: Any) -> Server:
+        raise NotImplementedError
+
+
+def template(server: Server, **options: Any) -> PromptTemplate[None]:
+    task = MarkdownSection(title="Task", key="task", template="Help.", tools=[a_tool("find")])
+    return PromptTemplate(ns="t", key="late", sections=[task, server], **options)
+
+
+READ = call("read_section", section_key="server")
+
+
+def test_nothing_is_loaded_before_the_section_is_opened() -> None:
+    server = Server("search", visibility=SUMMARY)
+    with ScriptedAdapter(["Hi."]) as adapter:
+        adapter.evaluate(Prompt(template(server)), session=Session())
+    assert (server.loads, tool_names(adapter.requests[0].tools)) == (0, ["find", "read_section"])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_reading_the_section_brings_its_tools_into_the_conversation(is_async: bool) -> None:
+    server, session = Server("search", visibility=SUMMARY), Session()
+    adapter = ScriptedAdapter([READ, call("search"), "Found."])
+    if is_async:
+        asyncio.run(adapter.evaluate_async(Prompt(template(server)), session=session))
+    else:
+        adapter.evaluate(Prompt(template(server)), session=session)
+    assert answers(session)[1] == (True, "search done")
+    assert "[Tools now available: search.]" in answers(session)[0][1]
+    assert [event.tool_names for event in session[ToolsInjected] if event.section_key] == [("search",)]
+    assert server.loads == 1
+
+
+def test_a_tool_whose_name_is_taken_is_offered_under_the_sections_key() -> None:
+    session = Session()
+    with ScriptedAdapter([READ, call("server_find"), "Found."]) as adapter:
+        adapter.evaluate(Prompt(template(Server("find", visibility=SUMMARY))), session=session)
+    assert answers(session)[1] == (True, "find done")
+
+
+def test_children_that_come_with_it_open_like_others() -> None:
+    server, session = Server(children=(section("issues", tools=("close",)),), visibility=SUMMARY), Session()
+    script = [READ, call("read_section", section_key="server.issues"), call("close"), "Closed."]
+    with ScriptedAdapter(script) as adapter:
+        adapter.evaluate(Prompt(template(server)), session=session)
+    assert answers(session)[-1] == (True, "close done")
+    (loaded,) = session[SectionLoaded].all()
+    assert [state.path for state in loaded.sections] == [("server",), ("server", "issues")]
+    seen = {found.key: found.seen for found in run_history(session).now.sections}
+    assert seen == {"task": "prompt", "server": "conversation", "server.issues": "conversation"}
+
+
+def test_a_section_that_is_open_from_the_start_is_loaded_before_the_first_request() -> None:
+    server = Server("search")
+    with ScriptedAdapter([call("search"), "Found."]) as adapter:
+        adapter.evaluate(Prompt(template(server)), session=Session())
+    assert tool_names(adapter.requests[0].tools) == ["find", "search"]
+    with ScriptedAdapter([call("search"), "Found."]) as adapter:
+        overrides = {("server",): FULL}
+        adapter.evaluate(
+            Prompt(template(Server("search", visibility=SUMMARY))), session=Session(), visibility_overrides=overrides
+        )
+
+
+def test_a_restart_loads_what_it_opens() -> None:
+    server, session = Server("search", visibility=SUMMARY), Session()
+    opened = call("open_sections", section_keys=["server"], reason="needed")
+    with ScriptedAdapter([opened, call("search"), "Found."]) as adapter:
+        MainLoop().execute(Prompt(template(server, disclosure=OpenOrRead())), session=session, adapter=adapter)
+    assert answers(session)[-1] == (True, "search done")
+
+
+def test_a_section_that_cannot_be_loaded_is_told_to_the_model() -> None:
+    server, session = Server(error="no such command", visibility=SUMMARY), Session()
+    with ScriptedAdapter([READ, "Sorry."]) as adapter:
+        adapter.evaluate(Prompt(template(server)), session=session)
+    assert answers(session) == [(False, "Section 'server' cannot be opened: no such command")]
+
+
+def test_one_that_must_be_open_is_the_callers_error() -> None:
+    with pytest.raises(PromptEvaluationError, match="Section 'server' of 'late' cannot be opened: no such command"):
+        ScriptedAdapter([]).evaluate(Prompt(template(Server(error="no such command"))), session=Session())
+
+
+def test_a_conversation_goes_on_elsewhere_with_the_tools_of_the_section() -> None:
+    chat = Conversation(
+        Prompt(template(Server("search", visibility=SUMMARY))), adapter=ScriptedAdapter([READ, "Read."])
+    )
+    chat.send("Read it.")
+    session = Session()
+    session.restore(Snapshot.from_json(chat.session.snapshot().to_json()))
+    again = Server("search", visibility=SUMMARY)
+    later = Conversation(Prompt(template(again)), adapter=ScriptedAdapter([call("search"), "Found."]), session=session)
+    assert (later.send("Search.").text, again.loads) == ("Found.", 1)
+
+
+def test_a_section_that_cannot_be_loaded_any_more_has_lost_its_tools() -> None:
+    chat = Conversation(
+        Prompt(template(Server("search", visibility=SUMMARY))), adapter=ScriptedAdapter([READ, "Read."])
+    )
+    chat.send("Read it.")
+    gone = Prompt(template(Server(error="gone", visibility=SUMMARY)))
+    later = Conversation(gone, adapter=ScriptedAdapter(["It is gone."]), session=chat.session)
+    assert later.send("Search.").text == "It is gone."
+    notes = [message.text for message in chat.session[Message] if message.role == "system"]
+    assert notes[-1] == "These tools are no longer available: search."
