@@ -58,7 +58,7 @@ class Ranker(Protocol):
 
 
 class LexicalRanker:
-    """Ranks by three lists of BM25 scores: whole sections, their titles with summaries, and their best sentence or tool.
+    """Ranks by three lists of BM25 scores: whole sections, titles with summaries, and the best sentence or tool.
 
     The three count the same, each in proportion to its best section.
     """

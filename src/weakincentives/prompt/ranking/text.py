@@ -66,7 +66,9 @@ _MARKS = "\\s\\x00-/:-@\\[-`{-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1
 _WORD = re.compile(f"([{_UNSPACED}]+)|[^{_MARKS}{_UNSPACED}]+")
 _DIGIT = re.compile(r"\d")
 _COMMON = frozenset(
-    """
+    re.findall(
+        r"\w+",
+        """
     a about above after again against all also am an and any are as at be because been before being below between both
     but by can could did do does doing down during each either else ever every few for from further get gets got had
     has have having he her here hers herself him himself his how however i if in into is it its itself just let like
@@ -77,7 +79,8 @@ _COMMON = frozenset(
     would yes yet you your yours yourself yourselves d don didn doesn isn ll m re s t ve won
     able allow allows ask find give given help helps know look looking make makes making provide provided provides
     providing show shows sure tell thank thanks try trying way ways
-    """.split()
+    """,
+    )
 )
 
 
