@@ -35,6 +35,7 @@ from weakincentives.runtime.events import (
     EvaluationStopped,
     HostedToolInvoked,
     ModelCalled,
+    PossibleMiss,
     PromptChanged,
     PromptExecuted,
     PromptRendered,
@@ -67,6 +68,7 @@ from weakincentives.runtime.messages import (
     user_message,
     user_words,
 )
+from weakincentives.runtime.misses import possible_misses
 from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef
 from weakincentives.session import LogEntry, Session
 
@@ -185,6 +187,9 @@ class InnerLoop:
             raise
         finally:
             self.scope.abandon = None
+        if response.halt is None:
+            for miss in possible_misses(self.prompt, self.session, self._run, response.text):
+                self._emit(PossibleMiss, **miss._asdict())
         self._emit(
             PromptExecuted,
             prompt_name=self.prompt.name,

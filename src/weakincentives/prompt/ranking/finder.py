@@ -35,6 +35,9 @@ class SectionFinder:
         self._indexes: WeakKeyDictionary[Outline, Index] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
+    def has_index(self, outline: Outline) -> bool:
+        return outline in self._indexes
+
     def ranked(self, view: View, text: str) -> Iterator[Found]:
         """Every enabled section that has to do with the text, the best first."""
         yield from self._found(view, text, len(view.outline.nodes))
