@@ -106,6 +106,15 @@ class ProviderAdapter(Generic[AnyOutputT]):
         return False
 
     @property
+    def defers_tools(self) -> bool:
+        """Whether the tools of closed sections are sent too, for the provider's own search to find."""
+        return False
+
+    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
+        """The tools that the provider's search has found, by the items of a reply."""
+        return ()
+
+    @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer or default_tokenizer()
 
@@ -232,6 +241,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
             define_tool=self.define_tool,
             check_content=self.check_content,
             supports_operator_text=self.supports_operator_text,
+            found_tools=self.found_tools if self.defers_tools else None,
         )
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:

@@ -76,7 +76,9 @@ class SectionLoaded(LogEntry):
 
 @dataclass(frozen=True, slots=True)
 class SectionsOpened(LogEntry):
-    """Sections were opened without the model: by their `open_when` ("rule"), or for the user's words ("search")."""
+    """Sections were opened without the model: by their `open_when` ("rule"), for the user's words ("search"), or
+    by the provider's own search ("provider").
+    """
 
     run_id: str
     section_keys: tuple[str, ...]

@@ -33,6 +33,7 @@ from weakincentives.runtime.events import (
     PromptRendered,
     RunRestarted,
     SectionLoaded,
+    SectionsOpened,
     SectionState,
     ToolInvoked,
     ToolsInjected,
@@ -275,6 +276,8 @@ class HistoryBuilder:
                 self._begin(event)
             case SectionLoaded():
                 self._load(event)
+            case SectionsOpened():
+                self._open_without_model(event)
             case PossibleMiss():
                 self._misses.append(event)
             case ToolsInjected():
@@ -343,6 +346,15 @@ class HistoryBuilder:
             self._sections[section.path] = section
             self._paths[".".join(section.path)] = section.path
         self._state = None
+
+    def _open_without_model(self, event: SectionsOpened) -> None:
+        """Sections that a rule, the user's words or the provider's search opened; their text is there already."""
+        reason = _OPENED_BY.get(event.decided_by, event.decided_by)
+        self._reasons.update(dict.fromkeys(event.section_keys, reason))
+        for path in self._known(event.section_keys):
+            self._read.update(self._content_of(path, everything=False))
+        self._state = None
+        self._step("open", event.section_keys, reason=reason, route=event.decided_by)
 
     def _call(self, event: ModelCalled) -> None:
         self._close_turn()
@@ -523,9 +535,15 @@ class HistoryBuilder:
         self._steps.append(Step(kind, tuple(sections), self._number, self._seq, self._time, **facts))
 
 
+_OPENED_BY = {
+    "rule": "its rule applies",
+    "search": "the user's words call for it",
+    "provider": "the provider's search found it",
+}
 _LOGGED: tuple[type[Any], ...] = (
     PromptRendered,
     SectionLoaded,
+    SectionsOpened,
     PossibleMiss,
     ModelCalled,
     ToolInvoked,

@@ -88,6 +88,7 @@ class InnerLoopConfig:
     """What the loop needs to know about its adapter.
 
     `define_tool` gives a tool as the adapter sends it; `check_content` raises for parts that its model does not take.
+    `found_tools`, where tools of closed sections are sent for the provider to search, reads from a reply what it found.
     """
 
     adapter: str = ""
@@ -102,6 +103,7 @@ class InnerLoopConfig:
     check_content: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
     supports_operator_text: bool = False
     settings: Settings = field(default_factory=Settings)
+    found_tools: Callable[[Sequence[str]], tuple[str, ...]] | None = None
 
 
 def check_prompt(prompt: object) -> None:
@@ -153,6 +155,8 @@ class InnerLoop:
         self._told_version = 0
         self._operator_texts: list[str] = []
         self._loaded = 0
+        # Sections that the provider's search has opened since the last request.
+        self._found: list[SectionPath] = []
         self._unloadable: dict[SectionPath, Exception] = {}
         # How many messages there are by this loop's count; a difference means that somebody else spoke.
         self._messages = 0
@@ -237,9 +241,9 @@ class InnerLoop:
                     yield from self._load_sections()
                     self._register_tools()
             self._say_operator_texts()
-            ruled = self._open_by_rule()
+            opened = [*self._found, *self._open_by_rule()]
             yield from self._load_sections()
-            self._say_opened(ruled)
+            self._say_opened(opened)
             self._update_tools()
             self._evict()
             self._order_messages()
@@ -300,16 +304,39 @@ class InnerLoop:
         if not self.prompt.view(self.session).outline.ruled:
             return []
         paths = self.prompt.opened_by_rule(self.session, user_words(self.session[Message].view()))
+        self._open(paths, "rule")
+        return paths
+
+    def _open(self, paths: list[SectionPath], decider: str) -> None:
         for path in paths:
             for opened, visibility in self.prompt.view(self.session).opening(path).overrides.items():
                 self.session.dispatch(SetVisibilityOverride(opened, visibility))
         if paths:
-            self._emit(SectionsOpened, section_keys=tuple(map(".".join, paths)), decided_by="rule")
-        return paths
+            self._emit(SectionsOpened, section_keys=tuple(map(".".join, paths)), decided_by=decider)
+
+    def _defer_tools(self, view: View) -> None:
+        """Offer the tools of closed sections for the provider to search."""
+        if self.config.found_tools is None:
+            return
+        for node in view.existing():
+            for tool in () if view.is_open(node.path) else node.tools:
+                if self.toolbox.get(tool.name) is None:
+                    self.toolbox.add(Offer(ToolRef(node.key, tool.name, deferred=True), tool))
+
+    def _open_found(self, reply: ModelReply) -> None:
+        """Open the sections whose tools the provider has found or the model calls; their text is said later."""
+        if self.config.found_tools is None:
+            return
+        names = (*self.config.found_tools(reply.items), *(call.name for call in reply.tool_calls))
+        view, offers = self.prompt.view(self.session), [self.toolbox.get(name) for name in names]
+        keys = dict.fromkeys(offer.ref.section_key for offer in offers if offer is not None and offer.ref.deferred)
+        paths = [path for key in keys if (path := view.find(key)) is not None and not view.is_open(path)]
+        self._open(paths, "provider")
+        self._found += paths
 
     def _say_opened(self, paths: list[SectionPath]) -> None:
         """Say what a rule has opened; where its tools need a new evaluation, that one shows the text."""
-        view = self.prompt.view(self.session)
+        view, self._found = self.prompt.view(self.session), []
         if not self.config.supports_dynamic_tools:
             self._register_tools()
         for path in paths:
@@ -354,6 +381,7 @@ class InnerLoop:
         )
         for offer in self.toolbox.changes(self._offers(view, initial=True)).new:
             self.toolbox.add(offer)
+        self._defer_tools(view)
         self._told_version = self.toolbox.version
         self._save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
@@ -538,6 +566,7 @@ class InnerLoop:
                 reasoning=reply.reasoning,
             )
         )
+        self._open_found(reply)
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> ToolExecutionOutcome | None:
         """Add the results to the conversation; return the outcome that ends the turn, if one does."""

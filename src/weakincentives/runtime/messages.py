@@ -113,7 +113,8 @@ class ModelRequest:
 
     Within one run `messages`, `tools` and `hosted_tools` only grow at their ends, so an adapter may keep what it has
     encoded. The first `initial_tools` tools (and `initial_hosted_tools`) were there when the run began; the others
-    appeared at a `tools_added` message. `revoked` names tools that were offered and may no longer be called.
+    appeared at a `tools_added` message. `revoked` names tools that were offered and may no longer be called, `deferred`
+    those that the provider keeps back until its own search finds them.
     """
 
     prompt_name: str
@@ -123,6 +124,7 @@ class ModelRequest:
     initial_tools: int = 0
     initial_hosted_tools: int = 0
     revoked: frozenset[str] = frozenset()
+    deferred: frozenset[str] = frozenset()
     output: StructuredOutputConfig | None = None
     deadline: Deadline | None = None
     settings: Settings = Settings()

@@ -18,12 +18,16 @@ logger = logging.getLogger("weakincentives.runtime")
 
 @dataclass(frozen=True, slots=True)
 class ToolRef:
-    """An offered tool by where it lives: its section's key ('' for the built-in ones) and its name."""
+    """An offered tool by where it lives: its section's key ('' for the built-in ones) and its name.
+
+    A `deferred` tool is that of a closed section, sent for the provider to search.
+    """
 
     section_key: str
     name: str
     initial: bool = True
     revoked: bool = False
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,7 @@ class Toolbox:
             "initial_tools": sum(offer.ref.initial for offer in ours),
             "initial_hosted_tools": sum(offer.ref.initial for offer in hosted),
             "revoked": frozenset(ref.name for ref in self.refs if ref.revoked),
+            "deferred": frozenset(ref.name for ref in self.refs if ref.deferred),
         }
 
     @property
@@ -165,7 +170,9 @@ class Toolbox:
                     back.append(known.ref)
         shown = {(offer.ref.section_key, name) for name, offers in found.items() for offer in offers}
         gone = [
-            ref for ref in self.refs if ref.section_key and not ref.revoked and (ref.section_key, ref.name) not in shown
+            ref
+            for ref in self.refs
+            if ref.section_key and not (ref.revoked or ref.deferred) and (ref.section_key, ref.name) not in shown
         ]
         return ToolChanges(new, back, gone)
 

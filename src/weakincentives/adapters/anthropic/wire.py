@@ -28,12 +28,18 @@ TOOL_CHANGES = "mid-conversation-tool-changes-2026-07-01"
 INLINE_TOOLS = "inline-tools-2026-09-15"
 CACHED = {"type": "ephemeral"}
 
+_SEARCHES = re.compile(r"claude-((opus|sonnet)-[4-9]|haiku-(4-5|[5-9])|fable|mythos)")
 _ACCEPTS_TOOL_ADDITION = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
 
 
 def best_route(model: str) -> Route:
     """`tool_addition` if the model is documented to accept it, else `append`."""
     return "tool_addition" if _ACCEPTS_TOOL_ADDITION.match(model) else "append"
+
+
+def has_tool_search(model: str) -> bool:
+    """From version 4 on (Haiku from 4.5 on), the provider can search deferred tools."""
+    return _SEARCHES.match(model) is not None
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -50,6 +56,7 @@ class MessagesWire(Wire):
 
     provider = PROVIDER
     tools = ToolCache(declare_tool)
+    search_tool = b'{"type":"tool_search_tool_bm25_20251119","name":"tool_search_tool_bm25"}'
 
     def __init__(
         self,
