@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from weakincentives.adapters.local import LocalAdapter
+from weakincentives.adapters.local import LocalAdapter, LocalRanker
 from weakincentives.adapters.local.chat import chat
 from weakincentives.adapters.local.engine import SHELF, Settings
 from weakincentives.adapters.local.weights import ranker_file
@@ -223,3 +223,15 @@ def test_of_a_text_longer_than_the_context_as_much_counts_as_fits(ranked: LocalA
     whole, cut = engine.embed([text]), engine.embed([text[:510]])
     SHELF.give_back(engine.settings)
     assert sum(map(mul, whole[0], cut[0])) < 0.999
+
+
+def test_the_embedding_model_finds_sections_by_meaning(ranked: LocalAdapter) -> None:
+    pytest.importorskip("numpy", reason="needs the extra [finding]")
+    texts = ["Where parcels are and when they arrive.", "Money back for faulty goods.", "Shop opening hours."]
+    index = LocalRanker().index(texts)
+    assert [index.rank(asked, 1)[0][0] for asked in ("track my delivery", "a broken item, I want a refund")] == [0, 1]
+
+
+def test_a_ranker_without_a_model_says_what_to_install() -> None:
+    with pytest.raises(FileNotFoundError, match=r"LocalAdapter's ranker is .*no such file"):
+        LocalRanker("missing.gguf")
