@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
@@ -15,13 +16,16 @@ from weakincentives.adapters.local.composing import Composer
 from weakincentives.adapters.local.engine import SHELF, Engine, Settings, usable_threads
 from weakincentives.adapters.local.quoting import Quoter
 from weakincentives.adapters.local.relevance import Relevance, VectorRelevance, WordRelevance
-from weakincentives.adapters.local.vectors import RANKER_CONTEXT, Vectors, vector_file
-from weakincentives.adapters.local.weights import model_file, ranker_file
+from weakincentives.adapters.local.vectors import Vectors
+from weakincentives.adapters.local.weights import cache_folder, model_file, ranker_file
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import Channel, InnerLoop, PromptRendered, ProviderAdapter
 
 # Below this, quoting finds the needed fact more often than composing does; docs/local-model.md has the figures.
 SMALL = 2_000_000_000
+RANKER_CONTEXT = 512
+# Changes with the vectors that `Engine.embed` makes of a text, so that stored ones are made anew.
+EMBEDDING = 2
 
 
 class LocalAdapter(ProviderAdapter):
@@ -84,7 +88,7 @@ class LocalAdapter(ProviderAdapter):
         if file is None:
             return WordRelevance()
         engine = self._take(Settings(file, RANKER_CONTEXT, self._threads, embedding=True))
-        return VectorRelevance(Vectors(engine.embed, vector_file(file)), file.stem)
+        return VectorRelevance(Vectors(engine.embed, _vector_file(file)), file.stem)
 
     @cached_property
     def replier(self) -> Replier:
@@ -133,6 +137,12 @@ class _OwnTokens:
 
     def count(self, text: str) -> int:
         return self._adapter.engine.count(text)
+
+
+def _vector_file(ranker: Path) -> Path:
+    """Vectors are those of one file and of one way to make them: both are part of the name."""
+    facts = ranker.stat()
+    return cache_folder() / f"{ranker.stem}-{facts.st_size:x}-{facts.st_mtime_ns:x}-{EMBEDDING}.sqlite"
 
 
 def _give_back(taken: list[Settings]) -> None:

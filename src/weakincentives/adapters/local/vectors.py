@@ -1,46 +1,14 @@
-"""The embedding model as a ranker, and the vectors of texts kept between runs, so that a handbook is read once."""
+"""Remembers the vector of each text between runs, so that a handbook is read by the ranker once."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from weakincentives.adapters.local.engine import SHELF, Settings, usable_threads
-from weakincentives.adapters.local.weights import INSTALL, cache_folder, ranker_file
-from weakincentives.prompt.ranking import VectorRanker
-
-RANKER_CONTEXT = 512
-# Changes with the vectors that `Engine.embed` makes of a text, so that stored ones are made anew.
-EMBEDDING = 2
-
 Embed = Callable[[Sequence[str]], list[list[float]]]
-
-
-class LocalRanker(VectorRanker):
-    """Ranks sections by shared words and by the local adapter's embedding model.
-
-        SearchSections(ranker=LocalRanker())
-
-    Vectors of sections are kept on disk, so that they are computed once. `model` is a GGUF file; without it, the one in
-    `WINK_LOCAL_RANKER`, else all-MiniLM-L6-v2 from its package.
-    """
-
-    def __init__(self, model: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
-        file = ranker_file(model)
-        if file is None:
-            raise FileNotFoundError(f"LocalRanker has no model: {INSTALL}, or give a GGUF file: LocalRanker('path').")
-        settings = Settings(file, RANKER_CONTEXT, threads or usable_threads(), embedding=True)
-        self._engine = SHELF.take(settings)
-        stored = vector_file(file)
-        # A new object each time, since the index keeps the vectors.
-        super().__init__(
-            lambda texts: Vectors(self._engine.embed, stored).of(texts),
-            embed_query=self._engine.embed,
-        )
 
 
 class Vectors:
@@ -89,12 +57,6 @@ class Vectors:
                 )
         except (sqlite3.Error, OSError):
             pass
-
-
-def vector_file(ranker: Path) -> Path:
-    """Vectors are those of one file and of one way to make them: both are part of the name."""
-    facts = ranker.stat()
-    return cache_folder() / f"{ranker.stem}-{facts.st_size:x}-{facts.st_mtime_ns:x}-{EMBEDDING}.sqlite"
 
 
 class _connected:
