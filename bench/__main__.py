@@ -20,6 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("topic", nargs="*", help=f"any of: {', '.join(known)} (default: all that are not slow)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--save", action="store_true", help=f"also write the tables to bench/{RESULTS.name}")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="the public sets that `finding` reads")
     arguments = parser.parse_args(argv)
     if unknown := [name for name in arguments.topic if name not in known]:
         parser.error(f"no such topic: {', '.join(unknown)}; there are {', '.join(known)}")
@@ -30,9 +31,11 @@ def main(argv: list[str] | None = None) -> int:
             topic = load(name)
             if topic is None or (is_slow(topic) and not arguments.topic):
                 continue
+            if hasattr(topic, "data_folder"):
+                topic.data_folder = arguments.data
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
             results[name] = list(topic.rows())
-        except ImportError as error:
+        except (ImportError, FileNotFoundError) as error:
             print(f"skipped {name}: {error}", file=sys.stderr)
             continue
         if not arguments.json:

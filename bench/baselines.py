@@ -1,0 +1,117 @@
+"""Plain rankings to compare with query by query, written as the published figures of `bench finding` were made.
+
+BM25 (k1 1.2, b 0.75) over English words without their endings, and reciprocal rank fusion of four such lists.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from weakincentives.prompt.ranking import SectionText
+from weakincentives.prompt.ranking.text import sentences
+
+_WORD = re.compile(r"[a-z0-9]+")
+_ENDINGS = ("ations", "ation", "ings", "ing", "ies", "ied", "ed", "es", "s", "ly")
+_COMMON = frozenset(
+    _WORD.findall(
+        "a an the of to in on for and or is are was be it its my i me you your do does did can could will would what "
+        "how when where which who with by from at as that this there have has had not no if so"
+    )
+)
+Analyse = Callable[[str], list[str]]
+Scores = Callable[[str], list[float]]
+
+
+class Baseline:
+    """A ranking made of one or more lists of BM25 scores, fused by rank."""
+
+    def __init__(self, name: str, *lists: Callable[[Sequence[SectionText]], Scores]) -> None:
+        self.name = name
+        self._lists = lists
+
+    def index_sections(self, sections: Sequence[SectionText]) -> _Index:
+        return _Index([make(sections) for make in self._lists])
+
+
+class _Index:
+    def __init__(self, lists: Sequence[Scores]) -> None:
+        self._lists = lists
+
+    def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
+        total: Counter[int] = Counter()
+        for scores in self._lists:
+            found = scores(query)
+            for rank, place in enumerate(sorted(range(len(found)), key=lambda place: -found[place])):
+                total[place] += 1 / (61 + rank)
+        return total.most_common(limit)
+
+
+def baselines() -> tuple[Baseline, Baseline]:
+    lists = (_summaries, _everything, _pieces, _grams)
+    return Baseline("BM25 summaries", _summaries), Baseline("lexical fusion of four", *lists)
+
+
+def _summaries(sections: Sequence[SectionText]) -> Scores:
+    return _bm25([section.headline for section in sections], words)
+
+
+def _everything(sections: Sequence[SectionText]) -> Scores:
+    return _bm25([section.text for section in sections], words)
+
+
+def _grams(sections: Sequence[SectionText]) -> Scores:
+    return _bm25([section.text for section in sections], grams)
+
+
+def _pieces(sections: Sequence[SectionText]) -> Scores:
+    """The best sentence or tool of each section."""
+    pieces = [[section.headline, *sentences(section.body), *section.tools] for section in sections]
+    scores = _bm25([piece for found in pieces for piece in found], words)
+
+    def best(query: str) -> list[float]:
+        found = iter(scores(query))
+        return [max(next(found) for _ in within) for within in pieces]
+
+    return best
+
+
+def words(text: str) -> list[str]:
+    return [_stem(word) for word in _WORD.findall(text.lower()) if word not in _COMMON]
+
+
+def grams(text: str) -> list[str]:
+    """Four letters each, with the beginnings and ends of words marked."""
+    marked = (f"^{word}$" for word in words(text))
+    return [word[at : at + 4] for word in marked for at in range(max(1, len(word) - 3))]
+
+
+def _stem(word: str) -> str:
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)]
+    return word
+
+
+def _bm25(texts: Sequence[str], analyse: Analyse) -> Scores:
+    counts = [Counter(analyse(text)) for text in texts]
+    sizes = [count.total() for count in counts]
+    average = sum(sizes) / len(sizes) or 1.0
+    postings: dict[str, list[tuple[int, float]]] = {}
+    for place, count in enumerate(counts):
+        norm = 1.2 * (0.25 + 0.75 * sizes[place] / average)
+        for word, frequency in count.items():
+            postings.setdefault(word, []).append((place, frequency * 2.2 / (frequency + norm)))
+
+    def scores(query: str) -> list[float]:
+        found = [0.0] * len(texts)
+        for word, times in Counter(analyse(query)).items():
+            holding = postings.get(word, ())
+            rarity = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
+            for place, weight in holding:
+                found[place] += times * rarity * weight
+        return found
+
+    return scores
