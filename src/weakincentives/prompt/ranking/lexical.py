@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain
 from typing import Protocol
 
-from weakincentives.prompt.ranking.text import Bm25, saturated, sentences, terms
-
-# Only the sections that are best by whole and by summary are compared sentence by sentence.
-CANDIDATES = 100
+from weakincentives.prompt.ranking.text import Bm25, sentences, terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +76,17 @@ class LexicalIndex:
         def terms_of(text: str) -> list[str]:
             return [known.setdefault(term, term) for term in terms(text)]
 
-        headlines, whole = [], []
-        self._pieces: list[list[list[str]]] = []
+        headlines, whole, pieces = [], [], []
+        self._starts: list[int] = []
         for section in sections:
             title, headline = terms_of(section.title), terms_of(section.headline)
             others = [terms_of(piece) for piece in (*sentences(section.body), *section.tools)]
             headlines.append(headline)
             whole.append([*headline, *chain.from_iterable(others)])
-            self._pieces.append([headline, *([*title, *other] for other in others)])
-        self._headlines, self._whole = Bm25(headlines), Bm25(whole)
-        lengths = [len(piece) for pieces in self._pieces for piece in pieces]
-        self._average = sum(lengths) / len(lengths) if any(lengths) else 1.0
+            self._starts.append(len(pieces))
+            pieces += [headline, *([*title, *other] for other in others)]
+        self._headlines, self._whole, self._pieces = Bm25(headlines), Bm25(whole), Bm25(pieces)
+        self._ends = [*self._starts[1:], len(pieces)]
 
     def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
         return best(self.scores(query), limit)
@@ -97,18 +94,11 @@ class LexicalIndex:
     def scores(self, query: str) -> list[float]:
         """A score between 0 and 1 for every section."""
         question = Counter(terms(query))
-        whole, headlines = self._whole.scores(question), self._headlines.scores(question)
-        scores = [a + b for a, b in zip(in_proportion(whole), in_proportion(headlines), strict=True)]
-        weights = {term: count * self._whole.rarity(term) for term, count in question.items()}
-        pieces = [0.0] * len(scores)
-        for place, _ in best(scores, CANDIDATES):
-            pieces[place] = max(self._score(piece, weights) for piece in self._pieces[place])
-        return [(score + piece) / 3 for score, piece in zip(scores, in_proportion(pieces), strict=True)]
-
-    def _score(self, piece: Sequence[str], weights: Mapping[str, float]) -> float:
-        shared = Counter(term for term in piece if term in weights)
-        length = len(piece) / self._average
-        return sum(weights[term] * saturated(count, length) for term, count in shared.items())
+        weights = self._whole.weights(question)
+        by_piece = self._pieces.scores(weights)
+        pieces = [max(by_piece[start:end]) for start, end in zip(self._starts, self._ends, strict=True)]
+        lists = (self._whole.scores(weights), self._headlines.scores(self._headlines.weights(question)), pieces)
+        return [sum(scores) / 3 for scores in zip(*map(in_proportion, lists), strict=True)]
 
 
 def in_proportion(scores: Sequence[float]) -> list[float]:

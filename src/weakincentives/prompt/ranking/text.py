@@ -104,7 +104,8 @@ def terms(text: str) -> list[str]:
 
 def bm25(question: str, texts: Sequence[str]) -> list[float]:
     """A score for each text, 0 where nothing is shared."""
-    return Bm25([terms(text) for text in texts]).scores(Counter(terms(question)))
+    index = Bm25([terms(text) for text in texts])
+    return index.scores(index.weights(Counter(terms(question))))
 
 
 class Bm25:
@@ -125,11 +126,14 @@ class Bm25:
         holding = len(self._postings[term][0]) if term in self._postings else 0
         return math.log(1 + (self._size - holding + 0.5) / (holding + 0.5))
 
-    def scores(self, question: Mapping[str, int]) -> list[float]:
+    def weights(self, question: Mapping[str, int]) -> dict[str, float]:
+        """How much each term of a question counts."""
+        return {term: count * self.rarity(term) for term, count in question.items()}
+
+    def scores(self, weights: Mapping[str, float]) -> list[float]:
         scores = [0.0] * self._size
-        for term, count in question.items():
+        for term, rarity in weights.items():
             if term in self._postings:
-                rarity = count * self.rarity(term)
                 for place, weight in zip(*self._postings[term], strict=True):
                     scores[place] += rarity * weight
         return scores
