@@ -141,6 +141,14 @@ def test_the_users_words_open_what_they_clearly_call_for() -> None:
     assert [(e.section_keys, e.decided_by) for e in session[SectionsOpened]] == [(("shipping",), "search")]
 
 
+def test_a_restart_keeps_open_what_the_users_words_opened() -> None:
+    adapter = ScriptedAdapter([call("read_section", section_key="refunds"), "Yes."], supports_dynamic_tools=False)
+    with Conversation(Prompt(shop(preopen=1)), adapter=adapter, session=Session()) as conversation:
+        conversation.send("Do couriers deliver parcels on Saturdays?")
+    text = adapter.requests[1].messages[0].text
+    assert "Couriers deliver on Saturdays." in text and "A refund takes five days." in text
+
+
 def test_nothing_is_opened_for_words_that_fit_several_sections_alike() -> None:
     sections = [closed(f"shop{n}", "Opening hours are long.") for n in range(4)]
     template = PromptTemplate(ns="t", key="k", sections=sections, disclosure=SearchSections(preopen=1))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Protocol
 
 from weakincentives.prompt.ranking.text import Bm25, sentences, terms
@@ -77,16 +77,16 @@ class LexicalIndex:
             return [known.setdefault(term, term) for term in terms(text)]
 
         headlines, whole, pieces = [], [], []
-        self._starts: list[int] = []
+        starts: list[int] = []
         for section in sections:
             title, headline = terms_of(section.title), terms_of(section.headline)
             others = [terms_of(piece) for piece in (*sentences(section.body), *section.tools)]
             headlines.append(headline)
             whole.append([*headline, *chain.from_iterable(others)])
-            self._starts.append(len(pieces))
+            starts.append(len(pieces))
             pieces += [headline, *([*title, *other] for other in others)]
         self._headlines, self._whole, self._pieces = Bm25(headlines), Bm25(whole), Bm25(pieces)
-        self._ends = [*self._starts[1:], len(pieces)]
+        self._bounds = list(pairwise([*starts, len(pieces)]))
 
     def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
         return best(self.scores(query), limit)
@@ -96,7 +96,7 @@ class LexicalIndex:
         question = Counter(terms(query))
         weights = self._whole.weights(question)
         by_piece = self._pieces.scores(weights)
-        pieces = [max(by_piece[start:end]) for start, end in zip(self._starts, self._ends, strict=True)]
+        pieces = [max(by_piece[start:end]) for start, end in self._bounds]
         lists = (self._whole.scores(weights), self._headlines.scores(self._headlines.weights(question)), pieces)
         return [sum(scores) / 3 for scores in zip(*map(in_proportion, lists), strict=True)]
 
