@@ -41,12 +41,12 @@ class _Index:
         self._lists = lists
 
     def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
-        total: Counter[int] = Counter()
+        total: dict[int, float] = {}
         for scores in self._lists:
             found = scores(query)
             for rank, place in enumerate(sorted(range(len(found)), key=lambda place: -found[place])):
-                total[place] += 1 / (61 + rank)
-        return total.most_common(limit)
+                total[place] = total.get(place, 0.0) + 1 / (61 + rank)
+        return sorted(total.items(), key=lambda found: -found[1])[:limit]
 
 
 def baselines() -> tuple[Baseline, Baseline]:

@@ -76,7 +76,8 @@ class LexicalIndex:
         def terms_of(text: str) -> list[str]:
             return [known.setdefault(term, term) for term in terms(text)]
 
-        headlines, whole, pieces = [], [], []
+        headlines, whole = [], []
+        pieces: list[list[str]] = []
         starts: list[int] = []
         for section in sections:
             title, headline = terms_of(section.title), terms_of(section.headline)
