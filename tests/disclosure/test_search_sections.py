@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.disclosure.desk import SUMMARY, a_tool, answers, tool_names
 from tests.disclosure.test_late_sections import Server
+from weakincentives import skill_sections
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import EstimatedTokens, MarkdownSection, OpenOrRead, Prompt, PromptTemplate, SearchSections
@@ -129,6 +131,17 @@ def test_sections_that_a_section_brings_late_are_found_once_it_is_open() -> None
         adapter.evaluate(Prompt(shop(server)), session=session)
     found = [[one.key for one in i.result.value.sections] for i in session[ToolInvoked] if i.name == "search_sections"]
     assert found == [[], ["server.invoices"]]
+
+
+def test_skills_are_found_by_the_text_of_their_files(tmp_path: Path) -> None:
+    (tmp_path / "invoices").mkdir()
+    front = "---\nname: invoices\ndescription: Write bills.\n---\n"
+    (tmp_path / "invoices" / "SKILL.md").write_text(f"{front}Books have a rate of 7%.", encoding="utf-8")
+    session = Session()
+    with ScriptedAdapter([call("search_sections", query="rate for books"), "7%."]) as adapter:
+        adapter.evaluate(Prompt(shop(*skill_sections(tmp_path))), session=session)
+    (found,) = session[ToolInvoked].all()[0].result.value.sections
+    assert (found.key, found.sentence) == ("invoices", "Books have a rate of 7%.")
 
 
 def test_the_users_words_open_what_they_clearly_call_for() -> None:
