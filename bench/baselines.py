@@ -1,6 +1,7 @@
 """Plain rankings to compare with query by query, written as the published figures of `bench finding` were made.
 
-BM25 (k1 1.2, b 0.75) over English words without their endings, and reciprocal rank fusion of four such lists.
+BM25 (k1 1.2, b 0.75) over English words without their endings, reciprocal rank fusion of four such lists, and of that
+with two lists of vectors: the clauses of summaries, and the best sentence or tool.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import accumulate
 
-from weakincentives.prompt.ranking import SectionText
+from weakincentives.prompt.ranking import SectionText, VectorRanker
 from weakincentives.prompt.ranking.text import sentences
 
 _WORD = re.compile(r"[a-z0-9]+")
@@ -49,9 +52,20 @@ class _Index:
         return sorted(total.items(), key=lambda found: -found[1])[:limit]
 
 
-def baselines() -> tuple[Baseline, Baseline]:
-    lists = (_summaries, _everything, _pieces, _grams)
-    return Baseline("BM25 summaries", _summaries), Baseline("lexical fusion of four", *lists)
+SUMMARIES = "BM25 summaries"
+LEXICAL = "lexical fusion of four"
+
+
+def lexical_baselines() -> list[Baseline]:
+    return [Baseline(SUMMARIES, _summaries), Baseline(LEXICAL, *_LEXICAL)]
+
+
+def vector_baselines(ranker: VectorRanker, name: str) -> list[Baseline]:
+    """What the README of the data compares with for the same vectors."""
+    vectors = cache(lambda text: tuple(ranker.embed_query([text])[0]))
+    summaries = partial(_nearest, ranker, vectors, _clauses)
+    pieces = partial(_nearest, ranker, vectors, _parts)
+    return [Baseline(f"{name} summaries", summaries), Baseline(f"lexical + {name}", _fused, summaries, pieces)]
 
 
 def _summaries(sections: Sequence[SectionText]) -> Scores:
@@ -66,9 +80,50 @@ def _grams(sections: Sequence[SectionText]) -> Scores:
     return _bm25([section.text for section in sections], grams)
 
 
+def _fused(sections: Sequence[SectionText]) -> Scores:
+    """The four lexical lists as one."""
+    index = _Index([make(sections) for make in _LEXICAL])
+
+    def scores(query: str) -> list[float]:
+        found = dict(index.rank(query, len(sections)))
+        return [found[place] for place in range(len(sections))]
+
+    return scores
+
+
+def _nearest(
+    ranker: VectorRanker,
+    vectors: Callable[[str], Sequence[float]],
+    divide: Callable[[SectionText], list[str]],
+    sections: Sequence[SectionText],
+) -> Scores:
+    import numpy
+
+    pieces = [divide(section) for section in sections]
+    flat = [piece for found in pieces for piece in found]
+    batches = [ranker.embed(flat[at : at + 64]) for at in range(0, len(flat), 64)]
+    known = numpy.concatenate([numpy.asarray(batch, numpy.float32) for batch in batches])
+    starts = [0, *accumulate(map(len, pieces))][:-1]
+
+    def scores(query: str) -> list[float]:
+        near = known @ numpy.asarray(vectors(query), numpy.float32)
+        return [float(score) for score in numpy.maximum.reduceat(near, starts)]
+
+    return scores
+
+
+def _clauses(section: SectionText) -> list[str]:
+    pieces = [piece.strip(" .") for piece in re.split(r"[,;:.]\s+", section.summary)]
+    return [f"{section.title}. {section.summary}", *(f"{section.title}: {piece}" for piece in pieces if piece)]
+
+
+def _parts(section: SectionText) -> list[str]:
+    return [section.headline, *sentences(section.body), *section.tools]
+
+
 def _pieces(sections: Sequence[SectionText]) -> Scores:
     """The best sentence or tool of each section."""
-    pieces = [[section.headline, *sentences(section.body), *section.tools] for section in sections]
+    pieces = [_parts(section) for section in sections]
     scores = _bm25([piece for found in pieces for piece in found], words)
 
     def best(query: str) -> list[float]:
@@ -76,6 +131,9 @@ def _pieces(sections: Sequence[SectionText]) -> Scores:
         return [max(next(found) for _ in within) for within in pieces]
 
     return best
+
+
+_LEXICAL = (_summaries, _everything, _pieces, _grams)
 
 
 def words(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from bench.baselines import Baseline, baselines
+from bench.baselines import Baseline, lexical_baselines, vector_baselines
 from bench.row import Row
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import (
@@ -169,20 +169,20 @@ def rows() -> Iterator[Row]:
 
 def _rankers() -> Iterator[tuple[str, Any, Sequence[Baseline]]]:
     """Every ranker that can be had here, with what it is compared with query by query."""
-    plain = baselines()
-    yield "built-in", LexicalRanker(), plain
+    lexical = lexical_baselines()
+    yield "built-in", LexicalRanker(), lexical
     try:
         static = StaticRanker()
     except ImportError:
         return
-    yield "static table", static, plain[1:]
+    yield "static table", static, [lexical[1], *vector_baselines(static, "WordLlama")]
     try:
         from weakincentives.adapters.local import LocalRanker
 
         local = LocalRanker(threads=1)
     except (ImportError, FileNotFoundError):
         return
-    yield "embedding model", local, plain[1:]
+    yield "embedding model", local, [lexical[1], *vector_baselines(local, "MiniLM")]
 
 
 def measure(ranker: Any, sets: Iterable[Dataset]) -> Results:
@@ -219,8 +219,8 @@ def _ranker_rows(
         ]
         note = (
             f"@1 {fmean(result.recall[1]):.0f}, @10 {fmean(result.recall[10]):.0f}; reach@5 {fmean(result.reach):.0f}; "
-            f"complete@10 {fmean(result.complete):.0f}; {fmean(result.tokens):,.0f} tokens opened@5; "
-            f"index {result.index_seconds:.2f} s, {1000 * result.query_seconds:.1f} ms a query; " + ", ".join(compared)
+            f"complete@10 {fmean(result.complete):.0f}; {fmean(result.tokens):,.0f} tokens@5; "
+            f"{result.index_seconds:.2f} s + {1000 * result.query_seconds:.1f} ms a query; " + ", ".join(compared)
         )
         yield Row(f"{name}: {' '.join(column)}", fmean(result.recall[5]), "% recall@5", note=note)
 

@@ -28,14 +28,14 @@ class VectorRanker:
 
     def __init__(self, embed: Embed, *, embed_query: Embed | None = None) -> None:
         self._numpy = import_extra("numpy", "finding", type(self).__name__)
-        self._embed = embed
-        self._embed_query = embed_query or embed
+        self.embed = embed
+        self.embed_query = embed_query or embed
 
     def index(self, texts: Sequence[str]) -> VectorIndex:
         return self.index_sections([SectionText(body=text) for text in texts])
 
     def index_sections(self, sections: Sequence[SectionText]) -> VectorIndex:
-        return VectorIndex(sections, self._embed, self._embed_query, self._numpy)
+        return VectorIndex(sections, self.embed, self.embed_query, self._numpy)
 
 
 class StaticRanker(VectorRanker):
