@@ -80,7 +80,8 @@ def test_what_the_provider_finds_is_an_opening_of_the_section(vendor: Vendor) ->
     assert "Add numbers with the tool." in str(bodies[1])
     history = run_history(session)
     assert [(step.kind, step.sections, step.route) for step in history.steps if step.sections] == [
-        ("open", ("sums",), "provider")
+        ("open", ("sums",), "provider"),
+        ("injected", ("sums",), "tool_search"),
     ]
     assert {section.key: section.seen for section in history.now.sections}["sums"] == "conversation"
     assert_prefix_kept(bodies, session)

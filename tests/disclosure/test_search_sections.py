@@ -98,8 +98,7 @@ def test_an_unknown_key_is_answered_with_the_way_to_search() -> None:
     assert answers(session) == [
         (
             False,
-            "Unknown section key: 'refund'. No section is summarized. 3 more are not listed; call search_sections to "
-            "find them.",
+            "Unknown section key: 'refund'. 3 closed sections are not listed; call search_sections to find them.",
         )
     ]
 

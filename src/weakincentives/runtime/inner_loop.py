@@ -155,8 +155,6 @@ class InnerLoop:
         self._told_version = 0
         self._operator_texts: list[str] = []
         self._loaded = 0
-        # Sections that the provider's search has opened since the last request.
-        self._found: list[SectionPath] = []
         self._unloadable: dict[SectionPath, Exception] = {}
         # How many messages there are by this loop's count; a difference means that somebody else spoke.
         self._messages = 0
@@ -241,9 +239,9 @@ class InnerLoop:
                     yield from self._load_sections()
                     self._register_tools()
             self._say_operator_texts()
-            opened = [*self._found, *self._open_by_rule()]
+            self._open_by_rule()
             yield from self._load_sections()
-            self._say_opened(opened)
+            self._say_opened()
             self._update_tools()
             self._evict()
             self._order_messages()
@@ -299,20 +297,22 @@ class InnerLoop:
                 ) from error
         self._tell_loaded()
 
-    def _open_by_rule(self) -> list[SectionPath]:
-        """Open what the rules of sections open now, in the session; one that was open from the start is no news."""
-        if not self.prompt.view(self.session).outline.ruled:
-            return []
-        paths = self.prompt.opened_by_rule(self.session, user_words(self.session[Message].view()))
-        self._open(paths, "rule")
-        return paths
+    def _open_by_rule(self) -> None:
+        """Open what the rules of sections open now."""
+        if self.prompt.view(self.session).outline.ruled:
+            words = user_words(self.session[Message].view())
+            self._open(self.prompt.opened_by_rule(self.session, words), "rule")
 
-    def _open(self, paths: list[SectionPath], decider: str) -> None:
+    def _open(self, paths: Sequence[SectionPath], decider: str) -> None:
+        """Open sections without the model, which reads their text before its next reply."""
+        if not paths:
+            return
+        keys = tuple(map(".".join, paths))
+        self._save(unsaid=(*self._run.unsaid, *keys))
         for path in paths:
             for opened, visibility in self.prompt.view(self.session).opening(path).overrides.items():
                 self.session.dispatch(SetVisibilityOverride(opened, visibility))
-        if paths:
-            self._emit(SectionsOpened, section_keys=tuple(map(".".join, paths)), decided_by=decider)
+        self._emit(SectionsOpened, section_keys=keys, decided_by=decider)
 
     def _defer_tools(self, view: View) -> None:
         """Offer the tools of closed sections for the provider to search."""
@@ -324,21 +324,25 @@ class InnerLoop:
                     self.toolbox.add(Offer(ToolRef(node.key, tool.name, deferred=True), tool))
 
     def _open_found(self, reply: ModelReply) -> None:
-        """Open the sections whose tools the provider has found or the model calls; their text is said later."""
+        """Open the sections whose tools the provider has found or the model calls."""
         if self.config.found_tools is None:
             return
-        names = (*self.config.found_tools(reply.items), *(call.name for call in reply.tool_calls))
-        view, offers = self.prompt.view(self.session), [self.toolbox.get(name) for name in names]
-        keys = dict.fromkeys(offer.ref.section_key for offer in offers if offer is not None and offer.ref.deferred)
-        paths = [path for key in keys if (path := view.find(key)) is not None and not view.is_open(path)]
+        found = self.toolbox.find((*self.config.found_tools(reply.items), *(call.name for call in reply.tool_calls)))
+        view = self.prompt.view(self.session)
+        paths = [path for key in found if (path := view.find(key)) is not None and not view.is_open(path)]
         self._open(paths, "provider")
-        self._found += paths
+        for key, names in found.items():
+            self._emit(ToolsInjected, tool_names=names, section_key=key, route="tool_search")
 
-    def _say_opened(self, paths: list[SectionPath]) -> None:
-        """Say what a rule has opened; where its tools need a new evaluation, that one shows the text."""
-        view, self._found = self.prompt.view(self.session), []
+    def _say_opened(self) -> None:
+        """Say what was opened without the model; where its tools need a new evaluation, that one shows the text."""
+        if not self._run.unsaid:
+            return
         if not self.config.supports_dynamic_tools:
             self._register_tools()
+        view = self.prompt.view(self.session)
+        paths = [path for key in self._run.unsaid if (path := view.find(key)) is not None and view.is_open(path)]
+        self._save(unsaid=())
         for path in paths:
             text = f"This section of the instructions applies now:\n\n{view.content(path)}"
             # Neither outlives a restart, which shows the section in its place.

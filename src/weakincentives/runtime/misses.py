@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from weakincentives.prompt import Prompt, View
 from weakincentives.prompt.ranking import Found, SectionFinder
+from weakincentives.prompt.ranking.finder import CLEAR
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import Message, user_words
 from weakincentives.runtime.run import Run
@@ -16,11 +18,11 @@ from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
 
-# A score is clear if it is this many times the next; `python -m bench finding` has precision and recall.
-CLEAR = 1.5
 MAX_MISSES = 3
 # A larger template is checked only if a search has made its index already.
 MAX_SECTIONS = 500
+
+Ranked = Callable[[str], Iterable[Found]]
 
 _WORDS = SectionFinder()
 _LACKING = re.compile(
@@ -44,28 +46,29 @@ def possible_misses(prompt: Prompt[Any], session: Session, run: Run, answer: str
         return []
     own = getattr(disclosure, "finder", None) if getattr(disclosure, "ranker", None) is None else None
     finder: SectionFinder = own or _WORDS
-    if len(view.outline.nodes) > MAX_SECTIONS and not finder.has_index(view.outline):
+    outline = prompt.outline()
+    if len(outline.nodes) > MAX_SECTIONS and not finder.has_index(outline):
         return []
     misses: dict[str, Miss] = {}
     try:
-        for miss in _misses(view, finder, session, run, answer):
+        for miss in _misses(view, partial(finder.ranked, view, outline=outline), session, run, answer):
             misses.setdefault(miss.section_key, miss)
     except Exception as error:
         logger.warning("Prompt '%s' was not checked for missed sections: %s", prompt.name, error)
     return list(misses.values())[:MAX_MISSES]
 
 
-def _misses(view: View, finder: SectionFinder, session: Session, run: Run, answer: str) -> Iterator[Miss]:
+def _misses(view: View, ranked: Ranked, session: Session, run: Run, answer: str) -> Iterator[Miss]:
     failed = [event for event in session[ToolInvoked].view() if event.run_id == run.run_id and not event.success]
     yield from _called(view, failed)
     for event in failed:
         if event.disclosure is None and event.section_key:
-            for miss in best_miss(finder.ranked(view, event.result.message), run.read):
+            for miss in best_miss(ranked(event.result.message), run.read):
                 yield miss._replace(reason=f"'{event.name}' failed: {event.result.message[:100]}")
     asked = user_words(session[Message].view())
     lacking = _LACKING.search(answer)
     clear = 1.0 if lacking else CLEAR
-    for miss in best_miss(finder.ranked(view, f"{asked}\n\n{answer}"), run.read, clear=clear):
+    for miss in best_miss(ranked(f"{asked}\n\n{answer}"), run.read, clear=clear):
         yield miss._replace(reason=f'the answer says "{lacking[0]}"') if lacking else miss
 
 

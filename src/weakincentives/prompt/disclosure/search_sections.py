@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, get_args
 
-from weakincentives.errors import PromptValidationError
+from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.disclosure.read_sections import READ_SECTION, read_suffix
 from weakincentives.prompt.disclosure.strategy import current_view
 from weakincentives.prompt.layout import Menu
 from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import Ranker
-from weakincentives.prompt.ranking.finder import Found, SectionFinder, matching_sentence
+from weakincentives.prompt.ranking.finder import CLEAR, Found, SectionFinder, matching_sentence
 from weakincentives.prompt.tool import Tool, ToolResult
 from weakincentives.prompt.view import View
 
 MAX_FOUND = 20
-# A score is clear if it is this many times the next.
-CLEAR = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +126,15 @@ class SearchSections:
 def _described(found: Found, view: View, query: str, count: Any) -> FoundSection:
     node = found.node
     reading = view.reading(node.path)
+    try:
+        tokens = reading.tokens(count)
+    except PromptRenderError:
+        # That is an error only for whoever opens it.
+        tokens = 0
     return FoundSection(
         key=node.key,
         title=node.section.title,
         sentence=matching_sentence(node, query),
-        tokens=reading.tokens(count),
+        tokens=tokens,
         tools=tuple(tool.name for tool in reading.tools),
     )

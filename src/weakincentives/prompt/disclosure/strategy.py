@@ -100,9 +100,10 @@ def requested_paths(params: OpenSectionsParams, view: View) -> list[SectionPath]
 
 def closed_hint(view: View) -> str:
     keys = view.closed_keys()
-    hint = f"Keys of summarized sections: {', '.join(keys)}." if keys else "No section is summarized."
     unlisted = len(view.layout.summarized) - len(keys)
-    return f"{hint} {unlisted:,} more are not listed; call search_sections to find them." if unlisted else hint
+    hints = [f"Keys of summarized sections: {', '.join(keys)}."] if keys else []
+    hints += [f"{unlisted:,} closed sections are not listed; call search_sections to find them."] if unlisted else []
+    return " ".join(hints) or "No section is summarized."
 
 
 def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:

@@ -16,6 +16,8 @@ from weakincentives.prompt.view import View
 from weakincentives.prompt.visibility import SectionVisibility
 
 MAX_SENTENCE = 240
+# A score is clear if it is this many times the next.
+CLEAR = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +40,26 @@ class SectionFinder:
     def has_index(self, outline: Outline) -> bool:
         return outline in self._indexes
 
-    def ranked(self, view: View, text: str) -> Iterator[Found]:
-        """Every enabled section that has to do with the text, the best first."""
-        yield from self._found(view, text, len(view.outline.nodes))
+    def ranked(self, view: View, text: str, outline: Outline | None = None) -> Iterator[Found]:
+        """Every enabled section that has to do with the text, the best first.
+
+        `outline` is that of the template, where it is enough: what a run adds to it takes an index of its own.
+        """
+        yield from self._found(view, text, len(view.outline.nodes), outline or view.outline)
 
     def closed(self, view: View, text: str, limit: int) -> list[Found]:
         """The best closed sections."""
         shown = len(view.layout.marks) - len(view.layout.listed)
         absent = len(view.outline.nodes) if ABSENT in view.state.packed else 0
-        closed = (found for found in self._found(view, text, limit + shown + absent) if found.closed)
+        closed = (found for found in self._found(view, text, limit + shown + absent, view.outline) if found.closed)
         return [found for found, _ in zip(closed, range(limit), strict=False)]
 
-    def _found(self, view: View, text: str, limit: int) -> Iterator[Found]:
-        nodes = view.outline.nodes
-        for place, score in self._index(view.outline).rank(text, limit):
-            visibility = view.visibility_of(nodes[place])
+    def _found(self, view: View, text: str, limit: int, outline: Outline) -> Iterator[Found]:
+        for place, score in self._index(outline).rank(text, limit):
+            node = view.outline.by_path[outline.nodes[place].path]
+            visibility = view.visibility_of(node)
             if visibility is not SectionVisibility.ABSENT:
-                yield Found(nodes[place], score, visibility is not SectionVisibility.FULL)
+                yield Found(node, score, visibility is not SectionVisibility.FULL)
 
     def _index(self, outline: Outline) -> Index:
         with self._lock:
@@ -83,7 +88,7 @@ def matching_sentence(node: Node, text: str) -> str:
     pieces = section_text(node).pieces
     scores = bm25(text, pieces)
     best = max(range(len(pieces)), key=scores.__getitem__, default=0)
-    sentence = pieces[best] if pieces else node.section.title
+    sentence = " ".join(pieces[best].split()) if pieces else node.section.title
     return sentence if len(sentence) <= MAX_SENTENCE else sentence[: MAX_SENTENCE - 3] + "..."
 
 
