@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -81,13 +81,18 @@ def _called(view: View, failed: Iterable[ToolInvoked]) -> Iterator[Miss]:
                 yield Miss(node.key, 1.0, f"its tool '{name}' was called while it was closed")
 
 
-def best_miss(ranked: Iterable[Found], read: Iterable[str], *, clear: float = CLEAR) -> list[Miss]:
+def best_miss(ranked: Iterable[Found], read: Collection[str], *, clear: float = CLEAR) -> list[Miss]:
     """The best closed section, if it ranks above every section that was opened and clearly above other closed ones."""
-    everything = list(ranked)
-    closed = [found for found in everything if found.closed and found.node.key not in read]
+    closed: list[Found] = []
+    chosen: list[Found] = []
+    for found in ranked:
+        if found.closed and found.node.key not in read:
+            closed.append(found)
+        elif found.node.summary is not None:
+            chosen.append(found)
     if not closed:
         return []
-    best, chosen = closed[0], [found for found in everything if found not in closed and found.node.summary is not None]
+    best = closed[0]
     rival = next((found for found in closed if not _related(best, found)), None)
     if (chosen and chosen[0].score >= best.score) or (rival and best.score < clear * rival.score):
         return []
