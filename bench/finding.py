@@ -164,6 +164,7 @@ def rows() -> Iterator[Row]:
     yield from _menu_rows(sets["tau_banking"])
     yield from _size_rows()
     yield from _end_to_end_rows(sets["livemcp"])
+    yield from _preopen_rows(sets.values())
     yield from _miss_rows(sets.values())
 
 
@@ -336,6 +337,20 @@ def _end_to_end_rows(data: Dataset) -> Iterator[Row]:
     rendered = template.render()
     ours = count(rendered.text) + sum(count(tool.definition) for tool in rendered.tools)
     yield Row("livemcp, before the first turn: search_sections", ours, "tokens")
+
+
+def _preopen_rows(sets: Iterable[Dataset], most: int = 2) -> Iterator[Row]:
+    """What is opened before the first turn for the words of a question, where the score is clear."""
+    for data in sets:
+        strategy, view = SearchSections(preopen=most), Prompt(data.template()).view()
+        opened = right = needed = 0
+        for query in data.queries:
+            places = {int(node.key[1:]) for node in strategy.preopened(view, query.text) if node.key != "task"}
+            opened += len(places)
+            right += sum(any(place in group for group in query.gold) for place in places)
+            needed += len(query.gold)
+        note = f"recall {_share(right, needed):.0f}%"
+        yield Row(f"preopen={most}, {data.name}: precision", _share(right, opened), "%", note=note)
 
 
 def _miss_rows(sets: Iterable[Dataset]) -> Iterator[Row]:
