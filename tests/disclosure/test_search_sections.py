@@ -15,7 +15,7 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import EstimatedTokens, MarkdownSection, OpenOrRead, Prompt, PromptTemplate, SearchSections
 from weakincentives.prompt.ranking import Index, LexicalRanker, SectionText
-from weakincentives.runtime import Conversation, MainLoop, Message, SectionsOpened, ToolInvoked
+from weakincentives.runtime import Conversation, MainLoop, Message, SectionOpened, SectionsOpened, ToolInvoked
 from weakincentives.session import Session, Snapshot
 
 
@@ -260,6 +260,12 @@ def test_a_rule_over_the_users_words_opens_a_section_when_they_are_said() -> Non
     opened = [message.text for message in adapter.requests[1].messages if "applies now" in message.text]
     assert opened == ["This section of the instructions applies now:\n\n## Tax\n\nCustoms are 3% for DE."]
     assert len(session[SectionsOpened]) == 1
+
+
+def test_a_stream_tells_what_a_rule_opens() -> None:
+    with ScriptedAdapter(["3%."]) as adapter:
+        events = list(adapter.stream(Prompt(ruled(lambda: True)), session=Session()))
+    assert [event for event in events if isinstance(event, SectionOpened)] == [SectionOpened("guide.tax")]
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

@@ -148,6 +148,8 @@ class InnerLoop:
         )
         # What a streaming driver has shown of the reply under way.
         self.partial_text: list[str] = []
+        # What was opened without the model, for a streaming driver to show.
+        self.opened: list[str] = []
         self._beginning = beginning
         self._message = message
         self._visibility_overrides = visibility_overrides
@@ -312,6 +314,10 @@ class InnerLoop:
         for path in paths:
             for opened, visibility in self.prompt.view(self.session).opening(path).overrides.items():
                 self.session.dispatch(SetVisibilityOverride(opened, visibility))
+        self._tell_opened(keys, decider)
+
+    def _tell_opened(self, keys: tuple[str, ...], decider: str) -> None:
+        self.opened += keys
         self._emit(SectionsOpened, section_keys=keys, decided_by=decider)
 
     def _defer_tools(self, view: View) -> None:
@@ -433,7 +439,7 @@ class InnerLoop:
         for decider in ("rule", "search"):
             keys = tuple(node.key for node, _ in view.layout.marks if view.decided_by(node) == decider)
             if keys:
-                self._emit(SectionsOpened, section_keys=keys, decided_by=decider)
+                self._tell_opened(keys, decider)
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Go on with the conversation of an earlier run, under an id of its own."""
