@@ -21,9 +21,9 @@ class VectorRanker:
 
         VectorRanker(lambda texts: client.embed(texts))
 
-    `embed` takes a list of texts and returns a vector of length 1 for each; `embed_query` is for models that embed
-    questions otherwise. Of a score, words make two fifths; the rest is the similarity of titles with summaries and that
-    of the best sentence or tool.
+    `embed` takes a list of texts and returns a vector for each; `embed_query` is for models that embed questions
+    otherwise. Half of a score is shared words, the rest the similarity of titles with summaries and of the best
+    sentence or tool; of each, only what is above the average counts.
     """
 
     def __init__(self, embed: Embed, *, embed_query: Embed | None = None) -> None:
@@ -61,7 +61,7 @@ class StaticRanker(VectorRanker):
         for place, encoded in enumerate(self._tokenizer.encode_batch(list(texts), add_special_tokens=False)):
             if encoded.ids:
                 found[place] = self._table[encoded.ids].mean(axis=0, dtype=numpy.float32)
-        return found / numpy.maximum(numpy.linalg.norm(found, axis=1, keepdims=True), 1e-9)
+        return found
 
 
 class VectorIndex:
@@ -85,13 +85,20 @@ class VectorIndex:
             return []
         numpy = self._numpy
         asked = numpy.asarray(self._embed_query([query])[0], numpy.float32)
-        headlines = in_proportion((self._headlines @ asked).tolist())
-        pieces = in_proportion(numpy.maximum.reduceat(self._pieces @ asked, self._starts).tolist())
-        lists = zip(in_proportion(words), headlines, pieces, strict=True)
-        return best([0.4 * shared + 0.3 * (headline + piece) for shared, headline, piece in lists], limit)
+        pieces = numpy.maximum.reduceat(self._pieces @ asked, self._starts)
+        lists = map(_above_average, (words, (self._headlines @ asked).tolist(), pieces.tolist()))
+        return best(
+            [shared / 2 + (headline + piece) / 4 for shared, headline, piece in zip(*lists, strict=True)], limit
+        )
 
     def _vectors(self, texts: Sequence[str]) -> Any:
+        numpy = self._numpy
         batches = [self._embed(texts[at : at + BATCH]) for at in range(0, len(texts), BATCH)]
-        return self._numpy.concatenate(
-            [self._numpy.asarray(batch, self._numpy.float32) for batch in batches or [[[0.0]]]]
-        )
+        vectors = numpy.concatenate([numpy.asarray(batch, numpy.float32) for batch in batches or [[[0.0]]]])
+        return vectors / numpy.maximum(numpy.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+
+
+def _above_average(scores: Sequence[float]) -> list[float]:
+    """What each score is above the mean, as a share of the best; models differ in how similar unrelated texts are."""
+    mean = sum(scores) / len(scores) if len(scores) > 1 else 0.0
+    return in_proportion([max(0.0, score - mean) for score in scores])
