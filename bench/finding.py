@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,6 @@ from weakincentives.runtime.misses import best_miss
 from weakincentives.session import Session
 
 SLOW = True
-data_folder: Path | None = None
 
 COLUMNS = (
     ("livemcp", "task"),
@@ -146,7 +146,8 @@ Results = dict[tuple[str, str], Result]
 
 
 def rows() -> Iterator[Row]:
-    if data_folder is None or not (data_folder / "public").is_dir():
+    data_folder = Path(os.environ.get("WINK_BENCH_DATA", ""))
+    if not (data_folder / "public").is_dir():
         raise FileNotFoundError(
             "pass --data FOLDER with public/SET/{tree,queries}.jsonl.gz of LiveMCPBench, tau-bench (banking), MetaTool "
             "and BFCL; they are published by their authors and are not part of this project"

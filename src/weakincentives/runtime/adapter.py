@@ -71,6 +71,8 @@ class ProviderAdapter(Generic[AnyOutputT]):
     """
 
     name: ClassVar[str] = "adapter"
+    max_tool_description: ClassVar[int | None] = None
+    """How many characters of a tool's description the provider takes; the whole of longer ones is sent as text."""
 
     def __init__(
         self,
@@ -242,6 +244,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
             check_content=self.check_content,
             supports_operator_text=self.supports_operator_text,
             found_tools=self.found_tools if self.defers_tools else None,
+            max_tool_description=self.max_tool_description,
         )
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:

@@ -15,6 +15,7 @@ from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import AbandonedCallError, OutputParseError, PromptError, PromptEvaluationError
 from weakincentives.limits import Spent
 from weakincentives.prompt import (
+    AnyTool,
     CollapseSection,
     DisclosureRequest,
     HostedTool,
@@ -28,6 +29,7 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
     VisibilityOverrides,
     parse_structured_output,
+    portable_name,
 )
 from weakincentives.runtime.continuation import prompt_difference
 from weakincentives.runtime.events import (
@@ -104,6 +106,7 @@ class InnerLoopConfig:
     supports_operator_text: bool = False
     settings: Settings = field(default_factory=Settings)
     found_tools: Callable[[Sequence[str]], tuple[str, ...]] | None = None
+    max_tool_description: int | None = None
 
 
 def check_prompt(prompt: object) -> None:
@@ -250,7 +253,7 @@ class InnerLoop:
             self.scope.meter.check_model_call(self.prompt.name)
             request = self._request()
             asked = self.session.clock.monotonic()
-            reply = yield CallModel(request)
+            reply = self.toolbox.with_names((yield CallModel(request)))
             self._record_reply(request, reply, self.session.clock.monotonic() - asked)
             pending = reply.tool_calls
             if pending or reply.stop_reason == "pause":
@@ -399,8 +402,11 @@ class InnerLoop:
         self._emit_rendered(rendered, view)
         if not restarts:
             self._emit_opened(view)
-        if rendered.system_text:
-            self._say(Message(role="system", text=rendered.system_text))
+        offered = self.toolbox.offered
+        known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
+        system = (rendered.system_text, self._long_descriptions(known))
+        if any(system):
+            self._say(Message(role="system", text="\n\n".join(filter(None, system))))
         if rendered.user_text:
             self._say(user_message(rendered.user_parts, name=PROMPT_TURN))
         for message in kept:
@@ -534,10 +540,11 @@ class InnerLoop:
         return pending[:size]
 
     def _request(self) -> ModelRequest:
+        output = self.prompt.template.structured_output
         return ModelRequest(
             prompt_name=self.prompt.name,
             messages=self.session[Message].view(),
-            output=self.prompt.template.structured_output,
+            output=None if output is None or output.container == "text" else output,
             deadline=self.scope.meter.deadline,
             settings=self.config.settings,
             **self.toolbox.offered,
@@ -660,9 +667,16 @@ class InnerLoop:
         for key, names in appeared.items():
             offers = [offer for name in names if (offer := self.toolbox.get(name))]
             definitions = tuple(self.config.define_tool(offer.tool) for offer in offers)
+            text = self._long_descriptions(offer.tool for offer in offers)
             self._emit(ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
-            self._say(Message(role="tools_added", tools=names, section_key=key))
+            self._say(Message(role="tools_added", text=text, tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
+
+    def _long_descriptions(self, tools: Iterable[AnyTool]) -> str:
+        """What the provider takes only the beginning of, whole and as text."""
+        limit = self.config.max_tool_description
+        long = [tool for tool in tools if limit is not None and len(tool.description) > limit]
+        return "\n\n".join(f"The tool {portable_name(tool.name)}, in full: {tool.description}" for tool in long)
 
     def _evict(self) -> None:
         """Close the sections used longest ago while the context is over the budget's limit."""
@@ -699,10 +713,11 @@ class InnerLoop:
             if self._run.output_retries >= self.config.output_retries:
                 raise
             self._save(output_retries=self._run.output_retries + 1)
+            form = "text" if output.container == "text" else "JSON"
             self._say(
                 Message(
-                    role="user",
-                    text=f"Your answer does not fit the required format: {error}. Answer again with JSON that does.",
+                    "user",
+                    f"Your answer does not fit the required format: {error}. Answer again with {form} that does.",
                 )
             )
             return None

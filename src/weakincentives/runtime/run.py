@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from weakincentives._fence import Fence
 from weakincentives.limits import Meter, Spent
-from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool
+from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool, portable_name
+from weakincentives.runtime.messages import ModelReply
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -112,7 +113,7 @@ class Toolbox:
     def find(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Take note of what the provider's search has found; return what is new, by section."""
         fresh: dict[str, tuple[str, ...]] = {}
-        for name in dict.fromkeys(names):
+        for name in dict.fromkeys(map(self.name_of, names)):
             ref, tool = self._offers.get(name) or (None, None)
             if ref is not None and tool is not None and ref.deferred and not ref.found:
                 self.add(Offer(replace(ref, found=True), tool))
@@ -131,6 +132,22 @@ class Toolbox:
         """A tool of ours by name, whether it may still be called or not."""
         offer = self._offers.get(name)
         return offer.tool if offer is not None and isinstance(offer.tool, Tool) else None
+
+    @cached_property
+    def _sent_names(self) -> dict[str, str]:
+        return {sent: name for name in self._offers if (sent := portable_name(name)) != name}
+
+    def name_of(self, sent: str) -> str:
+        """The name of the tool that a provider knows as `sent`."""
+        return sent if sent in self._offers else self._sent_names.get(sent, sent)
+
+    def with_names(self, reply: ModelReply) -> ModelReply:
+        """The reply with the names of our tools in place of those that the provider was given."""
+        if not self._sent_names or all(call.name in self._offers for call in reply.tool_calls):
+            return reply
+        return replace(
+            reply, tool_calls=tuple(replace(each, name=self.name_of(each.name)) for each in reply.tool_calls)
+        )
 
     @property
     def refs(self) -> tuple[ToolRef, ...]:
@@ -202,5 +219,5 @@ class Toolbox:
 
     def _changed(self) -> None:
         self.version += 1
-        for cached in ("offered", "callable_names"):
+        for cached in ("offered", "callable_names", "_sent_names"):
             self.__dict__.pop(cached, None)

@@ -7,7 +7,14 @@ from typing import Literal, Unpack
 
 from weakincentives.adapters.network import ClientAdapter, ClientOptions
 from weakincentives.adapters.openai.reply import found_tools
-from weakincentives.adapters.openai.wire import PROVIDER, ResponsesWire, Route, best_route, has_tool_search
+from weakincentives.adapters.openai.wire import (
+    MAX_DESCRIPTION,
+    PROVIDER,
+    ResponsesWire,
+    Route,
+    best_route,
+    has_tool_search,
+)
 
 
 class OpenAIAdapter(ClientAdapter):
@@ -27,6 +34,7 @@ class OpenAIAdapter(ClientAdapter):
     reserved = frozenset({"model", "input", "tools", "tool_choice", "stream"})
     client_types = ("OpenAI", "AsyncOpenAI")
     wire_type = ResponsesWire
+    max_tool_description = MAX_DESCRIPTION
 
     def __init__(
         self,
