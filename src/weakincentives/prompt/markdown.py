@@ -37,7 +37,7 @@ class MarkdownSection(Section[ParamsT]):
         summary: str | None = None,
         summary_suffix: str | None = None,
         role: SectionRole = "system",
-        open_when: Rule[ParamsT] | None = None,
+        open_when: Rule | None = None,
     ) -> None:
         self.template = template
         self._text = split_text(template, where=f"Section '{key}'", literal=self.literal)

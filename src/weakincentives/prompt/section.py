@@ -45,26 +45,8 @@ Selector = Callable[[S], T] | Callable[[], T] | OfSession[T] | OfParamsAndSessio
 """What `enabled=` and `visibility=` take: a function of the params, of nothing, of `session=`, or of both."""
 
 
-class OfText(Protocol):
-    """A rule that looks at what the user has said."""
-
-    def __call__(self, *, text: str) -> bool: ...
-
-
-class OfParamsAndText(Protocol[ParamsT_contra]):
-    """A rule that looks at the params and at what the user has said."""
-
-    def __call__(self, params: ParamsT_contra, /, *, text: str) -> bool: ...
-
-
-class OfSessionAndText(Protocol):
-    """A rule that looks at the session and at what the user has said."""
-
-    def __call__(self, *, session: Session | None, text: str) -> bool: ...
-
-
-Rule = Selector[S, bool] | OfText | OfParamsAndText[S] | OfSessionAndText
-"""What `open_when=` takes: a selector, which may take the user's words as `text=` too."""
+Rule = Callable[..., bool]
+"""What `open_when=` takes: a function as for `enabled=`, which may take what the user has said as `text=`, too."""
 
 
 SectionRole = Literal["system", "user"]
@@ -91,7 +73,7 @@ class SectionOptions(TypedDict, Generic[ParamsT], total=False):
     summary: str | None
     summary_suffix: str | None
     role: SectionRole
-    open_when: Rule[ParamsT] | None
+    open_when: Rule | None
 
 
 class Section(Generic[ParamsT]):
@@ -125,7 +107,7 @@ class Section(Generic[ParamsT]):
         summary: str | None = None,
         summary_suffix: str | None = None,
         role: SectionRole = "system",
-        open_when: Rule[ParamsT] | None = None,
+        open_when: Rule | None = None,
     ) -> None:
         if not isinstance(key, str) or not SECTION_KEY.fullmatch(key):
             raise PromptValidationError(
