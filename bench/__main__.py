@@ -21,7 +21,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("topic", nargs="*", help=f"any of: {', '.join(known)} (default: all that are not slow)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--save", action="store_true", help=f"also write the tables to bench/{RESULTS.name}")
-    parser.add_argument("--data", type=Path, help="folder of disclosure data, which the topic schemas reads")
+    parser.add_argument(
+        "--data", type=Path, help="folder of disclosure data, which the topics finding and schemas read"
+    )
     arguments = parser.parse_args(argv)
     if arguments.data is not None:
         os.environ["WINK_BENCH_DATA"] = str(arguments.data)
@@ -36,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
                 continue
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
             results[name] = list(topic.rows())
-        except ImportError as error:
+        except (ImportError, FileNotFoundError) as error:
             print(f"skipped {name}: {error}", file=sys.stderr)
             continue
         if not arguments.json:

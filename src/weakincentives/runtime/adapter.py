@@ -112,6 +112,15 @@ class ProviderAdapter(Generic[AnyOutputT]):
         return False
 
     @property
+    def defers_tools(self) -> bool:
+        """Whether the tools of closed sections are sent too, for the provider's own search to find."""
+        return False
+
+    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
+        """The tools that the provider's search has found, by the items of a reply."""
+        return ()
+
+    @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer or default_tokenizer()
 
@@ -286,6 +295,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
             count_media=self.count_media,
             supports_operator_text=self.supports_operator_text,
             binds_reasoning=self.binds_reasoning,
+            found_tools=self.found_tools if self.defers_tools else None,
             max_tool_description=self.max_tool_description,
         )
 

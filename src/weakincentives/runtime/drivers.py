@@ -299,6 +299,7 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
+                yield from _opened(loop)
                 partial = PartialParser(effect.request)
                 for part in channel.stream(effect.request):
                     if isinstance(part, ModelReply):
@@ -326,6 +327,8 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
+                for opening in _opened(loop):
+                    yield opening
                 partial = PartialParser(effect.request)
                 async for part in channel.stream_async(effect.request):
                     if isinstance(part, ModelReply):
@@ -427,6 +430,12 @@ def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent[Any]]:
         for key in outcome.opened:
             yield SectionOpened(key, names)
             names = ()
+
+
+def _opened(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
+    """What was opened without the model since the last request."""
+    keys, loop.opened = loop.opened, []
+    return map(SectionOpened, keys)
 
 
 def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent[Any]]:

@@ -28,10 +28,12 @@ from weakincentives.prompt import (
 from weakincentives.runtime.events import (
     EvaluationFailed,
     ModelCalled,
+    PossibleMiss,
     PromptExecuted,
     PromptRendered,
     RunRestarted,
     SectionLoaded,
+    SectionsOpened,
     SectionState,
     ToolInvoked,
     ToolsInjected,
@@ -177,7 +179,7 @@ class Step:
 class RunHistory:
     """A run: its renders, turns and steps of disclosure, and what it has now.
 
-    `outcome` is how the run ended, if it did.
+    `outcome` is how the run ended, if it did; `misses` are closed sections that it may have needed.
     """
 
     run_id: str = ""
@@ -186,6 +188,7 @@ class RunHistory:
     steps: tuple[Step, ...] = ()
     now: RunState = field(default_factory=RunState)
     outcome: PromptExecuted | EvaluationFailed | None = None
+    misses: tuple[PossibleMiss, ...] = ()
 
     @property
     def restarts(self) -> int:
@@ -256,6 +259,7 @@ class HistoryBuilder:
         self._route, self._lost_for = "", tuple[str, ...]()
         self._last_input = 0
         self._state: RunState | None = None
+        self._misses: list[PossibleMiss] = []
 
     def add(self, event: object, *, seq: int | None = None, time: float | None = None) -> None:
         """Take one event; `seq` and `time` are those of the recording. Events of other kinds are ignored."""
@@ -272,6 +276,10 @@ class HistoryBuilder:
                 self._begin(event)
             case SectionLoaded():
                 self._load(event)
+            case SectionsOpened():
+                self._open_without_model(event)
+            case PossibleMiss():
+                self._misses.append(event)
             case ToolsInjected():
                 self._inject(event)
             case ToolsWithdrawn():
@@ -304,6 +312,7 @@ class HistoryBuilder:
             steps=tuple(self._steps),
             now=self._state_with(tuple(self._callable)),
             outcome=self._outcome,
+            misses=tuple(self._misses),
         )
 
     @property
@@ -337,6 +346,15 @@ class HistoryBuilder:
             self._sections[section.path] = section
             self._paths[".".join(section.path)] = section.path
         self._state = None
+
+    def _open_without_model(self, event: SectionsOpened) -> None:
+        """Sections that a rule, the user's words or the provider's search opened; their text is there already."""
+        reason = _OPENED_BY.get(event.decided_by, event.decided_by)
+        self._reasons.update(dict.fromkeys(event.section_keys, reason))
+        for path in self._known(event.section_keys):
+            self._read.update(self._content_of(path, everything=False))
+        self._state = None
+        self._step("open", event.section_keys, reason=reason, route=event.decided_by)
 
     def _call(self, event: ModelCalled) -> None:
         self._close_turn()
@@ -517,9 +535,16 @@ class HistoryBuilder:
         self._steps.append(Step(kind, tuple(sections), self._number, self._seq, self._time, **facts))
 
 
+_OPENED_BY = {
+    "rule": "its rule applies",
+    "search": "the user's words call for it",
+    "provider": "the provider's search found it",
+}
 _LOGGED: tuple[type[Any], ...] = (
     PromptRendered,
     SectionLoaded,
+    SectionsOpened,
+    PossibleMiss,
     ModelCalled,
     ToolInvoked,
     ToolsInjected,

@@ -30,6 +30,7 @@ from weakincentives.prompt import (
     Prompt,
     RenderedPrompt,
     SectionPath,
+    SetVisibilityOverride,
     View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
@@ -42,11 +43,13 @@ from weakincentives.runtime.events import (
     EvaluationStopped,
     HostedToolInvoked,
     ModelCalled,
+    PossibleMiss,
     PromptChanged,
     PromptExecuted,
     PromptRendered,
     ReasoningDropped,
     SectionLoaded,
+    SectionsOpened,
     ToolsInjected,
     ToolsWithdrawn,
 )
@@ -73,7 +76,9 @@ from weakincentives.runtime.messages import (
     unanswered_calls,
     unanswered_words,
     user_message,
+    user_words,
 )
+from weakincentives.runtime.misses import possible_misses
 from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef
 from weakincentives.session import LogEntry, Session
 
@@ -95,7 +100,8 @@ class InnerLoopConfig:
 
     `define_tool` gives a tool as the adapter sends it; `check_content` raises for parts that its model does not take,
     and `check_amount` for too many of them in one conversation. `binds_reasoning` says whether a message holds
-    reasoning that its provider takes only under the text that it was written under.
+    reasoning that its provider takes only under the text that it was written under. `found_tools`, where tools of
+    closed sections are sent for the provider to search, reads from a reply what it found.
     """
 
     adapter: str = ""
@@ -113,6 +119,7 @@ class InnerLoopConfig:
     supports_operator_text: bool = False
     binds_reasoning: Callable[[Message], bool] = field(default=lambda message: False)
     settings: Settings = field(default_factory=Settings)
+    found_tools: Callable[[Sequence[str]], tuple[str, ...]] | None = None
     max_tool_description: int | None = None
 
 
@@ -160,6 +167,8 @@ class InnerLoop:
         self.partial_text: list[str] = []
         # Ends a stream that the run's own thread is reading; a channel that can do so sets it.
         self.interrupt: Callable[[], None] = lambda: None
+        # What was opened without the model, for a streaming driver to show.
+        self.opened: list[str] = []
         self._beginning = beginning
         self.in_conversation = beginning == "turn"
         self._message = message
@@ -202,6 +211,9 @@ class InnerLoop:
             raise
         finally:
             self.scope.abandon = None
+        if response.halt is None:
+            for miss in possible_misses(self.prompt, self.session, self._run, response.text):
+                self._emit(PossibleMiss, **miss._asdict())
         self._emit(
             PromptExecuted,
             prompt_name=self.prompt.name,
@@ -250,7 +262,9 @@ class InnerLoop:
                     yield from self._load_sections()
                     self._register_tools()
             self._say_operator_texts()
+            self._open_by_rule()
             yield from self._load_sections()
+            self._say_opened()
             self._update_tools()
             self._evict()
             self._order_messages()
@@ -306,6 +320,61 @@ class InnerLoop:
                 ) from error
         self._tell_loaded()
 
+    def _open_by_rule(self) -> None:
+        """Open what the rules of sections open now."""
+        if self.prompt.view(self.session).outline.ruled:
+            words = user_words(self.session[Message].view())
+            self._open(self.prompt.opened_by_rule(self.session, words), "rule")
+
+    def _open(self, paths: Sequence[SectionPath], decider: str) -> None:
+        """Open sections without the model, which reads their text before its next reply."""
+        if not paths:
+            return
+        keys = tuple(map(".".join, paths))
+        self._save(unsaid=(*self._run.unsaid, *keys))
+        for path in paths:
+            for opened, visibility in self.prompt.view(self.session).opening(path).overrides.items():
+                self.session.dispatch(SetVisibilityOverride(opened, visibility))
+        self._tell_opened(keys, decider)
+
+    def _tell_opened(self, keys: tuple[str, ...], decider: str) -> None:
+        self.opened += keys
+        self._emit(SectionsOpened, section_keys=keys, decided_by=decider)
+
+    def _defer_tools(self, view: View) -> None:
+        """Offer the tools of closed sections for the provider to search."""
+        if self.config.found_tools is None:
+            return
+        for node in view.existing():
+            for tool in () if view.is_open(node.path) else node.tools:
+                if self.toolbox.get(tool.name) is None:
+                    self.toolbox.add(Offer(ToolRef(node.key, tool.name, deferred=True), tool))
+
+    def _open_found(self, reply: ModelReply) -> None:
+        """Open the sections whose tools the provider has found or the model calls."""
+        if self.config.found_tools is None:
+            return
+        found = self.toolbox.find((*self.config.found_tools(reply.items), *(call.name for call in reply.tool_calls)))
+        view = self.prompt.view(self.session)
+        paths = [path for key in found if (path := view.find(key)) is not None and not view.is_open(path)]
+        self._open(paths, "provider")
+        for key, names in found.items():
+            self._emit(ToolsInjected, tool_names=names, section_key=key, route="tool_search")
+
+    def _say_opened(self) -> None:
+        """Say what was opened without the model; where its tools need a new evaluation, that one shows the text."""
+        if not self._run.unsaid:
+            return
+        if not self.config.supports_dynamic_tools:
+            self._register_tools()
+        view = self.prompt.view(self.session)
+        paths = [path for key in self._run.unsaid if (path := view.find(key)) is not None and view.is_open(path)]
+        self._save(unsaid=())
+        for path in paths:
+            text = f"This section of the instructions applies now:\n\n{view.content(path)}"
+            # Neither outlives a restart, which shows the section in its place.
+            self._say(Message("system", text) if view.is_literal(path) else Message("user", text, name=PROMPT_TURN))
+
     def _unloaded(self) -> tuple[SectionPath, ...]:
         return tuple(path for path in self.prompt.unloaded(self.session) if path not in self._unloadable)
 
@@ -329,10 +398,12 @@ class InnerLoop:
         messages = self.session[Message].all()
         goes_on = restarts or self._beginning == "turn"
         kept = rebased(messages) if goes_on else unanswered_words(messages)
-        rendered = self.prompt.begin(self.session, self._visibility_overrides)
+        said = next((m for m in (*kept, self._message) if m is not None and m.role == "user"), None)
+        words = "" if said is None else said.text
+        rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
         if self.prompt.unloaded(self.session):
             yield from self._load_sections()
-            rendered = self.prompt.begin(self.session, self._visibility_overrides)
+            rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
         view = self.prompt.view(self.session)
         self._check_hosted(self._all_hosted(view))
         self._check_content(rendered.user_parts, earlier=False)
@@ -345,6 +416,7 @@ class InnerLoop:
         )
         for offer in self.toolbox.changes(self._offers(view, initial=True)).new:
             self.toolbox.add(offer)
+        self._defer_tools(view)
         self._told_version = self.toolbox.version
         self._save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
@@ -352,7 +424,11 @@ class InnerLoop:
         self._emit_rendered(rendered, view)
         if goes_on and any(self.config.binds_reasoning(message) for message in messages if not message.rebased):
             self._emit(ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew")
-        system = (rendered.system_text, self._long_descriptions(self.toolbox.offered["tools"]))
+        if not restarts:
+            self._emit_opened(view)
+        offered = self.toolbox.offered
+        known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
+        system = (rendered.system_text, self._long_descriptions(known))
         if any(system):
             self._say(Message(role="system", text="\n\n".join(filter(None, system))))
         if rendered.user_text:
@@ -389,6 +465,13 @@ class InnerLoop:
             definitions=self._definitions(),
             overrides=self._overrides(),
         )
+
+    def _emit_opened(self, view: View) -> None:
+        """Record what is open from the start because of a rule or of the user's words."""
+        for decider in ("rule", "search"):
+            keys = tuple(node.key for node, _ in view.layout.marks if view.decided_by(node) == decider)
+            if keys:
+                self._tell_opened(keys, decider)
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Go on with the conversation of an earlier run, under an id of its own."""
@@ -528,6 +611,7 @@ class InnerLoop:
                 reasoning=reply.reasoning,
             )
         )
+        self._open_found(reply)
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> ToolExecutionOutcome | None:
         """Add the results to the conversation; return the outcome that ends the turn, if one does."""

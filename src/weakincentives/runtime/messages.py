@@ -117,7 +117,8 @@ class ModelRequest:
 
     Within one run `messages`, `tools` and `hosted_tools` only grow at their ends, so an adapter may keep what it has
     encoded. The first `initial_tools` tools (and `initial_hosted_tools`) were there when the run began; the others
-    appeared at a `tools_added` message. `revoked` names tools that were offered and may no longer be called.
+    appeared at a `tools_added` message. `revoked` names tools that were offered and may no longer be called, `deferred`
+    those that the provider keeps back until its own search finds them.
     """
 
     prompt_name: str
@@ -127,6 +128,7 @@ class ModelRequest:
     initial_tools: int = 0
     initial_hosted_tools: int = 0
     revoked: frozenset[str] = frozenset()
+    deferred: frozenset[str] = frozenset()
     output: StructuredOutputConfig | None = None
     deadline: Deadline | None = None
     settings: Settings = Settings()
@@ -250,6 +252,11 @@ def unanswered_words(messages: Sequence[Message]) -> list[Message]:
     """What the user has said since anyone else did."""
     start = next((i for i in range(len(messages), 0, -1) if messages[i - 1].role != "user"), 0)
     return list(messages[start:])
+
+
+def user_words(messages: Iterable[Message]) -> str:
+    """All that the user has said."""
+    return "\n\n".join(message.text for message in messages if message.role == "user")
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:

@@ -19,19 +19,25 @@ logger = logging.getLogger("weakincentives.runtime")
 
 @dataclass(frozen=True, slots=True)
 class ToolRef:
-    """An offered tool by where it lives: its section's key ('' for the built-in ones) and its name."""
+    """An offered tool by where it lives: its section's key ('' for the built-in ones) and its name.
+
+    A `deferred` tool is that of a closed section, sent for the provider to search; `found` says that it was.
+    """
 
     section_key: str
     name: str
     initial: bool = True
     revoked: bool = False
+    deferred: bool = False
+    found: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """One evaluation so far. `visibility` is what it began with, by section key; `read` are the sections read since.
 
-    `opening` says that it stopped so that sections can be opened by a new evaluation.
+    `opening` says that it stopped so that sections can be opened by a new evaluation. `unsaid` are sections that were
+    opened without the model and whose text it has not read yet.
     """
 
     run_id: str
@@ -43,6 +49,7 @@ class Run:
     read: tuple[str, ...] = ()
     output_retries: int = 0
     opening: bool = False
+    unsaid: tuple[str, ...] = ()
     conversation_id: str = ""
     spent: Spent = field(default_factory=Spent)
 
@@ -105,6 +112,16 @@ class Toolbox:
         if changes.new or changes.back or changes.gone:
             self._changed()
 
+    def find(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Take note of what the provider's search has found; return what is new, by section."""
+        fresh: dict[str, tuple[str, ...]] = {}
+        for name in dict.fromkeys(map(self.name_of, names)):
+            ref, tool = self._offers.get(name) or (None, None)
+            if ref is not None and tool is not None and ref.deferred and not ref.found:
+                self.add(Offer(replace(ref, found=True), tool))
+                fresh[ref.section_key] = (*fresh.get(ref.section_key, ()), name)
+        return fresh
+
     def get(self, name: str) -> Offer | None:
         return self._offers.get(name)
 
@@ -149,6 +166,7 @@ class Toolbox:
             "initial_tools": sum(offer.ref.initial for offer in ours),
             "initial_hosted_tools": sum(offer.ref.initial for offer in hosted),
             "revoked": frozenset(ref.name for ref in self.refs if ref.revoked),
+            "deferred": frozenset(ref.name for ref in self.refs if ref.deferred),
         }
 
     @property
@@ -159,8 +177,8 @@ class Toolbox:
     @cached_property
     def callable_names(self) -> tuple[str, ...]:
         """The names that may be called now: our tools, then the hosted ones."""
-        listed = (*self.offered["tools"], *self.offered["hosted_tools"])
-        return tuple(tool.name for tool in listed if not self._offers[tool.name].ref.revoked)
+        refs = [self._offers[tool.name].ref for tool in (*self.offered["tools"], *self.offered["hosted_tools"])]
+        return tuple(ref.name for ref in refs if not ref.revoked and (ref.found or not ref.deferred))
 
     def changes(self, wanted: Iterable[Offer]) -> ToolChanges:
         """Compare with what the sections of this moment offer, the first of a name before those it is taken from.
@@ -184,7 +202,9 @@ class Toolbox:
                     back.append(known.ref)
         shown = {(offer.ref.section_key, name) for name, offers in found.items() for offer in offers}
         gone = [
-            ref for ref in self.refs if ref.section_key and not ref.revoked and (ref.section_key, ref.name) not in shown
+            ref
+            for ref in self.refs
+            if ref.section_key and not (ref.revoked or ref.deferred) and (ref.section_key, ref.name) not in shown
         ]
         return ToolChanges(new, back, gone)
 

@@ -6,12 +6,15 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import mul
 from typing import Literal
 
 import pytest
 
-from weakincentives.adapters.local import LocalAdapter
+from weakincentives.adapters.local import LocalAdapter, LocalRanker
 from weakincentives.adapters.local.chat import chat
+from weakincentives.adapters.local.engine import SHELF, Settings
+from weakincentives.adapters.local.weights import ranker_file
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import (
@@ -202,3 +205,33 @@ def test_random_schemas_give_valid_calls_and_answers(local: LocalAdapter, seed: 
         run = random_run(composing, seed)
     assert (run.invalid, run.problem) == (0, "")
     assert run.answer is not None
+
+
+def test_a_long_text_does_not_change_the_vectors_of_the_texts_beside_it(ranked: LocalAdapter) -> None:
+    engine = SHELF.take(Settings(ranker_file(None), 512, 1, embedding=True))
+    near = "Refunds take five days. " * 30 + "The voucher code is printed on the parcel."
+    alone = engine.embed([near])[0]
+    beside, long = engine.embed([near, "word " * 5000])
+    SHELF.give_back(engine.settings)
+    assert beside == pytest.approx(alone, abs=1e-3)
+    assert long != beside
+
+
+def test_of_a_text_longer_than_the_context_as_much_counts_as_fits(ranked: LocalAdapter) -> None:
+    engine = SHELF.take(Settings(ranker_file(None), 512, 1, embedding=True))
+    text = "".join(f"Item {number} costs {number} euros. " for number in range(200))
+    whole, cut = engine.embed([text]), engine.embed([text[:510]])
+    SHELF.give_back(engine.settings)
+    assert sum(map(mul, whole[0], cut[0])) < 0.999
+
+
+def test_the_embedding_model_finds_sections_by_meaning(ranked: LocalAdapter) -> None:
+    pytest.importorskip("numpy", reason="needs the extra [finding]")
+    texts = ["Where parcels are and when they arrive.", "Money back for faulty goods.", "Shop opening hours."]
+    index = LocalRanker().index(texts)
+    assert [index.rank(asked, 1)[0][0] for asked in ("track my delivery", "a broken item, I want a refund")] == [0, 1]
+
+
+def test_a_ranker_without_a_model_says_what_to_install() -> None:
+    with pytest.raises(FileNotFoundError, match=r"LocalAdapter's ranker is .*no such file"):
+        LocalRanker("missing.gguf")

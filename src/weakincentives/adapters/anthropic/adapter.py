@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Unpack
 
+from weakincentives.adapters.anthropic.reply import found_tools
 from weakincentives.adapters.anthropic.wire import (
     PROVIDER,
     MessagesWire,
@@ -12,6 +14,7 @@ from weakincentives.adapters.anthropic.wire import (
     best_route,
     binds_thinking,
     has_thinking,
+    has_tool_search,
     media_support,
 )
 from weakincentives.adapters.network import ClientAdapter, ClientOptions
@@ -25,7 +28,8 @@ class AnthropicAdapter(ClientAdapter):
 
     `client` is an `anthropic.Anthropic` or `AsyncAnthropic` (or a sibling such as `AnthropicBedrock`); without one, the
     SDK reads `ANTHROPIC_API_KEY` and its other variables. `max_tokens` limits one reply. `parameters` are more
-    fields of the request, such as `{"thinking": {"type": "enabled", "budget_tokens": 4000}}`.
+    fields of the request, such as `{"thinking": {"type": "enabled", "budget_tokens": 4000}}`. With `tool_search=True`
+    the tools of closed sections are sent deferred, and a section opens when Anthropic's search finds its tools.
     """
 
     name = PROVIDER
@@ -43,6 +47,7 @@ class AnthropicAdapter(ClientAdapter):
         *,
         max_tokens: int = 16_000,
         tool_route: Literal["auto", "tool_addition", "append"] = "auto",
+        tool_search: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
         if tool_route == "append" and binds_thinking(model):
@@ -53,6 +58,9 @@ class AnthropicAdapter(ClientAdapter):
         super().__init__(model, **options)
         self.max_tokens = max_tokens
         self._tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+        self._tool_search = tool_search
+        if tool_search and not has_tool_search(model):
+            raise ValueError(f"tool_search needs Claude 4 or later (Haiku 4.5), got '{model}'")
 
     @property
     def tool_route(self) -> Route:
@@ -69,6 +77,13 @@ class AnthropicAdapter(ClientAdapter):
 
     def binds_reasoning(self, message: Message) -> bool:
         return binds_thinking(self.model) and has_thinking(message)
+
+    @property
+    def defers_tools(self) -> bool:
+        return self._tool_search
+
+    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
+        return found_tools(items)
 
     def _wire(self) -> MessagesWire:
         return MessagesWire(

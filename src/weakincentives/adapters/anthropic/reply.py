@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -236,3 +236,9 @@ def _input(text: str) -> Any:
         return msgspec.Raw(text.encode())
     except msgspec.DecodeError:
         return {"malformed": text}
+
+
+def found_tools(items: Sequence[str]) -> tuple[str, ...]:
+    """The tools that the tool search tool has found; a search that failed has found none."""
+    results = [msgspec.json.decode(item)["content"] for item in items if '"tool_search_tool_result"' in item]
+    return tuple(found["tool_name"] for result in results for found in result.get("tool_references", ()))

@@ -47,6 +47,7 @@ TOOL_CHANGES = "mid-conversation-tool-changes-2026-07-01"
 INLINE_TOOLS = "inline-tools-2026-09-15"
 CACHED = {"type": "ephemeral"}
 
+_SEARCHES = re.compile(r"claude-((opus|sonnet)-[4-9]|haiku-(4-5|[5-9])|fable|mythos)")
 _ACCEPTS_SYSTEM_MESSAGES = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
 _BINDS_THINKING = re.compile(r"claude-((fable|mythos)-5-\d|(opus|sonnet|haiku)-5-5)")
 _MODEL = re.compile(r"claude-(opus|sonnet|haiku|fable|mythos)-(\d+)(?:-(\d{1,2}))?(?!\d)")
@@ -96,6 +97,11 @@ def image_tokens(image: Image, model: str) -> int:
     return tokens if version >= (4, 7) else min(tokens, 1568)
 
 
+def has_tool_search(model: str) -> bool:
+    """From version 4 on (Haiku from 4.5 on), the provider can search deferred tools."""
+    return _SEARCHES.match(model) is not None
+
+
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     return {"name": _name(tool.name), "description": tool.description, "input_schema": tool.schema}
 
@@ -130,6 +136,7 @@ class MessagesWire(Wire):
 
     provider = PROVIDER
     tools = ToolCache(declare_tool)
+    search_tool = b'{"type":"tool_search_tool_bm25_20251119","name":"tool_search_tool_bm25"}'
 
     def __init__(
         self, model: str, *, route: Route, max_tokens: int, parameters: Mapping[str, Any], **options: Any

@@ -7,9 +7,10 @@ from weakincentives.runtime import AdapterSpec
 
 if TYPE_CHECKING:
     from weakincentives.adapters.local.adapter import LocalAdapter
+    from weakincentives.adapters.local.ranker import LocalRanker
 
-__all__ = ["SPEC", "LocalAdapter"]
+__all__ = ["SPEC", "LocalAdapter", "LocalRanker"]
 
 SPEC = AdapterSpec(name="local", adapter="LocalAdapter", provider="local", model="FILE.gguf", requires_model=False)
 
-__getattr__ = lazy_front(__name__, {"LocalAdapter": "adapter"})
+__getattr__ = lazy_front(__name__, {"LocalAdapter": "adapter", "LocalRanker": "ranker"})

@@ -24,6 +24,8 @@ from weakincentives.runtime import Channel, InnerLoop, PromptRendered, ProviderA
 # Below this, quoting finds the needed fact more often than composing does; docs/local-model.md has the figures.
 SMALL = 2_000_000_000
 RANKER_CONTEXT = 512
+# Changes with the vectors that `Engine.embed` makes of a text, so that stored ones are made anew.
+EMBEDDING = 2
 
 
 class LocalAdapter(ProviderAdapter):
@@ -138,9 +140,9 @@ class _OwnTokens:
 
 
 def _vector_file(ranker: Path) -> Path:
-    """Vectors are those of one file: its size and time are part of the name."""
+    """Vectors are those of one file and of one way to make them: both are part of the name."""
     facts = ranker.stat()
-    return cache_folder() / f"{ranker.stem}-{facts.st_size:x}-{facts.st_mtime_ns:x}.sqlite"
+    return cache_folder() / f"{ranker.stem}-{facts.st_size:x}-{facts.st_mtime_ns:x}-{EMBEDDING}.sqlite"
 
 
 def _give_back(taken: list[Settings]) -> None:

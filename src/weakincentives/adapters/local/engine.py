@@ -97,13 +97,19 @@ class Engine:
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """A unit vector for each text; of a text that is longer than the context, its beginning counts."""
-        # A token is at least one character, and seldom more than a few.
-        answer = self._server.handle_embeddings({"input": [text[: 4 * self.settings.context] for text in texts]})
-        if "error" in answer:
-            answer = self._server.handle_embeddings({"input": [text[: self.settings.context - 2] for text in texts]})
+        answer = self._server.handle_embeddings({"input": [self._fitting(text) for text in texts]})
         if "error" in answer:
             raise EngineError(str(answer["error"].get("message")), str(answer["error"].get("type", "")))
         return [item["embedding"] for item in answer["data"]]
+
+    def _fitting(self, text: str) -> str:
+        """The beginning of a text that fits the context, its first and last token included."""
+        room = self.settings.context - 2
+        # A token is at least one character, and seldom more than a few.
+        text = text[: 16 * room]
+        while len(text) > room and (tokens := self.count(text)) > room:
+            text = text[: len(text) * room // tokens]
+        return text
 
     def count(self, text: str) -> int:
         """Exactly how many tokens the model reads for this text."""

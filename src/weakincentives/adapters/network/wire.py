@@ -117,6 +117,7 @@ class Wire(Format):
     """
 
     tools: ClassVar[ToolCache]
+    search_tool: ClassVar[bytes] = b""
 
     def __init__(
         self,
@@ -192,10 +193,16 @@ class Wire(Format):
         self._buffer += item
 
     def _encode_tools(
-        self, tools: Iterable[Tool[Any, Any]], hosted: Iterable[HostedTool[Any]], request: ModelRequest
+        self, tools: Sequence[Tool[Any, Any]], hosted: Iterable[HostedTool[Any]], request: ModelRequest
     ) -> list[bytes]:
         encoded = [self.tools.encoded(tool) for tool in tools]
-        return encoded + [encode(self._codec(tool, request).serialize(tool)) for tool in hosted]
+        encoded += [encode(self._codec(tool, request).serialize(tool)) for tool in hosted]
+        if not request.deferred:
+            return encoded
+        deferred = [tool.name in request.deferred for tool in tools]
+        for index in (index for index, defer in enumerate(deferred) if defer):
+            encoded[index] = encoded[index][:-1] + b',"defer_loading":true}'
+        return [*encoded, self.search_tool] if any(deferred) else encoded
 
     def _codec(self, tool: HostedTool[Any], request: ModelRequest) -> HostedToolCodec[Any, Any]:
         codec = self._codecs.get(tool.kind)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Unpack
 
 from weakincentives.adapters.network import ClientAdapter, ClientOptions
+from weakincentives.adapters.openai.reply import found_tools
 from weakincentives.adapters.openai.wire import (
     MAX_DESCRIPTION,
     PROVIDER,
     ResponsesWire,
     Route,
     best_route,
+    has_tool_search,
     media_support,
 )
 from weakincentives.runtime import MediaSupport
@@ -23,7 +26,8 @@ class OpenAIAdapter(ClientAdapter):
 
     `client` is an `openai.OpenAI` or `AsyncOpenAI` (or a subclass); without one, the SDK reads `OPENAI_API_KEY` and its
     other variables. `parameters` are more fields of the request, such as `{"reasoning": {"effort": "low"}}`.
-    `tool_route` is how tools that appear mid-conversation are announced.
+    `tool_route` is how tools that appear mid-conversation are announced. With `tool_search=True` the tools of closed
+    sections are sent deferred, and a section opens when OpenAI's search finds its tools.
     """
 
     name = PROVIDER
@@ -41,10 +45,14 @@ class OpenAIAdapter(ClientAdapter):
         model: str = "gpt-5.6",
         *,
         tool_route: Literal["auto", "additional_tools", "append"] = "auto",
+        tool_search: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(model, **options)
         self._tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+        self._tool_search = tool_search
+        if tool_search and not has_tool_search(model):
+            raise ValueError(f"tool_search needs gpt-5.4 or later, got '{model}'")
 
     @property
     def tool_route(self) -> Route:
@@ -58,6 +66,13 @@ class OpenAIAdapter(ClientAdapter):
     @property
     def media(self) -> MediaSupport:
         return media_support(self.model)
+
+    @property
+    def defers_tools(self) -> bool:
+        return self._tool_search
+
+    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
+        return found_tools(items)
 
     def _wire(self) -> ResponsesWire:
         return ResponsesWire(

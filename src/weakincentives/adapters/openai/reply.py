@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -219,3 +219,9 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
         (written.reasoning_tokens or 0) if written else 0,
         hosted,
     )
+
+
+def found_tools(items: Sequence[str]) -> tuple[str, ...]:
+    """The tools that `tool_search` has loaded."""
+    outputs = [msgspec.json.decode(item) for item in items if '"tool_search_output"' in item]
+    return tuple(tool["name"] for output in outputs for tool in output.get("tools", ()) if "name" in tool)

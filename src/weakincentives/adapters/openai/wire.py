@@ -73,6 +73,7 @@ class ResponsesWire(Wire):
 
     provider = PROVIDER
     tools = ToolCache(declare_tool)
+    search_tool = b'{"type":"tool_search"}'
 
     def __init__(self, model: str, *, route: Route, **options: Any) -> None:
         super().__init__(model, **options)
@@ -235,6 +236,12 @@ class ResponsesWire(Wire):
 
     def event_parser(self) -> ResponseEventParser:
         return ResponseEventParser()
+
+
+def has_tool_search(model: str) -> bool:
+    """From gpt-5.4 on, the provider can search deferred tools."""
+    found = _VERSION.match(model)
+    return found is not None and (int(found[1]), int(found[2] or 0)) >= (5, 4)
 
 
 def _names_added_tools(model: str) -> bool:

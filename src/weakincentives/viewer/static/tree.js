@@ -10,6 +10,8 @@ const DECIDERS = {
   selector: "by its selector",
   override: "by the caller",
   session: "by the session",
+  rule: "by its rule",
+  search: "for the user's words",
   budget: "by the budget",
 };
 const STATES = { full: "in full", read: "read", summary: "summary", hidden: "hidden" };
