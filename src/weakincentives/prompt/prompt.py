@@ -89,6 +89,9 @@ class PromptTemplate(Generic[OutputT]):
         )
         self._reserved = RESERVED_NAMES | {tool.name for tool in self.builtin_tools()}
         self.outline = Outline(self.sections, reserved=self._reserved)
+        for node in self.outline.late:
+            if (expected := node.section.stored()) is not None:
+                self.outline = self.outline.with_late(node.path, expected)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -136,7 +139,7 @@ class PromptTemplate(Generic[OutputT]):
             for tool in node.tools
             if (words := applied.tools.get(tool.name)) is not None
         }
-        return Outline(self.sections, reserved=self._reserved, bodies=bodies, tools=tools)
+        return self.outline.overridden(bodies, tools)
 
     def with_output(self, output_type: Any) -> PromptTemplate[Any]:
         """The template with this output, which it may have already but not another one."""
@@ -318,7 +321,7 @@ class Prompt(Generic[OutputT]):
             return
         content = node.section.load(self.resources.context)
         self.loaded += (path,)
-        if content is not None and (content.tools or content.children):
+        if content is not None:
             self._late_outline = outline.with_late(path, content)
             if self._run is not None:
                 state = self._run.state.moved(outline, self._late_outline)

@@ -49,10 +49,15 @@ SectionRole = Literal["system", "user"]
 
 @dataclass(frozen=True, slots=True)
 class LateContent:
-    """What a section brings when it is opened."""
+    """What a section brings when it is opened; `text`, if any, is its body, taken literally.
+
+    `changed` names tools that are not as they were `stored`.
+    """
 
     tools: tuple[Tool[Any, Any], ...] = ()
     children: tuple[Section[Any], ...] = ()
+    text: str = ""
+    changed: tuple[str, ...] = ()
 
 
 class SectionOptions(TypedDict, Generic[ParamsT], total=False):
@@ -76,8 +81,8 @@ class Section(Generic[ParamsT]):
     A root section with `role="user"` is part of the first user turn, after all system sections.
 
     A subclass implements `render_body(params)`, or `render(params, ...)` to write its heading too. It may override
-    `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `resources` and
-    `clone`.
+    `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `stored`, `resources`
+    and `clone`.
     """
 
     _params_type: type | None = None
@@ -185,6 +190,13 @@ class Section(Generic[ParamsT]):
         """
         return None
 
+    def stored(self) -> LateContent | None:
+        """What `load` is expected to bring, if that is known beforehand; prices, overrides and search go by it.
+
+        `load` may then return None: all is as expected.
+        """
+        return None
+
     def is_enabled(self, params: ParamsT | None = None, *, session: Session | None = None) -> bool:
         """Whether the section exists at all for these params."""
         return self._enabled is None or bool(self._enabled(params, session))
@@ -235,6 +247,14 @@ class Section(Generic[ParamsT]):
         else:
             body = self.render_body(params)
         return "\n\n".join(part for part in (heading(self.title, depth, number), body) if part)
+
+    def with_content(self, tools: tuple[Tool[Any, Any], ...], children: tuple[Section[Any], ...]) -> Self:
+        """The section with other tools and children."""
+        if tools == self._tools and children == self.children:
+            return self
+        other = copy.copy(self)
+        other._tools, other.children = tools, children
+        return other
 
     def clone(self, *, session: Session | None = None, bus: Any = None) -> Self:
         """An independent copy: children are cloned, other attributes are deep-copied, and tools and selectors that

@@ -280,10 +280,13 @@ class View:
         )
 
     def is_literal(self, path: SectionPath) -> bool:
-        """Whether reading the section gives the author's own words alone: no params, nothing made by code."""
+        """Whether reading the section gives the author's own words alone: no params, nothing made by code or loaded."""
         node = self.outline.by_path[path]
         return all(
-            below.text is not None and not below.text.names and not (below.summary and below.summary.names)
+            below.text is not None
+            and not below.is_late
+            and not below.text.names
+            and not (below.summary and below.summary.names)
             for below in self.outline.subtree(node)
             if self._exists(below)
         )

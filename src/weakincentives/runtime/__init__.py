@@ -11,7 +11,7 @@ from weakincentives.runtime.accounts import (
     ledger_of,
     request_tokens,
 )
-from weakincentives.runtime.adapter import ProviderAdapter, closing_resources
+from weakincentives.runtime.adapter import ProviderAdapter, closing_resources, closing_resources_async
 from weakincentives.runtime.conversation import Conversation
 from weakincentives.runtime.drivers import (
     ArgumentsDelta,
@@ -155,6 +155,7 @@ __all__ = [
     "assert_prefix_kept",
     "cache_safe_routes",
     "closing_resources",
+    "closing_resources_async",
     "ledger",
     "ledger_of",
     "load_sections",

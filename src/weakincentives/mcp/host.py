@@ -1,0 +1,301 @@
+"""`serve`: a template as an MCP server, whose sections open in any host.
+
+The host takes the place of the model: each of its calls is one turn of the inner loop, so that session, transactions,
+disclosure and recording work as they do with an adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import hashlib
+import json
+import logging
+from collections import OrderedDict
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import mcp_types as types
+from mcp.server import NotificationOptions, Server
+from mcp.server.context import ServerRequestContext
+from mcp.server.models import InitializationOptions
+from mcp.server.session import ServerSession
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from weakincentives.content import Audio, Image, Media, Part
+from weakincentives.limits import Meter
+from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tool
+from weakincentives.runtime import (
+    CallModel,
+    InnerLoop,
+    InnerLoopConfig,
+    LoopCursor,
+    ModelReply,
+    RunScope,
+    RunTools,
+    ToolCall,
+    ToolExecutionOutcome,
+    closing_resources_async,
+    load_sections,
+)
+from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.mcp")
+# Over HTTP nothing says that a host has left; beyond this many, the one idle for longest is forgotten.
+MAX_HOSTS = 100
+Context = ServerRequestContext[Any, Any]
+
+
+class TemplateServer:
+    """What `serve` returns: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
+
+    def __init__(
+        self, template: PromptTemplate[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float
+    ) -> None:
+        self._template = copy.copy(template)
+        # The host has its own way to an answer, and its model can only open sections by a tool that returns them.
+        self._template.structured_output = None
+        self._template.disclosure = ReadSections()
+        self._params = params
+        self._session = session
+        self._relist_seconds = relist_seconds
+        self._hosts: OrderedDict[str, _Host] = OrderedDict()
+
+    def run_stdio(self) -> None:
+        """Serve one host over standard input and output, until it closes them."""
+        asyncio.run(self.run_stdio_async())
+
+    async def run_stdio_async(self) -> None:
+        try:
+            async with stdio_server() as (read, write):
+                await self._server.run(read, write, self._server.create_initialization_options())
+        finally:
+            await self.aclose()
+
+    @cached_property
+    def app(self) -> Any:
+        """The ASGI application: hosts at `/mcp` are told apart by their authorization, or by a path below it."""
+        return self._server.streamable_http_app(streamable_http_path="/mcp{host:path}")
+
+    async def aclose(self) -> None:
+        """End the runs of all hosts."""
+        while self._hosts:
+            await self._hosts.popitem()[1].close()
+
+    @cached_property
+    def _server(self) -> Server[Any]:
+        instructions = Prompt(self._template).bind(*self._params).render().system_text
+        return _AnnouncingServer(
+            self._template.name,
+            instructions=instructions,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._listen,
+        )
+
+    async def _host(self, context: Context) -> _Host:
+        """The host that a request comes from."""
+        key = ""
+        if context.request is not None:
+            headers = context.request.headers
+            own = headers.get("mcp-session-id") or headers.get("authorization", "")
+            key = f"{context.request.url.path}\n{hashlib.sha256(own.encode()).hexdigest()}"
+        host = self._hosts.get(key)
+        if host is None:
+            session = self._session if not key and self._session is not None else Session()
+            host = self._hosts[key] = _Host(Prompt(self._template).bind(*self._params), session, self._relist_seconds)
+            if len(self._hosts) > MAX_HOSTS:
+                await self._hosts.popitem(last=False)[1].close()
+        self._hosts.move_to_end(key)
+        await host.start()
+        return host
+
+    async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        host = await self._host(context)
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            host.older_session = context.session
+        return types.ListToolsResult(tools=[_declared(tool) for tool in host.list_tools()])
+
+    async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        host = await self._host(context)
+        call_id = str((params.meta or {}).get("claudecode/toolUseId") or context.request_id or "")
+        outcome = await host.call(ToolCall(call_id, params.name, json.dumps(params.arguments or {})))
+        content: list[Any] = [types.TextContent(type="text", text=outcome.message)]
+        content += (_block(part) for part in outcome.attachments)
+        return types.CallToolResult(content=content, is_error=not outcome.success)
+
+    async def _listen(self, context: Context, params: Any) -> Any:
+        return await (await self._host(context)).listen(context, params)
+
+
+def serve(
+    template: PromptTemplate[Any], *params: Any, session: Session | None = None, relist_seconds: float = 2.0
+) -> TemplateServer:
+    """Offer a template to MCP hosts: its text as instructions, its tools, and `read_section` to open more.
+
+    `params` are bound as `Prompt.bind` does. Each host has a session of its own; the one host of `run_stdio` takes the
+    given one. The answer to a call that brings tools waits until the host has listed them, at most `relist_seconds`.
+    """
+    if not isinstance(template, PromptTemplate):
+        raise TypeError(f"serve takes a PromptTemplate, got {template!r}")
+    return TemplateServer(template, params, session, relist_seconds)
+
+
+class _AnnouncingServer(Server[Any]):
+    """A server that tells clients of the older protocol as well that its list may change."""
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
+    ) -> InitializationOptions:
+        return super().create_initialization_options(NotificationOptions(tools_changed=True), *args, **kwargs)
+
+
+class _Host:
+    """One host's run of the template: an inner loop that is advanced by the host's calls."""
+
+    def __init__(self, prompt: Prompt[Any], session: Session, relist_seconds: float) -> None:
+        counter = prompt.template.counter
+        config = InnerLoopConfig(
+            adapter="mcp",
+            supports_dynamic_tools=True,
+            tool_route="mcp",
+            count_tokens=lru_cache(maxsize=8192)(counter.count),
+            tokenizer=counter.name,
+        )
+        self.older_session: ServerSession | None = None
+        self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), config)
+        self._cursor: LoopCursor | None = None
+        self._stack = AsyncExitStack()
+        self._lock = asyncio.Lock()
+        self._relist_seconds = relist_seconds
+        self._relisted = asyncio.Event()
+        self._bus = InMemorySubscriptionBus()
+        self._handler = ListenHandler(self._bus)
+        self._listens = False
+
+    async def start(self) -> None:
+        async with self._lock:
+            if self._cursor is not None:
+                return
+            loop = self._loop
+            self._stack.enter_context(loop.session.claim(loop.owner))
+            self._stack.callback(loop.executor.bridge.close)
+            resources = closing_resources_async(loop.prompt, loop.session, loop.scope.run_id)
+            await self._stack.enter_async_context(resources)
+            self._cursor = LoopCursor(loop)
+            await self._advance(None)
+
+    async def close(self) -> None:
+        async with self._lock:
+            if self._cursor is not None and self._cursor.effect is not None:
+                self._cursor.answer(ModelReply())
+            await self._stack.aclose()
+
+    def list_tools(self) -> list[Tool[Any, Any]]:
+        self._relisted.set()
+        return self._tools()
+
+    async def listen(self, context: Context, params: Any) -> Any:
+        self._listens = True
+        return await self._handler(context, params)
+
+    async def call(self, call: ToolCall) -> ToolExecutionOutcome:
+        """Run one call. One that the host cancels is rolled back, and the run goes on."""
+        running: list[asyncio.Task[Any]] = []
+        work = asyncio.ensure_future(self._call(call, running))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            for task in running:
+                task.cancel()
+            raise
+
+    async def _call(self, call: ToolCall, running: list[asyncio.Task[Any]]) -> ToolExecutionOutcome:
+        async with self._lock:
+            assert self._cursor is not None
+            before = self._tools()
+            self._cursor.answer(ModelReply(tool_calls=(call,)))
+            outcome = await self._advance(running)
+            if self._tools() != before:
+                await self._announce()
+            assert outcome is not None
+            return outcome
+
+    async def _advance(self, running: list[asyncio.Task[Any]] | None) -> ToolExecutionOutcome | None:
+        """Do what the loop asks for until it waits for the host again."""
+        cursor, outcome = self._cursor, None
+        assert cursor is not None
+        while not isinstance(effect := cursor.effect, CallModel):
+            if effect is None:
+                cursor.result()
+                raise RuntimeError("the run has ended")
+            if isinstance(effect, RunTools):
+                outcome = await self._run(effect.calls[0], [] if running is None else running)
+                cursor.answer([outcome])
+            else:
+                cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
+        return outcome
+
+    async def _run(self, call: ToolCall, running: list[asyncio.Task[Any]]) -> ToolExecutionOutcome:
+        task = asyncio.ensure_future(self._loop.executor.execute_all_async([call]))
+        running.append(task)
+        try:
+            (outcome,) = await task
+        except asyncio.CancelledError:
+            return ToolExecutionOutcome(call.id, f"Tool '{call.name}' was cancelled.", False, name=call.name)
+        except Exception as error:
+            logger.exception("Tool '%s' failed.", call.name)
+            return ToolExecutionOutcome(call.id, f"Tool '{call.name}' failed: {error}", False, name=call.name)
+        ending = outcome.expansion or outcome.halt
+        for path, visibility in ({} if ending is None else ending.requested_overrides).items():
+            self._loop.session.dispatch(SetVisibilityOverride(path, visibility))
+        return replace(outcome, expansion=None, halt=None)
+
+    async def _announce(self) -> None:
+        """Tell the host that the list has changed, and wait until it has listed again."""
+        self._relisted.clear()
+        await self._bus.publish(ToolsListChanged())
+        if self.older_session is not None:
+            await self.older_session.send_tool_list_changed()
+        if self._listens or self.older_session is not None:
+            try:
+                await asyncio.wait_for(self._relisted.wait(), self._relist_seconds)
+            except TimeoutError:
+                logger.warning("The MCP host did not list the tools again within %g seconds.", self._relist_seconds)
+
+    def _tools(self) -> list[Tool[Any, Any]]:
+        effect = None if self._cursor is None else self._cursor.effect
+        if not isinstance(effect, CallModel):
+            return []
+        return [tool for tool in effect.request.tools if tool.name not in effect.request.revoked]
+
+
+def _declared(tool: Tool[Any, Any]) -> types.Tool:
+    """A tool as MCP lists it; `_meta` asks Claude Code to show it at once and to pass on large results whole."""
+    return types.Tool.model_validate(
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "inputSchema": tool.schema,
+            "annotations": {"readOnlyHint": tool.read_only},
+            "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
+        }
+    )
+
+
+def _block(part: Part) -> Any:
+    if not isinstance(part, Media) or part.blob is None:
+        return types.TextContent(type="text", text=str(part))
+    data = base64.b64encode(part.data).decode()
+    if isinstance(part, Image):
+        return types.ImageContent(type="image", data=data, mime_type=part.media_type)
+    if isinstance(part, Audio):
+        return types.AudioContent(type="audio", data=data, mime_type=part.media_type)
+    uri = f"attachment:{part.name or part.blob.digest}"
+    blob = types.BlobResourceContents(uri=uri, blob=data, mime_type=part.media_type)
+    return types.EmbeddedResource(type="resource", resource=blob)

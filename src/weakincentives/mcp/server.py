@@ -1,0 +1,71 @@
+"""An MCP server as configured, and what it lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from weakincentives.errors import WinkError
+
+
+class MCPServerError(WinkError):
+    """An MCP server could not be started, or has stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class StdioServer:
+    """A server that runs as a process of ours and is spoken to over its standard input and output.
+
+    Besides `env` it inherits HOME, LOGNAME, PATH, SHELL, TERM and USER, and nothing else.
+    """
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] | None = None
+    cwd: str | Path | None = None
+    start_timeout: float = field(default=20.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.args, str):
+            raise TypeError(f"StdioServer: args must be a list of strings, got {self.args!r}")
+        object.__setattr__(self, "args", tuple(self.args))
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server that is reached over streamable HTTP; `headers` go with every request."""
+
+    url: str
+    headers: Mapping[str, str] | None = None
+    start_timeout: float = field(default=20.0, kw_only=True)
+
+
+Server = StdioServer | HttpServer
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTool:
+    """A tool as its server describes it; `read_only` is the server's own word for it."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a server offers: its name and version, its instructions, and its tools."""
+
+    name: str = ""
+    version: str = ""
+    instructions: str = ""
+    tools: tuple[ListedTool, ...] = ()
+
+    def changed_from(self, before: Listing) -> dict[str, str]:
+        """The tools that differ from an earlier listing, and how: added, removed or changed."""
+        old, new = ({tool.name: tool for tool in listing.tools} for listing in (before, self))
+        differ = [name for name in old | new if old.get(name) != new.get(name)]
+        return {name: "removed" if name not in new else "changed" if name in old else "added" for name in differ}
