@@ -12,8 +12,9 @@ import copy
 import hashlib
 import json
 import logging
+import sys
 from collections import OrderedDict
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, redirect_stdout
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -73,7 +74,9 @@ class TemplateServer:
     async def run_stdio_async(self) -> None:
         try:
             async with stdio_server() as (read, write):
-                await self._server.run(read, write, self._server.create_initialization_options())
+                # Standard output belongs to the protocol; what tools print goes to standard error.
+                with redirect_stdout(sys.stderr):
+                    await self._server.run(read, write, self._server.create_initialization_options())
         finally:
             await self.aclose()
 
