@@ -76,14 +76,14 @@ class TemplateServer:
             async with stdio_server() as (read, write):
                 # Standard output belongs to the protocol; what tools print goes to standard error.
                 with redirect_stdout(sys.stderr):
-                    await self._server.run(read, write, self._server.create_initialization_options())
+                    await self.server.run(read, write, self.server.create_initialization_options())
         finally:
             await self.aclose()
 
     @cached_property
     def app(self) -> Any:
         """The ASGI application: hosts at `/mcp` are told apart by their authorization, or by a path below it."""
-        return self._server.streamable_http_app(streamable_http_path="/mcp{host:path}")
+        return self.server.streamable_http_app(streamable_http_path="/mcp{host:path}")
 
     async def aclose(self) -> None:
         """End the runs of all hosts."""
@@ -91,7 +91,7 @@ class TemplateServer:
             await self._hosts.popitem()[1].close()
 
     @cached_property
-    def _server(self) -> Server[Any]:
+    def server(self) -> Server[Any]:
         instructions = Prompt(self._template).bind(*self._params).render().system_text
         return _AnnouncingServer(
             self._template.name,
