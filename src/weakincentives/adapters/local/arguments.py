@@ -23,7 +23,7 @@ class Grounding:
 
 def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
     """What the question says about a tool's arguments; None if it lacks a number, a code or a choice that is needed."""
-    schema = tool.schema
+    schema = tool.strict_schema
     definitions = schema.get("$defs", {})
     given: dict[str, Any] = {}
     missing: list[str] = []
