@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import socket
 import sys
@@ -26,6 +27,11 @@ from weakincentives.telemetry import RunStore
 
 ROOT = Path(__file__).parents[2]
 READ: dict[str, Any] = {"section_key": "notes"}
+
+
+def text(result: Any) -> str:
+    (block,) = result.content
+    return str(block.text)
 
 
 async def names(client: Client) -> list[str]:
@@ -67,13 +73,13 @@ async def test_a_section_opens_in_the_host_and_brings_its_tools(mode: str, tmp_p
         assert 'call `read_section` with key "notes"' in (client.instructions or "")
         assert await names(client) == ["read_section"]
         opened = await client.call_tool("read_section", READ)
-        assert "Keep notes short." in opened.content[0].text  # type: ignore[union-attr]
+        assert "Keep notes short." in text(opened)
         assert await names(client) == ["read_section", "keep", "paint"]
         kept = await client.call_tool("keep", {"text": "milk"})
-        assert (kept.content[0].text, kept.is_error) == ("Kept milk.", False)  # type: ignore[union-attr]
+        assert (text(kept), kept.is_error) == ("Kept milk.", False)
     with RunStore(file) as store:
-        (run,) = store.runs()
-    assert (run.prompt_name, run.status) == ("desk", "done")
+        (run,) = store.list_runs()
+    assert (run.prompt_name, run.status) == ("desk", "ok")
 
 
 async def test_a_call_is_a_transaction_of_the_session_and_is_recorded() -> None:
@@ -81,9 +87,9 @@ async def test_a_call_is_a_transaction_of_the_session_and_is_recorded() -> None:
     server = serve(template, session=session)
     async with Client(server.server) as client:
         await client.call_tool("read_section", READ)
-        for text in ("milk", "broken", "eggs"):
-            result = await client.call_tool("keep", {"text": text})
-    assert result.content[0].text == "Kept milk and eggs."  # type: ignore[union-attr]
+        for note in ("milk", "broken", "eggs"):
+            result = await client.call_tool("keep", {"text": note})
+    assert text(result) == "Kept milk and eggs."
     await server.aclose()
     assert session[Notes].all() == (Notes(("milk", "eggs")),)
     calls = [(event.name, event.success, event.rolled_back) for event in session[ToolInvoked]]
@@ -100,18 +106,18 @@ async def test_a_call_is_a_transaction_of_the_session_and_is_recorded() -> None:
 async def test_what_a_call_gets_wrong_is_told_to_the_host() -> None:
     async with Client(serve(template).server) as client:
         unknown = await client.call_tool("keep", {"text": "milk"})
-        assert (unknown.is_error, "Unknown tool 'keep'" in unknown.content[0].text) == (True, True)  # type: ignore[union-attr]
+        assert (unknown.is_error, "Unknown tool 'keep'" in text(unknown)) == (True, True)
         await client.call_tool("read_section", READ)
         wrong = await client.call_tool("keep", {"text": 1})
-    assert wrong.content[0].text == "Invalid arguments for 'keep': text: expected str, got int"  # type: ignore[union-attr]
+    assert text(wrong) == "Invalid arguments for 'keep': text: expected str, got int 1"
 
 
 async def test_pictures_go_to_the_host_as_such() -> None:
     async with Client(serve(template).server) as client:
         await client.call_tool("read_section", READ)
-        words, picture = (await client.call_tool("paint", {})).content
-    assert (words.text, picture.type, picture.mime_type) == ("Painted.", "image", "image/png")  # type: ignore[union-attr]
-    assert len(picture.data) == len(PNG) // 3 * 4  # type: ignore[union-attr]
+        blocks: Any = (await client.call_tool("paint", {})).content
+    assert (blocks[0].text, blocks[1].type, blocks[1].mime_type) == ("Painted.", "image", "image/png")
+    assert base64.b64decode(blocks[1].data) == PNG
 
 
 async def test_the_answer_to_an_opening_waits_until_the_host_has_listed_again() -> None:
@@ -151,7 +157,7 @@ async def test_over_http_every_host_has_sections_and_a_session_of_its_own(mode: 
         await bob.call_tool("read_section", READ)
         await ann.call_tool("keep", {"text": "ann's"})
         kept = await bob.call_tool("keep", {"text": "bob's"})
-    assert kept.content[0].text == "Kept bob's."  # type: ignore[union-attr]
+    assert text(kept) == "Kept bob's."
 
 
 def test_only_a_template_can_be_served() -> None:
