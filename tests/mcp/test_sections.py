@@ -182,9 +182,19 @@ def test_a_call_that_takes_too_long_is_cancelled_on_the_server(tmp_path: Path) -
 
 
 def test_the_deadline_of_the_run_is_above_the_timeout_of_a_call(tmp_path: Path) -> None:
-    with pytest.raises(DeadlineExceededError):
-        run(shop(tmp_path / "log"), call("wait"), deadline=Deadline.after(4))
+    adapter = ScriptedAdapter([READ, "Read.", call("wait"), "Done."])
+    with Conversation(prompt(shop(tmp_path / "log")), adapter=adapter) as chat:
+        chat.send("Read it.")
+        with pytest.raises(DeadlineExceededError):
+            chat.send("Wait.", deadline=Deadline.after(0.5))
     assert (tmp_path / "log").read_text() == "waiting\ncancelled\n"
+
+
+@pytest.mark.parametrize("visibility", [SectionVisibility.SUMMARY, SectionVisibility.FULL])
+def test_the_deadline_of_the_run_is_above_the_timeout_of_a_start(visibility: SectionVisibility) -> None:
+    mute = shop(server=StdioServer("sleep", ["60"]), visibility=visibility)
+    with pytest.raises(DeadlineExceededError):
+        run(mute, deadline=Deadline.after(0.5))
 
 
 async def test_a_cancelled_run_cancels_the_call_on_the_server(tmp_path: Path) -> None:

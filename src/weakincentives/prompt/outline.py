@@ -128,23 +128,28 @@ class Outline:
         A tool whose name is taken is offered as `<section key>_<name>`.
         """
         late = {known: brought for known, brought in self._late.items() if known != path}
-        bare = self._rebuilt(late)
+        kept = {name: tool for name, tool in self._tools.items() if name not in content.changed}
+        bare = self._rebuilt(late, kept)
         taken = {tool.name for node in bare.nodes for tool in node.all_tools} | self._reserved
         tools, children = _renamed(content.tools, content.children, path[-1], taken)
-        return bare._rebuilt({**late, path: replace(content, tools=tools, children=children)})
+        return bare._rebuilt({**late, path: replace(content, tools=tools, children=children)}, kept)
 
     def overridden(self, bodies: Mapping[SectionPath, TemplateText], tools: Mapping[str, Tool[Any, Any]]) -> Outline:
         """The outline with other texts and tools in place of those of the same path or name."""
-        return Outline(self._sections, reserved=self._reserved, bodies=bodies, tools=tools, late=self._late)
+        return self._rebuilt(self._late, tools, bodies)
 
     def brought(self, path: SectionPath) -> LateContent:
         """What the section has brought, or is expected to bring."""
         return self._late.get(path, NOTHING_LATE)
 
-    def _rebuilt(self, late: Mapping[SectionPath, LateContent]) -> Outline:
-        if late == self._late:
-            return self
-        return Outline(self._sections, reserved=self._reserved, bodies=self._bodies, tools=self._tools, late=late)
+    def _rebuilt(
+        self,
+        late: Mapping[SectionPath, LateContent],
+        tools: Mapping[str, Tool[Any, Any]],
+        bodies: Mapping[SectionPath, TemplateText] | None = None,
+    ) -> Outline:
+        bodies = self._bodies if bodies is None else bodies
+        return Outline(self._sections, reserved=self._reserved, bodies=bodies, tools=tools, late=late)
 
     def subtree(self, node: Node) -> tuple[Node, ...]:
         return self.nodes[node.index : node.end]
