@@ -174,6 +174,8 @@ class _Host:
         self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), config)
         self._cursor: LoopCursor | None = None
         self._stack = AsyncExitStack()
+        # Two locks: a host lists the tools while the answer to its call still waits for that.
+        self._starting = asyncio.Lock()
         self._lock = asyncio.Lock()
         self._relist_seconds = relist_seconds
         self._relisted = asyncio.Event()
@@ -182,7 +184,7 @@ class _Host:
         self._listens = False
 
     async def start(self) -> None:
-        async with self._lock:
+        async with self._starting:
             if self._cursor is not None:
                 return
             loop = self._loop
