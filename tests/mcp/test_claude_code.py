@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("claude_agent_sdk", reason="needs weakincentives[claude]")
 import claude_agent_sdk as sdk
+import pytest
 import uvicorn
 
 from tests.mcp.desk import template

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("mcp", reason="needs weakincentives[mcp]")
-
 from tests.disclosure.desk import answers, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.cli import main
@@ -22,6 +20,7 @@ from weakincentives.prompt.overrides import JsonPromptOverridesStore
 from weakincentives.runtime import SectionLoaded
 from weakincentives.session import Session
 
+pytestmark = pytest.mark.slow
 SHOP = str(Path(__file__).parent / "shop.py")
 ENTRY: dict[str, Any] = {"command": sys.executable, "args": [SHOP], "env": {"SHOP_TOOLS": "${SHOP_TOOLS:-}"}}
 READ = call("read_section", section_key="shop")

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("mcp", reason="needs weakincentives[mcp]")
-
 from tests.disclosure.desk import answers, tool_names
 from tests.mcp.conftest import pypi_server
 from tests.npm_support import NpmModules

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("mcp", reason="needs weakincentives[mcp]")
 import uvicorn
 
 from tests.disclosure.desk import a_tool, answers, section, tool_names
@@ -36,6 +34,7 @@ from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Secti
 from weakincentives.runtime import Conversation, Message, SectionLoaded, ToolInvoked
 from weakincentives.session import Session
 
+pytestmark = pytest.mark.slow
 SHOP = str(Path(__file__).parent / "shop.py")
 READ = call("read_section", section_key="shop")
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("mcp", reason="needs weakincentives[mcp]")
 import uvicorn
 from mcp import Client, StdioServerParameters
 
@@ -25,6 +23,7 @@ from weakincentives.runtime import PromptExecuted, PromptRendered, ToolInvoked, 
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 READ: dict[str, Any] = {"section_key": "notes"}
 
