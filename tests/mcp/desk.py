@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from weakincentives.content import Image
 from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
 from weakincentives.session import reducer
 
+pondering = asyncio.Event()
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
 
 
@@ -33,6 +35,13 @@ def keep(params: Words, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult(f"Kept {' and '.join(context.session[Notes].all()[-1].texts)}.")
 
 
+async def ponder(params: Words, *, context: ToolContext) -> ToolResult[None]:
+    context.session.dispatch(params)
+    pondering.set()
+    await asyncio.sleep(60)
+    return ToolResult("Done.")
+
+
 def paint(params: None, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult("Painted.", attachments=(Image.from_bytes(PNG, "image/png"),))
 
@@ -50,6 +59,7 @@ template: PromptTemplate[None] = PromptTemplate(
             visibility=SectionVisibility.SUMMARY,
             tools=[
                 Tool[Words, None](name="keep", description="Keep a note.", handler=keep),
+                Tool[Words, None](name="ponder", description="Take a long time over it.", handler=ponder),
                 Tool[None, None](name="paint", description="Paint a picture.", handler=paint),
             ],
         ),

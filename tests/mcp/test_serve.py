@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 import uvicorn
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 
-from tests.mcp.desk import PNG, Notes, template
-from weakincentives.mcp import serve
+from tests.disclosure.desk import FULL
+from tests.mcp.desk import PNG, Notes, pondering, template
+from weakincentives.mcp import MCPSection, StdioServer, serve
 from weakincentives.prompt import PromptTemplate
 from weakincentives.runtime import PromptExecuted, PromptRendered, ToolInvoked, ToolsInjected
 from weakincentives.session import Session
@@ -73,7 +74,7 @@ async def test_a_section_opens_in_the_host_and_brings_its_tools(mode: str, tmp_p
         assert await names(client) == ["read_section"]
         opened = await client.call_tool("read_section", READ)
         assert "Keep notes short." in text(opened)
-        assert await names(client) == ["read_section", "keep", "paint"]
+        assert await names(client) == ["read_section", "keep", "ponder", "paint"]
         kept = await client.call_tool("keep", {"text": "milk"})
         assert (text(kept), kept.is_error) == ("Kept milk.", False)
     with RunStore(file) as store:
@@ -89,7 +90,6 @@ async def test_a_call_is_a_transaction_of_the_session_and_is_recorded() -> None:
         for note in ("milk", "broken", "eggs"):
             result = await client.call_tool("keep", {"text": note})
     assert text(result) == "Kept milk and eggs."
-    await server.aclose()
     assert session[Notes].all() == (Notes(("milk", "eggs")),)
     calls = [(event.name, event.success, event.rolled_back) for event in session[ToolInvoked]]
     assert calls == [
@@ -98,7 +98,7 @@ async def test_a_call_is_a_transaction_of_the_session_and_is_recorded() -> None:
         ("keep", False, True),
         ("keep", True, False),
     ]
-    assert [event.tool_names for event in session[ToolsInjected]] == [("keep", "paint")]
+    assert [event.tool_names for event in session[ToolsInjected]] == [("keep", "ponder", "paint")]
     assert (len(session[PromptRendered].all()), len(session[PromptExecuted].all())) == (1, 1)
 
 
@@ -109,6 +109,48 @@ async def test_what_a_call_gets_wrong_is_told_to_the_host() -> None:
         await client.call_tool("read_section", READ)
         wrong = await client.call_tool("keep", {"text": 1})
     assert text(wrong) == "Invalid arguments for 'keep': text: expected str, got int 1"
+
+
+async def test_a_call_that_the_host_cancels_is_rolled_back_and_the_run_goes_on() -> None:
+    session = Session()
+    async with Client(serve(template, session=session).server) as client:
+        await client.call_tool("read_section", READ)
+        pondering.clear()
+        call = asyncio.ensure_future(client.call_tool("ponder", {"text": "why"}))
+        await pondering.wait()
+        call.cancel()
+        assert text(await client.call_tool("keep", {"text": "milk"})) == "Kept milk."
+    invoked = [(event.name, event.success, event.rolled_back) for event in session[ToolInvoked]]
+    assert invoked[1:] == [("ponder", False, True), ("keep", True, False)]
+
+
+async def test_a_host_that_leaves_ends_the_call_that_is_under_way() -> None:
+    session = Session()
+    async with Client(serve(template, session=session).server) as client:
+        await client.call_tool("read_section", READ)
+        pondering.clear()
+        call = asyncio.ensure_future(client.call_tool("ponder", {"text": "why"}))
+        await pondering.wait()
+    await asyncio.gather(call, return_exceptions=True)
+    assert session[Notes].latest() == Notes()
+    assert len(session[PromptExecuted].all()) == 1
+
+
+async def test_an_mcp_server_may_stand_behind_a_served_section() -> None:
+    shop = MCPSection(key="shop", title="Shop", server=StdioServer(sys.executable, [str(ROOT / "tests/mcp/shop.py")]))
+    chained: PromptTemplate[None] = PromptTemplate(ns="tests", key="chain", sections=[shop])
+    async with Client(serve(chained).server) as client:
+        await client.call_tool("read_section", {"section_key": "shop"})
+        assert text(await client.call_tool("get_stock", {"item": "chair"})) == "chair: 3"
+
+
+async def test_a_section_that_must_be_open_and_cannot_be_is_an_error_for_the_host() -> None:
+    shop = MCPSection(key="shop", title="Shop", server=StdioServer("no-such-command"), visibility=FULL)
+    broken: PromptTemplate[None] = PromptTemplate(ns="tests", key="broken", sections=[shop])
+    async with Client(serve(broken).server) as client:
+        for _ in range(2):
+            with pytest.raises(MCPError, match="no command 'no-such-command' was found"):
+                await client.list_tools()
 
 
 async def test_pictures_go_to_the_host_as_such() -> None:

@@ -14,7 +14,8 @@ import json
 import logging
 import sys
 from collections import OrderedDict
-from contextlib import AsyncExitStack, redirect_stdout
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -26,6 +27,7 @@ from mcp.server.models import InitializationOptions
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from weakincentives.content import Audio, Image, Media, Part
@@ -35,6 +37,7 @@ from weakincentives.runtime import (
     CallModel,
     InnerLoop,
     InnerLoopConfig,
+    LoadSections,
     LoopCursor,
     ModelReply,
     RunScope,
@@ -72,34 +75,35 @@ class TemplateServer:
         asyncio.run(self.run_stdio_async())
 
     async def run_stdio_async(self) -> None:
-        try:
-            async with stdio_server() as (read, write):
-                # Standard output belongs to the protocol; what tools print goes to standard error.
-                with redirect_stdout(sys.stderr):
-                    await self.server.run(read, write, self.server.create_initialization_options())
-        finally:
-            await self.aclose()
+        async with stdio_server() as (read, write):
+            # Standard output belongs to the protocol; what tools print goes to standard error.
+            with redirect_stdout(sys.stderr):
+                await self.server.run(read, write, self.server.create_initialization_options())
 
     @cached_property
     def app(self) -> Any:
         """The ASGI application: hosts at `/mcp` are told apart by their authorization, or by a path below it."""
         return self.server.streamable_http_app(streamable_http_path="/mcp{host:path}")
 
-    async def aclose(self) -> None:
-        """End the runs of all hosts."""
-        while self._hosts:
-            await self._hosts.popitem()[1].close()
-
     @cached_property
     def server(self) -> Server[Any]:
-        instructions = Prompt(self._template).bind(*self._params).render().system_text
+        """The server itself, for what `run_stdio` and `app` do not cover."""
         return _AnnouncingServer(
             self._template.name,
-            instructions=instructions,
+            instructions=Prompt(self._template).bind(*self._params).render().system_text,
+            lifespan=self._lifespan,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listen,
         )
+
+    @asynccontextmanager
+    async def _lifespan(self, server: Server[Any]) -> AsyncIterator[dict[str, Any]]:
+        try:
+            yield {}
+        finally:
+            while self._hosts:
+                await self._hosts.popitem()[1].close()
 
     async def _host(self, context: Context) -> _Host:
         """The host that a request comes from."""
@@ -115,7 +119,12 @@ class TemplateServer:
             if len(self._hosts) > MAX_HOSTS:
                 await self._hosts.popitem(last=False)[1].close()
         self._hosts.move_to_end(key)
-        await host.start()
+        try:
+            await host.start()
+        except Exception as error:
+            self._hosts.pop(key, None)
+            await host.close()
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
         return host
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -173,6 +182,7 @@ class _Host:
         self.older_session: ServerSession | None = None
         self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), config)
         self._cursor: LoopCursor | None = None
+        self._calls: set[asyncio.Future[ToolExecutionOutcome]] = set()
         self._stack = AsyncExitStack()
         # Two locks: a host lists the tools while the answer to its call still waits for that.
         self._starting = asyncio.Lock()
@@ -193,9 +203,12 @@ class _Host:
             resources = closing_resources_async(loop.prompt, loop.session, loop.scope.run_id)
             await self._stack.enter_async_context(resources)
             self._cursor = LoopCursor(loop)
-            await self._advance(None)
+            await self._advance()
 
     async def close(self) -> None:
+        """End the run; a call that is under way is cancelled."""
+        for work in self._calls:
+            work.cancel()
         async with self._lock:
             if self._cursor is not None and self._cursor.effect is not None:
                 self._cursor.answer(ModelReply())
@@ -211,46 +224,40 @@ class _Host:
 
     async def call(self, call: ToolCall) -> ToolExecutionOutcome:
         """Run one call. One that the host cancels is rolled back, and the run goes on."""
-        running: list[asyncio.Task[Any]] = []
-        work = asyncio.ensure_future(self._call(call, running))
+        # A task of its own: the host's cancel scope would interrupt the rollback as well.
+        work = asyncio.ensure_future(self._call(call))
+        self._calls.add(work)
+        work.add_done_callback(self._calls.discard)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            for task in running:
-                task.cancel()
+            work.cancel()
             raise
 
-    async def _call(self, call: ToolCall, running: list[asyncio.Task[Any]]) -> ToolExecutionOutcome:
+    async def _call(self, call: ToolCall) -> ToolExecutionOutcome:
         async with self._lock:
+            before = await self._advance()
             assert self._cursor is not None
-            before = self._tools()
             self._cursor.answer(ModelReply(tool_calls=(call,)))
-            outcome = await self._advance(running)
-            if self._tools() != before:
+            assert isinstance(self._cursor.effect, RunTools)
+            outcome = await self._run(call)
+            self._cursor.answer([outcome])
+            if await self._advance() != before:
                 await self._announce()
-            assert outcome is not None
             return outcome
 
-    async def _advance(self, running: list[asyncio.Task[Any]] | None) -> ToolExecutionOutcome | None:
-        """Do what the loop asks for until it waits for the host again."""
-        cursor, outcome = self._cursor, None
-        assert cursor is not None
-        while not isinstance(effect := cursor.effect, CallModel):
-            if effect is None:
-                cursor.result()
-                raise RuntimeError("the run has ended")
-            if isinstance(effect, RunTools):
-                outcome = await self._run(effect.calls[0], [] if running is None else running)
-                cursor.answer([outcome])
-            else:
-                cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
-        return outcome
+    async def _advance(self) -> list[Tool[Any, Any]]:
+        """Load sections until the loop waits for the host, and return the tools that it offers then."""
+        assert self._cursor is not None
+        while isinstance(effect := self._cursor.effect, LoadSections):
+            self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
+        if effect is None:
+            self._cursor.result()
+        return self._tools()
 
-    async def _run(self, call: ToolCall, running: list[asyncio.Task[Any]]) -> ToolExecutionOutcome:
-        task = asyncio.ensure_future(self._loop.executor.execute_all_async([call]))
-        running.append(task)
+    async def _run(self, call: ToolCall) -> ToolExecutionOutcome:
         try:
-            (outcome,) = await task
+            (outcome,) = await self._loop.executor.execute_all_async([call])
         except asyncio.CancelledError:
             return ToolExecutionOutcome(call.id, f"Tool '{call.name}' was cancelled.", False, name=call.name)
         except Exception as error:

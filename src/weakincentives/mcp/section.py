@@ -132,13 +132,6 @@ class MCPSection(Section[None]):
         except Exception as error:
             return ToolResult(str(first_cause(error)), success=False)
 
-    def clone(self, **given: Any) -> MCPSection:
-        """A section with a connection of its own; servers, callbacks and the listing are shared."""
-        other = super().clone(**given)
-        for name in ("server", "_group", "_on_elicit", "_on_progress", "_compensate", "_stored"):
-            setattr(other, name, getattr(self, name))
-        return other
-
     def _connection(self, resources: ScopedResourceContext) -> Connection:
         return resources.get(Connections).get(self, lambda: Connection(self.key, self.server, self._on_elicit))
 
@@ -164,6 +157,7 @@ class MCPSection(Section[None]):
             description=listed.description,
             schema=listed.schema,
             handler=partial(self._handle, listed.name),
+            result_type=MCPResult,
             read_only=self._trusted and listed.read_only and compensate is None,
             compensate=compensate,
         )
