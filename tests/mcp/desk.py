@@ -9,7 +9,6 @@ from weakincentives.content import Image
 from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
 from weakincentives.session import reducer
 
-pondering = asyncio.Event()
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
 
 
@@ -37,7 +36,6 @@ def keep(params: Words, *, context: ToolContext) -> ToolResult[None]:
 
 async def ponder(params: Words, *, context: ToolContext) -> ToolResult[None]:
     context.session.dispatch(params)
-    pondering.set()
     await asyncio.sleep(60)
     return ToolResult("Done.")
 

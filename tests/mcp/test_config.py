@@ -145,7 +145,7 @@ def test_a_server_that_cannot_be_listed_keeps_its_entry(config: Path, capsys: py
     before = (config.parent / ".mcp.lock.json").read_text()
     write(config.parent, shop={"command": "no-such-command"})
     assert main(["mcp", "lock", str(config)]) == 1
-    assert "no command 'no-such-command' was found" in capsys.readouterr().out
+    assert "No such file or directory: 'no-such-command'" in capsys.readouterr().out
     assert (config.parent / ".mcp.lock.json").read_text() == before
 
 
@@ -177,8 +177,8 @@ def test_a_group_of_a_server_that_cannot_be_started_is_told_to_the_model(config:
     assert answers(session) == [
         (
             False,
-            "Section 'shop.items' cannot be opened: MCP server 'shop' cannot be started: no command 'no-such-command' "
-            "was found.",
+            "Section 'shop.items' cannot be opened: MCP server 'shop' (no-such-command) cannot be started: [Errno 2] "
+            "No such file or directory: 'no-such-command'",
         )
     ]
 

@@ -96,7 +96,6 @@ def test_opening_starts_the_server_and_offers_all_its_tools(is_async: bool) -> N
     assert tool_names(adapter.requests[0].tools) == ["read_section"]
     assert len(adapter.requests[1].tools) == 10
     assert "Prices are in $." in answers(session)[0][1]
-    assert "not undone when a call fails" in answers(session)[0][1]
     assert answers(session)[1] == (True, "chair: 3")
 
 
@@ -123,8 +122,9 @@ def test_wrong_arguments_are_told_before_the_server_is_asked(http: HttpServer) -
     assert answer == (False, "Invalid arguments for 'get_stock': item: expected string, got int 3")
 
 
-def test_the_servers_own_refusal_is_a_failed_call(http: HttpServer) -> None:
-    assert run(shop(server=http), call("add_item", item="piano")) == [(False, "The shelf broke.")]
+def test_the_servers_own_refusal_is_a_failed_call_whose_effects_stay(http: HttpServer) -> None:
+    told = "The shelf broke.\n\nWhat this call has changed on the server, if anything, is not undone."
+    assert run(shop(server=http), call("add_item", item="piano")) == [(False, told)]
 
 
 def test_structured_content_is_the_value_and_is_read_once(http: HttpServer) -> None:
@@ -223,7 +223,7 @@ def test_a_server_that_dies_is_reported_and_started_once_more() -> None:
 @pytest.mark.parametrize(
     ("server", "reason"),
     [
-        (StdioServer("no-such-command"), "cannot be started: no command 'no-such-command' was found."),
+        (StdioServer("no-such-command"), "cannot be started: [Errno 2] No such file or directory: 'no-such-command'"),
         (StdioServer(sys.executable, ["-c", "exit('no licence')"]), "Connection closed; it wrote: no licence"),
         (StdioServer("sleep", ["60"], start_timeout=0.5), "did not start within 0.5 seconds"),
         (HttpServer("http://127.0.0.1:9/mcp"), "All connection attempts failed"),

@@ -4,9 +4,17 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import import_extra, lazy_front
 from weakincentives.mcp.connection import Elicitation, Progress
-from weakincentives.mcp.lock import lock_file, read_lock, write_lock
 from weakincentives.mcp.section import MCPResult, MCPSection, by_prefix, by_resource, mcp_sections
-from weakincentives.mcp.server import HttpServer, ListedTool, Listing, MCPServerError, StdioServer
+from weakincentives.mcp.server import (
+    HttpServer,
+    ListedTool,
+    Listing,
+    MCPServerError,
+    StdioServer,
+    lock_file,
+    read_lock,
+    write_lock,
+)
 
 if TYPE_CHECKING:
     from weakincentives.mcp.host import TemplateServer, serve

@@ -221,7 +221,10 @@ class _Process:
             self._owner.cancel()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner, tempfile.TemporaryFile("w+") as errors:
+        with (
+            asyncio.Runner(loop_factory=lambda: self._loop) as runner,
+            tempfile.TemporaryFile("w+", errors="replace") as errors,
+        ):
             try:
                 runner.run(self._own(errors))
             except BaseException as error:
@@ -256,10 +259,7 @@ class _Process:
                 transport = streamable_http_client(server.url, http_client=http)
             else:
                 parameters = StdioServerParameters(
-                    command=server.command,
-                    args=list(server.args),
-                    env=dict(server.env or {}),
-                    cwd=server.cwd,
+                    command=server.command, args=list(server.args), env=dict(server.env or {}), cwd=server.cwd
                 )
                 transport = stdio_client(parameters, errlog=cast(TextIO, errors))
             yield await stack.enter_async_context(Client(transport, elicitation_callback=self._elicit))
@@ -281,16 +281,13 @@ class _Process:
         return ElicitResult(action="accept", content=None if asked.url else dict(answer))
 
     def _start_error(self, error: BaseException, errors: IO[str]) -> MCPServerError:
-        cause = first_cause(error)
-        what = self._server.command if isinstance(self._server, StdioServer) else self._server.url
-        if isinstance(cause, FileNotFoundError):
-            return MCPServerError(f"MCP server '{self._name}' cannot be started: no command {what!r} was found.")
+        server, cause = self._server, first_cause(error)
+        what, env = (server.command, server.env) if isinstance(server, StdioServer) else (server.url, None)
         errors.seek(0)
-        env = self._server.env if isinstance(self._server, StdioServer) else None
-        said = Redactor(variables={**os.environ, **(env or {})}).text(errors.read()[-500:].strip())
+        said = errors.read()[-500:].strip()
         detail = f"; it wrote: {said}" if said else ""
-        reason = f"{cause}" or type(cause).__name__
-        return MCPServerError(f"MCP server '{self._name}' ({what}) cannot be started: {reason}{detail}")
+        words = f"MCP server '{self._name}' ({what}) cannot be started: {str(cause) or type(cause).__name__}{detail}"
+        return MCPServerError(Redactor(variables={**os.environ, **(env or {})}).text(words))
 
 
 async def _list(client: Client) -> Listing:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -17,8 +17,7 @@ from weakincentives._imports import require_extra
 from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.errors import PromptValidationError
 from weakincentives.mcp.connection import Connection, Connections, OnElicit, OnProgress, first_cause
-from weakincentives.mcp.lock import lock_file, stored_listing
-from weakincentives.mcp.server import HttpServer, ListedTool, Listing, Server, StdioServer
+from weakincentives.mcp.server import HttpServer, ListedTool, Listing, Server, StdioServer, lock_file, read_lock
 from weakincentives.prompt import LateContent, Section, SectionOptions, SectionVisibility, Tool, ToolContext, ToolResult
 from weakincentives.prompt.tool import Compensation
 from weakincentives.resources import Binding, ResourceRegistry, ScopedResourceContext
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("weakincentives.mcp")
 
 Group = Callable[[str], str | None]
-NOT_UNDONE = "What these tools change on the server is not undone when a call fails."
+NOT_UNDONE = "What this call has changed on the server, if anything, is not undone."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +80,13 @@ class MCPSection(Section[None]):
         self._compensate = dict(compensate or {})
         self._trusted = trusted
         self._lock = lock
-        self._stored = None if lock is None else stored_listing(lock, key)
+        self._stored = None if lock is None else read_lock(lock).get(key)
         options.setdefault("summary", self._default_summary(title))
         options.setdefault("visibility", SectionVisibility.SUMMARY)
         super().__init__(key=key, title=title, **options)
 
     def render_body(self, params: None) -> str:
-        return NOT_UNDONE
+        return ""
 
     def resources(self) -> ResourceRegistry:
         return ResourceRegistry.of(Binding(Connections, lambda _: Connections()))
@@ -128,9 +127,12 @@ class MCPSection(Section[None]):
             seconds = min(seconds, max(0.0, context.deadline.remaining().total_seconds()))
         connection = self._connection(context.resources)
         try:
-            return _result(await connection.call(name, arguments, seconds, self._on_progress))
+            result = _result(await connection.call(name, arguments, seconds, self._on_progress))
         except Exception as error:
             return ToolResult(str(first_cause(error)), success=False)
+        if result.success or name in self._compensate:
+            return result
+        return replace(result, message=f"{result.message}\n\n{NOT_UNDONE}".strip())
 
     def _connection(self, resources: ScopedResourceContext) -> Connection:
         return resources.get(Connections).get(self, lambda: Connection(self.key, self.server, self._on_elicit))
@@ -147,8 +149,7 @@ class MCPSection(Section[None]):
             group = None if self._group is None else self._group(listed.name)
             (tools if group is None else groups.setdefault(section_key(group), [])).append(made)
         children = tuple(ToolGroup(key, made) for key, made in groups.items())
-        text = "\n\n".join(part for part in (listing.instructions.strip(), NOT_UNDONE) if part)
-        return LateContent(tuple(tools), children, text, changed)
+        return LateContent(tuple(tools), children, listing.instructions.strip(), changed)
 
     def _tool(self, listed: ListedTool) -> Tool[Any, Any]:
         compensate = self._compensate.get(listed.name)
@@ -242,7 +243,7 @@ def section_key(name: str) -> str:
 def _configured(name: str, entry: Any, file: Path, expand: Callable[[str], str]) -> Server:
     """The server of one entry, with `expand` applied to every text in it."""
     if not isinstance(entry, dict) or not ({"command", "url"} & entry.keys()):
-        raise PromptValidationError(f"'{file}': server '{name}' needs a \"command\" or a \"url\", got {entry!r}.")
+        raise PromptValidationError(f"'{file}': server '{name}' needs a \"command\" or a \"url\".")
     if entry.get("type") == "sse":
         raise PromptValidationError(f"'{file}': server '{name}' is of type 'sse'; use its streamable HTTP address.")
 

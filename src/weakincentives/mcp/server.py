@@ -1,13 +1,16 @@
-"""An MCP server as configured, and what it lists."""
+"""An MCP server as configured, what it lists, and the lock file that keeps its listing."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weakincentives.errors import WinkError
+from weakincentives import serde
+from weakincentives.errors import PromptValidationError, SerdeError, WinkError
 
 
 class MCPServerError(WinkError):
@@ -69,3 +72,25 @@ class Listing:
         old, new = ({tool.name: tool for tool in listing.tools} for listing in (before, self))
         differ = [name for name in old | new if old.get(name) != new.get(name)]
         return {name: "removed" if name not in new else "changed" if name in old else "added" for name in differ}
+
+
+def lock_file(config: str | os.PathLike[str]) -> Path:
+    """Where the listings of a config file's servers are: `.mcp.lock.json` beside `.mcp.json`."""
+    path = Path(config)
+    return path.with_name(f"{path.stem}.lock.json")
+
+
+def read_lock(path: str | os.PathLike[str]) -> dict[str, Listing]:
+    """The listings of a lock file by section key; none if there is no such file."""
+    try:
+        return serde.decode(dict[str, Listing], Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except SerdeError as error:
+        raise PromptValidationError(f"'{path}' is not a lock file of MCP servers: {error}; delete it.") from None
+
+
+def write_lock(path: str | os.PathLike[str], listings: Mapping[str, Listing]) -> None:
+    """Write the listings, in an order and layout that make differences easy to read."""
+    text = json.dumps(serde.dump(dict(sorted(listings.items()))), indent=2, ensure_ascii=False)
+    Path(path).write_text(f"{text}\n", encoding="utf-8")
