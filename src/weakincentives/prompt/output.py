@@ -50,7 +50,7 @@ class StructuredOutputConfig:
     @cached_property
     def wire_schema(self) -> dict[str, Any]:
         """The schema to send: providers require an object at the top, so anything else becomes its one field."""
-        return self.schema if self.container == "object" else self._wrapped.schema()
+        return self.schema if self.container in ("object", "text") else self._wrapped.schema()
 
     @cached_property
     def _codec(self) -> serde.Codec[Any]:
@@ -78,6 +78,13 @@ class StructuredOutputConfig:
         except SerdeError as bare:
             without = any(path == f"$.{field}" and message.startswith("missing") for path, message in wrapped.problems)
             raise (bare if without else wrapped) from None
+
+    def unwrapped(self, value: Any) -> Any:
+        """Decoded JSON without the object around it, if there is one; None as long as its field is not there."""
+        if self.container == "object" or not isinstance(value, dict):
+            return value
+        field = _WRAPPING_FIELD[self.container]
+        return value.get(field) if self.container == "array" or field in value or not value else value
 
     def parse(self, value: Any) -> Any:
         """Check a value that is decoded already."""

@@ -9,7 +9,7 @@ import re
 import sys
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property, partial
 from types import MethodType, ModuleType, NoneType, UnionType
 from typing import (
@@ -32,6 +32,7 @@ from weakincentives import serde
 from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.content import Part, parts_of
 from weakincentives.errors import FieldProblem, PromptValidationError, SerdeError
+from weakincentives.prompt.docstrings import split_docstring
 from weakincentives.prompt.visibility import DisclosureRequest
 
 ParamsT = TypeVar("ParamsT")
@@ -124,9 +125,10 @@ class Tool(Generic[ParamsT, ResultT]):
         declared_params, declared_result = self._declared_types
         params_type = declared_params if params_type is None else params_type
         result_type = declared_result if result_type is None else result_type
-        if params_type is not None and not (isinstance(params_type, type) and is_dataclass(params_type)):
+        if params_type is not None and not serde.is_record(params_type):
             raise PromptValidationError(
-                f"Tool '{name}': params must be a dataclass or None, got {params_type!r}; write Tool[Params, Result]."
+                f"Tool '{name}': params must be None or a class with fields, such as a dataclass or a Pydantic model, "
+                f"got {params_type!r}; write Tool[Params, Result]."
             )
         if params_type is not None:
             _check_params(name, params_type)
@@ -432,15 +434,16 @@ class FunctionTool(Tool[Any, Any], Generic[P, T]):
         accepts_overrides: bool,
     ) -> None:
         tool_name = name or function.__name__
-        text = description or inspect.getdoc(function) or ""
+        hints = _signature_types(function, tool_name)
+        summary, described = split_docstring(inspect.getdoc(function) or "", inspect.signature(function).parameters)
+        text = description or summary
         if not text.strip():
             raise PromptValidationError(f"Tool '{tool_name}' has no description; give the function a docstring.")
-        hints = _signature_types(function, tool_name)
         super().__init__(
             name=tool_name,
             description=text,
             handler=_function_handler(function),
-            params_type=_params_dataclass(function, tool_name, hints),
+            params_type=_params_dataclass(function, tool_name, hints, described),
             result_type=hints.get("return"),
             read_only=read_only,
             compensate=compensate,
@@ -506,8 +509,9 @@ def tool(
             "Add two numbers."
             return a + b
 
-    A parameter named `context` receives the `ToolContext`. What is returned becomes the result's value, unless it is
-    a `ToolResult` already. The tool can still be called as the function: `add(1, 2)`.
+    The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter named `context`
+    receives the `ToolContext`. What is returned becomes the result's value, unless it is a `ToolResult` already. The
+    tool can still be called as the function: `add(1, 2)`.
     """
 
     def declare(function: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -553,7 +557,9 @@ def _signature_types(function: Callable[..., Any], tool_name: str) -> dict[str, 
         ) from error
 
 
-def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mapping[str, Any]) -> type:
+def _params_dataclass(
+    function: Callable[..., Any], tool_name: str, hints: Mapping[str, Any], described: Mapping[str, str]
+) -> type:
     columns: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "context":
@@ -567,10 +573,10 @@ def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mappi
             raise PromptValidationError(
                 f"Tool '{tool_name}': parameter '{parameter.name}' has no annotation; the model needs its type{way}."
             )
-        annotation, metadata = hints[parameter.name], {}
-        if get_origin(annotation) is Annotated:
-            words = [note for note in get_args(annotation)[1:] if isinstance(note, str)]
-            metadata = {"description": " ".join(words)} if words else {}
+        annotation = hints[parameter.name]
+        notes = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+        words = " ".join(note for note in notes if isinstance(note, str)) or described.get(parameter.name)
+        metadata = {"description": words} if words else {}
         columns.append((parameter.name, annotation, _column(parameter.default, metadata)))
     made = make_dataclass(f"{tool_name}_params", columns, frozen=True)
     made.__module__ = function.__module__

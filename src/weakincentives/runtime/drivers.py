@@ -383,8 +383,7 @@ class PartialParser:
             value = parse(self._text[max(start, 0) :].encode(), partial_mode="trailing-strings")
         except ValueError:
             return
-        if self._config.container == "array" and isinstance(value, dict):
-            value = value.get("items")
+        value = self._config.unwrapped(value)
         if value is not None and value != self._last:
             self._last = value
             yield PartialOutput(value)

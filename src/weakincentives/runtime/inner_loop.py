@@ -458,10 +458,11 @@ class InnerLoop:
         return pending[:size]
 
     def _request(self) -> ModelRequest:
+        output = self.prompt.template.structured_output
         return ModelRequest(
             prompt_name=self.prompt.name,
             messages=self.session[Message].view(),
-            output=self.prompt.template.structured_output,
+            output=None if output is None or output.container == "text" else output,
             deadline=self.scope.meter.deadline,
             settings=self.config.settings,
             **self.toolbox.offered,
@@ -629,10 +630,11 @@ class InnerLoop:
             if self._run.output_retries >= self.config.output_retries:
                 raise
             self._save(output_retries=self._run.output_retries + 1)
+            form = "text" if output.container == "text" else "JSON"
             self._say(
                 Message(
-                    role="user",
-                    text=f"Your answer does not fit the required format: {error}. Answer again with JSON that does.",
+                    "user",
+                    f"Your answer does not fit the required format: {error}. Answer again with {form} that does.",
                 )
             )
             return None

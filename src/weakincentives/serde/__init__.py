@@ -13,7 +13,7 @@ from weakincentives.serde.codecs import (
 )
 from weakincentives.serde.foreign import ForeignSchema
 from weakincentives.serde.nodes import UnresolvedType
-from weakincentives.serde.records import Column, columns, field_value, is_record
+from weakincentives.serde.records import Column, columns, field_value, is_instance, is_record
 from weakincentives.serde.scan import find_json
 from weakincentives.serde.strict import describe_bounds, is_strict, to_strict
 from weakincentives.serde.tagged import dump_tagged, load_tagged, register_type
@@ -36,6 +36,7 @@ __all__ = [
     "field_descriptions",
     "field_value",
     "find_json",
+    "is_instance",
     "is_record",
     "is_strict",
     "load_checked",

@@ -30,6 +30,7 @@ from weakincentives.serde.problems import describe, field_path
 MAX_PROBLEMS = 100
 _INVALID: Any = object()
 _INTEGER = re.compile(r"-?[0-9]{1,4000}")
+_OTHER_FIELDS = ("missing", "unknown field")
 _NOTATIONS = {
     "datetime": "an ISO 8601 date and time",
     "date": "an ISO 8601 date",
@@ -188,8 +189,8 @@ class _Reader:
             failures.append((option, attempt.problems))
         likely = [(option, problems) for option, problems in failures if _same_shape(option, data)]
         tagged = [(option, problems) for option, problems in likely if _tag_matches(option, data)]
-        if len(tagged) == 1:
-            likely = tagged
+        named = [each for each in likely if not any(message.startswith(_OTHER_FIELDS) for _, message in each[1])]
+        likely = next((found for found in (tagged, named) if len(found) == 1), likely)
         if len(likely) == 1:
             self.problems.extend(likely[0][1])
             return _INVALID

@@ -43,6 +43,14 @@ def field_value(record: Any, name: str) -> Any:
     return record[name] if type(record) is dict else getattr(record, name)
 
 
+def is_instance(value: object, cls: type) -> bool:
+    """Whether a value is of a class; of a TypedDict, whether it is a dict with its keys."""
+    if not is_typed_dict(cls):
+        return isinstance(value, cls)
+    known = columns(cls)
+    return isinstance(value, dict) and {c.key for c in known if c.required} <= value.keys() <= {c.key for c in known}
+
+
 def is_pydantic_model(cls: type) -> bool:
     return hasattr(cls, "__pydantic_validator__") and hasattr(cls, "model_fields")
 

@@ -32,7 +32,7 @@ _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostnam
 _NOTES = frozenset({"title", "description", "default", "examples", "deprecated"})
 _KEPT = frozenset({*KEYWORDS.values(), "minItems", "maxItems"})
 _STRICT = _KEPT | {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf"}
-_STRICT |= {"$ref", "$defs", "definitions", "description", "title", "format"}
+_STRICT |= {"$ref", "$defs", "description", "title", "format"}
 
 
 def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:
@@ -113,8 +113,7 @@ def is_strict(schema: Any, *, root: bool = True) -> bool:
         return False
     if not str(schema.get("$ref", "#")).startswith("#"):
         return False
-    definitions = {**schema.get("$defs", {}), **schema.get("definitions", {})}
-    nested = [*properties.values(), *definitions.values(), *schema.get("anyOf", ())]
+    nested = [*properties.values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
     nested += [schema["items"]] if "items" in schema else []
     return bool(schema) and all(is_strict(each, root=False) for each in nested)
 
@@ -290,7 +289,8 @@ def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
     """Data that was written by the strict form of a schema, in the schema's own form."""
     schema = resolved(schema, root)
     if "properties" not in schema and (options := options_of(schema)):
-        fitting = next((option for option in options if _fits(option, data, root)), None)
+        entries = [option for option in options if isinstance(data, list) and _is_mapping(resolved(option, root))]
+        fitting = next((option for option in options if _fits(option, data, root)), next(iter(entries), None))
         return data if fitting is None else from_strict(fitting, data, root)
     if isinstance(data, list):
         if _is_mapping(schema) and all(isinstance(item, dict) and item.keys() == {"key", "value"} for item in data):
@@ -326,8 +326,6 @@ def _fits(option: Any, data: Any, root: JsonSchema) -> bool:
             and set(schema.get("required", ())) <= data.keys()
             and all(value in tag.get("enum", [tag.get("const", value)]) for tag, value in tags)
         )
-    if isinstance(data, list) and _is_mapping(schema):
-        return True
     kinds = schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     return kinds is None or any(kind in kinds for kind in kinds_of(data))

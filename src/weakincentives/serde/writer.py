@@ -65,7 +65,7 @@ def _with_objects(value: Any) -> Any:
     if cls in _SCALARS:
         return value
     if cls in (list, tuple, set, frozenset):
-        items = [_with_objects(item) for item in value]
+        items = [item if type(item) in _SCALARS else _with_objects(item) for item in value]
         return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
     if isinstance(value, abc.Mapping):
         entries = {key: _with_objects(item) for key, item in value.items()}

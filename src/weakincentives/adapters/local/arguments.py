@@ -45,7 +45,7 @@ def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
 def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """The schema itself, and whether null would do as well."""
     if "$ref" in node:
-        return _resolve(definitions[node["$ref"].rpartition("/")[2]], definitions)
+        return _resolve(definitions.get(node["$ref"].rpartition("/")[2], {}), definitions)
     kinds = node.get("type")
     if isinstance(kinds, list) and "null" in kinds:
         rest = [kind for kind in kinds if kind != "null"]
