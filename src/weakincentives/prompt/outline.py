@@ -12,7 +12,7 @@ from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.section import LateContent, Section, check_tools, has_own
-from weakincentives.prompt.text import TemplateText, split_text
+from weakincentives.prompt.text import TemplateText
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
@@ -217,9 +217,7 @@ class Outline:
                 end=len(nodes),
                 source=self._source(section),
                 text=self._bodies.get(path) or (TemplateText((late.text,), ()) if late.text else section.body_text()),
-                summary=None
-                if section.summary is None
-                else split_text(section.summary, where=f"{where}, summary", strict=False),
+                summary=section.summary_text(),
                 tools=tuple(self._tools.get(tool.name, tool) for tool in tools),
                 hosted_tools=hosted_tools,
             )
