@@ -11,7 +11,7 @@ import pytest
 
 from weakincentives.mcp import StdioServer
 
-FOLDER = Path(__file__).parent / "installed"
+FOLDER = Path(__file__).parent / ".servers"
 PACKAGES = {
     "2026": ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"),
     # It fails on mcp 2, though it does not say so.

@@ -52,6 +52,8 @@ class MCPSection(Section[None]):
     `trusted=True` the server's own word is taken for which tools are read-only.
     """
 
+    literal = True
+
     def __init__(
         self,
         *,
@@ -168,22 +170,19 @@ class MCPSection(Section[None]):
 
     def _default_summary(self, title: str) -> str:
         if self._stored is None or not self._stored.tools:
-            return f"Tools of the MCP server '{title}'.".replace("$", "$$")
-        return f"Tools: {', '.join(tool.name for tool in self._stored.tools)}.".replace("$", "$$")
+            return f"Tools of the MCP server '{title}'."
+        return f"Tools: {', '.join(tool.name for tool in self._stored.tools)}."
 
 
 class ToolGroup(Section[None]):
     """Some tools of a server, summarized by their names."""
 
+    literal = True
+
     def __init__(self, key: str, tools: list[Tool[Any, Any]]) -> None:
-        names = ", ".join(tool.name for tool in tools)
-        super().__init__(
-            key=key,
-            title=key.replace("_", " ").replace("-", " ").capitalize(),
-            summary=f"Tools: {names}.".replace("$", "$$"),
-            visibility=SectionVisibility.SUMMARY,
-            tools=tools,
-        )
+        title = key.replace("_", " ").replace("-", " ").capitalize()
+        summary = f"Tools: {', '.join(tool.name for tool in tools)}."
+        super().__init__(key=key, title=title, summary=summary, visibility=SectionVisibility.SUMMARY, tools=tools)
 
     def render_body(self, params: None) -> str:
         return ""
