@@ -35,4 +35,4 @@ def installed(generation: str) -> Path:
 def pypi_server(generation: str, module: str, *words: str) -> StdioServer:
     env = {"PYTHONPATH": str(installed(generation)), "PATH": os.environ.get("PATH", os.defpath)}
     start = f"import sys; from {module} import main; sys.argv[1:] = {list(words)!r}; main()"
-    return StdioServer(sys.executable, ["-c", start], env)
+    return StdioServer(sys.executable, ["-c", start], env, start_timeout=120)

@@ -14,7 +14,7 @@ from tests.disclosure.desk import answers, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.cli import main
 from weakincentives.errors import PromptValidationError
-from weakincentives.mcp import MCPSection, mcp_sections
+from weakincentives.mcp import MCPSection, lock_file, mcp_sections
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.prompt.overrides import JsonPromptOverridesStore
 from weakincentives.runtime import SectionLoaded
@@ -31,6 +31,20 @@ def config(tmp_path: Path) -> Path:
     return write(tmp_path, shop=ENTRY)
 
 
+@pytest.fixture(scope="module")
+def listings(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What `wink mcp lock` writes of the shop."""
+    path = write(tmp_path_factory.mktemp("locked"), shop=ENTRY)
+    assert main(["mcp", "lock", str(path)]) == 0
+    return lock_file(path).read_text()
+
+
+@pytest.fixture
+def locked(config: Path, listings: str) -> Path:
+    lock_file(config).write_text(listings)
+    return config
+
+
 def write(folder: Path, **servers: Any) -> Path:
     path = folder / ".mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}))
@@ -39,7 +53,7 @@ def write(folder: Path, **servers: Any) -> Path:
 
 def template(path: Path, **options: Any) -> PromptTemplate[None]:
     task = MarkdownSection(title="Task", key="task", template="Help.")
-    return PromptTemplate(ns="tests", key="shop", sections=[task, *mcp_sections(path, **options)])
+    return PromptTemplate(ns="tests", key="shop", sections=[task, *mcp_sections(path, start_timeout=120, **options)])
 
 
 def evaluate(made: PromptTemplate[None], *script: Any) -> tuple[ScriptedAdapter, Session]:
@@ -107,9 +121,8 @@ def test_a_lock_prices_a_server_without_starting_it(config: Path, capsys: pytest
     )
 
 
-def test_with_a_lock_nothing_is_offered_before_the_section_is_opened(config: Path) -> None:
-    main(["mcp", "lock", str(config)])
-    adapter, session = evaluate(template(config), READ, call("get_stock", item="chair"))
+def test_with_a_lock_nothing_is_offered_before_the_section_is_opened(locked: Path) -> None:
+    adapter, session = evaluate(template(locked), READ, call("get_stock", item="chair"))
     assert tool_names(adapter.requests[0].tools) == ["read_section"]
     assert (len(adapter.requests[1].tools), answers(session)[1]) == (10, (True, "chair: 3"))
     assert [event.changed_tools for event in session[SectionLoaded]] == [()]
@@ -131,27 +144,24 @@ def test_tools_that_have_changed_since_are_noticed(
 
 
 def test_a_check_of_the_lock_fails_when_a_listing_has_changed(
-    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    locked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["mcp", "lock", str(config)])
-    assert main(["mcp", "lock", "--check", str(config)]) == 0
+    assert main(["mcp", "lock", "--check", str(locked)]) == 0
     monkeypatch.setenv("SHOP_TOOLS", "haggle")
-    assert main(["mcp", "lock", "--check", str(config)]) == 1
+    assert main(["mcp", "lock", "--check", str(locked)]) == 1
     assert "haggle added" in capsys.readouterr().out
 
 
-def test_a_server_that_cannot_be_listed_keeps_its_entry(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["mcp", "lock", str(config)])
-    before = (config.parent / ".mcp.lock.json").read_text()
-    write(config.parent, shop={"command": "no-such-command"})
-    assert main(["mcp", "lock", str(config)]) == 1
+def test_a_server_that_cannot_be_listed_keeps_its_entry(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = lock_file(locked).read_text()
+    write(locked.parent, shop={"command": "no-such-command"})
+    assert main(["mcp", "lock", str(locked)]) == 1
     assert "No such file or directory: 'no-such-command'" in capsys.readouterr().out
-    assert (config.parent / ".mcp.lock.json").read_text() == before
+    assert lock_file(locked).read_text() == before
 
 
-def test_descriptions_of_locked_tools_can_be_overridden(config: Path, tmp_path: Path) -> None:
-    main(["mcp", "lock", str(config)])
-    made, store = template(config), JsonPromptOverridesStore(tmp_path / "overrides")
+def test_descriptions_of_locked_tools_can_be_overridden(locked: Path, tmp_path: Path) -> None:
+    made, store = template(locked), JsonPromptOverridesStore(tmp_path / "overrides")
     words = made.descriptor.override_tool("get_stock", description="Counts what is left.")
     store.upsert(made.descriptor.new_override("latest").with_tool("get_stock", words))
     with ScriptedAdapter([READ, "Done."]) as adapter:
@@ -160,19 +170,17 @@ def test_descriptions_of_locked_tools_can_be_overridden(config: Path, tmp_path: 
     assert found.description == "Counts what is left."
 
 
-def test_grouped_tools_of_a_lock_are_known_too(config: Path) -> None:
-    main(["mcp", "lock", str(config)])
-    made = template(config, group=lambda name: "items" if "item" in name else None)
+def test_grouped_tools_of_a_lock_are_known_too(locked: Path) -> None:
+    made = template(locked, group=lambda name: "items" if "item" in name else None)
     assert [node.key for node in made.outline.nodes] == ["task", "shop", "shop.items"]
     items = call("read_section", section_key="shop.items")
     _, session = evaluate(made, items, call("list_items"))
     assert answers(session)[-1] == (True, '{"items": ["chair"]}')
 
 
-def test_a_group_of_a_server_that_cannot_be_started_is_told_to_the_model(config: Path) -> None:
-    main(["mcp", "lock", str(config)])
-    write(config.parent, shop={"command": "no-such-command"})
-    made = template(config, group=lambda name: "items" if "item" in name else None)
+def test_a_group_of_a_server_that_cannot_be_started_is_told_to_the_model(locked: Path) -> None:
+    write(locked.parent, shop={"command": "no-such-command"})
+    made = template(locked, group=lambda name: "items" if "item" in name else None)
     _, session = evaluate(made, call("read_section", section_key="shop.items"))
     assert answers(session) == [
         (
@@ -183,9 +191,6 @@ def test_a_group_of_a_server_that_cannot_be_started_is_told_to_the_model(config:
     ]
 
 
-def test_a_section_in_code_may_have_a_lock(config: Path) -> None:
-    main(["mcp", "lock", str(config)])
-    made = MCPSection(
-        key="shop", title="Shop", server=mcp_sections(config)[0].server, lock=config.with_name(".mcp.lock.json")
-    )
+def test_a_section_in_code_may_have_a_lock(locked: Path) -> None:
+    made = MCPSection(key="shop", title="Shop", server=mcp_sections(locked)[0].server, lock=lock_file(locked))
     assert made.stored() is not None

@@ -32,7 +32,7 @@ def run(server: Any, *script: Any, **options: Any) -> tuple[ScriptedAdapter, Ses
 
 def npm_server(npm: NpmModules, name: str, *words: str, **env: str) -> StdioServer:
     script = npm.folder / "node_modules" / "@modelcontextprotocol" / f"server-{name}" / "dist" / "index.js"
-    return StdioServer(npm.node, [str(script), *words], env)
+    return StdioServer(npm.node, [str(script), *words], env, start_timeout=120)
 
 
 def test_filesystem_reads_and_writes_files(npm_modules: NpmModules, tmp_path: Path) -> None:

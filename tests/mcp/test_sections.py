@@ -41,7 +41,7 @@ READ = call("read_section", section_key="shop")
 
 def shop(log: Path | None = None, *, env: dict[str, str] | None = None, **options: Any) -> MCPSection:
     variables = {**(env or {}), **({} if log is None else {"SHOP_LOG": str(log)})}
-    server = options.pop("server", None) or StdioServer(sys.executable, [SHOP], variables)
+    server = options.pop("server", None) or StdioServer(sys.executable, [SHOP], variables, start_timeout=120)
     return MCPSection(key="shop", title="Shop", summary="Sells chairs.", server=server, **options)
 
 

@@ -137,7 +137,8 @@ async def test_a_host_that_leaves_ends_the_call_that_is_under_way() -> None:
 
 
 async def test_an_mcp_server_may_stand_behind_a_served_section() -> None:
-    shop = MCPSection(key="shop", title="Shop", server=StdioServer(sys.executable, [str(ROOT / "tests/mcp/shop.py")]))
+    server = StdioServer(sys.executable, [str(ROOT / "tests/mcp/shop.py")], start_timeout=120)
+    shop = MCPSection(key="shop", title="Shop", server=server)
     chained: PromptTemplate[None] = PromptTemplate(ns="tests", key="chain", sections=[shop])
     async with Client(serve(chained).server) as client:
         await client.call_tool("read_section", {"section_key": "shop"})

@@ -60,7 +60,8 @@ def lock(arguments: argparse.Namespace) -> int:
             return error
 
     path = lock_file(arguments.config)
-    sections, before = mcp_sections(arguments.config), read_lock(path)
+    # The first start of a server may have to install it.
+    sections, before = mcp_sections(arguments.config, start_timeout=120.0), read_lock(path)
     with ThreadPoolExecutor() as pool:
         found = dict(zip([section.key for section in sections], pool.map(listed, sections), strict=True))
     listings = {key: listing for key, listing in found.items() if isinstance(listing, Listing)}

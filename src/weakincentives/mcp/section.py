@@ -200,7 +200,7 @@ def by_resource(name: str) -> str | None:
     return "-".join(words[1:]).removesuffix("s") if len(words) > 1 else None
 
 
-def mcp_sections(path: str | os.PathLike[str], **options: Any) -> list[MCPSection]:
+def mcp_sections(path: str | os.PathLike[str], *, start_timeout: float = 20.0, **options: Any) -> list[MCPSection]:
     """A section for each server of a config file such as `.mcp.json`, with the lock file beside it if there is one.
 
     `${VAR}` and `${VAR:-default}` stand for environment variables, which are read when the server is started.
@@ -218,14 +218,14 @@ def mcp_sections(path: str | os.PathLike[str], **options: Any) -> list[MCPSectio
     for name, entry in servers.items():
         if (twin := keys.setdefault(section_key(name), name)) != name:
             raise PromptValidationError(f"'{file}': servers '{twin}' and '{name}' have the same section key.")
-        _configured(name, entry, file, lambda text: text)
+        _configured(name, entry, file, start_timeout)
     lock = lock_file(file)
     return [
         MCPSection(
             **{
                 "key": key,
                 "title": name,
-                "server": partial(_configured, name, servers[name], file, partial(_expanded, name)),
+                "server": partial(_configured, name, servers[name], file, start_timeout, partial(_expanded, name)),
                 "lock": lock if lock.exists() else None,
                 **options,
             }
@@ -239,7 +239,9 @@ def section_key(name: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")[:64] or "tools"
 
 
-def _configured(name: str, entry: Any, file: Path, expand: Callable[[str], str]) -> Server:
+def _configured(
+    name: str, entry: Any, file: Path, start_timeout: float, expand: Callable[[str], str] = lambda text: text
+) -> Server:
     """The server of one entry, with `expand` applied to every text in it."""
     if not isinstance(entry, dict) or not ({"command", "url"} & entry.keys()):
         raise PromptValidationError(f"'{file}': server '{name}' needs a \"command\" or a \"url\".")
@@ -251,8 +253,9 @@ def _configured(name: str, entry: Any, file: Path, expand: Callable[[str], str])
 
     if "command" in entry:
         args = tuple(expand(str(word)) for word in entry.get("args", ()))
-        return StdioServer(expand(entry["command"]), args, texts("env"), entry.get("cwd"))
-    return HttpServer(expand(entry["url"]), texts("headers"))
+        cwd = entry.get("cwd")
+        return StdioServer(expand(entry["command"]), args, texts("env"), cwd, start_timeout=start_timeout)
+    return HttpServer(expand(entry["url"]), texts("headers"), start_timeout=start_timeout)
 
 
 def _expanded(server: str, text: str) -> str:
