@@ -118,6 +118,7 @@ async def test_a_call_that_the_host_cancels_is_rolled_back_and_the_run_goes_on()
         call = asyncio.ensure_future(client.call_tool("ponder", {"text": "why"}))
         while session[Notes].latest() != Notes(("why",)):
             await asyncio.sleep(0.01)
+        assert await names(client) == ["read_section", "keep", "ponder", "paint"]
         call.cancel()
         assert text(await client.call_tool("keep", {"text": "milk"})) == "Kept milk."
     invoked = [(event.name, event.success, event.rolled_back) for event in session[ToolInvoked]]

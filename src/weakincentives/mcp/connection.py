@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
+from weakincentives._imports import import_extra
 from weakincentives.mcp.server import HttpServer, ListedTool, Listing, MCPServerError, Server, StdioServer
 from weakincentives.redaction import Redactor
 
@@ -146,6 +147,8 @@ class _Process:
     """One start of a server: the thread and event loop on which its client lives."""
 
     def __init__(self, name: str, server: Server, on_elicit: OnElicit | None) -> None:
+        # Done here since it takes most of a second, which is not the server's.
+        import_extra("mcp", "mcp", "MCPSection")
         self.start_timeout = server.start_timeout
         self.ended = False
         self._name = name

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
-import hashlib
 import json
 import logging
+import secrets
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator
@@ -62,9 +62,11 @@ class TemplateServer:
         self, template: PromptTemplate[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float
     ) -> None:
         self._template = copy.copy(template)
-        # The host has its own way to an answer, and its model can only open sections by a tool that returns them.
+        # The host has its own way to an answer, and sees of a section only what the tool that opens it returns.
         self._template.structured_output = None
-        self._template.disclosure = ReadSections()
+        opening = {tool.name for tool in template.builtin_tools()}
+        if "read_section" not in opening or "open_sections" in opening:
+            self._template.disclosure = ReadSections()
         self._params = params
         self._session = session
         self._relist_seconds = relist_seconds
@@ -111,7 +113,7 @@ class TemplateServer:
         if context.request is not None:
             headers = context.request.headers
             own = headers.get("mcp-session-id") or headers.get("authorization", "")
-            key = f"{context.request.url.path}\n{hashlib.sha256(own.encode()).hexdigest()}"
+            key = f"{context.request.url.path} {own}"
         host = self._hosts.get(key)
         if host is None:
             session = self._session if not key and self._session is not None else Session()
@@ -135,7 +137,7 @@ class TemplateServer:
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         host = await self._host(context)
-        call_id = str((params.meta or {}).get("claudecode/toolUseId") or context.request_id or "")
+        call_id = str((params.meta or {}).get("claudecode/toolUseId") or secrets.token_hex(8))
         outcome = await host.call(ToolCall(call_id, params.name, json.dumps(params.arguments or {})))
         content: list[Any] = [types.TextContent(type="text", text=outcome.message)]
         content += (_block(part) for part in outcome.attachments)
@@ -182,6 +184,7 @@ class _Host:
         self.older_session: ServerSession | None = None
         self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), config)
         self._cursor: LoopCursor | None = None
+        self._offered: list[Tool[Any, Any]] = []
         self._calls: set[asyncio.Future[ToolExecutionOutcome]] = set()
         self._stack = AsyncExitStack()
         # Two locks: a host lists the tools while the answer to its call still waits for that.
@@ -216,7 +219,7 @@ class _Host:
 
     def list_tools(self) -> list[Tool[Any, Any]]:
         self._relisted.set()
-        return self._tools()
+        return self._offered
 
     async def listen(self, context: Context, params: Any) -> Any:
         self._listens = True
@@ -251,9 +254,12 @@ class _Host:
         assert self._cursor is not None
         while isinstance(effect := self._cursor.effect, LoadSections):
             self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
-        if effect is None:
+        if not isinstance(effect, CallModel):
             self._cursor.result()
-        return self._tools()
+            raise RuntimeError("the run has ended")
+        request = effect.request
+        self._offered = [tool for tool in request.tools if tool.name not in request.revoked]
+        return self._offered
 
     async def _run(self, call: ToolCall) -> ToolExecutionOutcome:
         try:
@@ -279,12 +285,6 @@ class _Host:
                 await asyncio.wait_for(self._relisted.wait(), self._relist_seconds)
             except TimeoutError:
                 logger.warning("The MCP host did not list the tools again within %g seconds.", self._relist_seconds)
-
-    def _tools(self) -> list[Tool[Any, Any]]:
-        effect = None if self._cursor is None else self._cursor.effect
-        if not isinstance(effect, CallModel):
-            return []
-        return [tool for tool in effect.request.tools if tool.name not in effect.request.revoked]
 
 
 def _declared(tool: Tool[Any, Any]) -> types.Tool:
