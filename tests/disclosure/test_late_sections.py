@@ -122,6 +122,11 @@ def test_the_ledger_counts_the_tools_that_came_late() -> None:
     assert late.full_tokens == count("## Server\n\nUse it well.") + count(a_tool("search").definition)
 
 
+def test_what_is_not_known_yet_has_no_price() -> None:
+    explained = ScriptedAdapter([]).explain(Prompt(template(Server("search", visibility=SUMMARY))))
+    assert explained.sections[1].opening.startswith("loads tools that are not known yet, about")
+
+
 def test_what_is_stored_of_a_section_is_known_before_it_is_loaded() -> None:
     server = Stored("search", visibility=SUMMARY)
     explained = ScriptedAdapter([]).explain(Prompt(template(server)))
@@ -184,6 +189,18 @@ def test_a_conversation_goes_on_elsewhere_with_the_tools_of_the_section() -> Non
     again = Server("search", visibility=SUMMARY)
     later = Conversation(Prompt(template(again)), adapter=ScriptedAdapter([call("search"), "Found."]), session=session)
     assert (later.send("Search.").text, again.loads) == ("Found.", 1)
+
+
+def test_a_conversation_goes_on_elsewhere_with_the_children_of_the_section() -> None:
+    def server() -> Server:
+        return Server(children=(section("issues", tools=("close",)),), visibility=SUMMARY)
+
+    chat = Conversation(Prompt(template(server())), adapter=ScriptedAdapter([READ, "Read."]))
+    chat.send("Read it.")
+    script = [call("read_section", section_key="server.issues"), call("close"), "Closed."]
+    later = Conversation(Prompt(template(server())), adapter=ScriptedAdapter(script), session=chat.session)
+    assert later.send("Close it.").text == "Closed."
+    assert answers(chat.session)[-1] == (True, "close done")
 
 
 def test_a_section_that_cannot_be_loaded_any_more_has_lost_its_tools() -> None:

@@ -18,6 +18,7 @@ from tests.disclosure.desk import a_tool, answers, section, tool_names
 from tests.mcp.shop import PNG, items, make_server
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Image, Text
+from weakincentives.durable import DurableMainLoop
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.limits import Deadline
 from weakincentives.mcp import (
@@ -290,6 +291,18 @@ def test_a_conversation_keeps_its_server_between_turns(http: HttpServer) -> None
         chat.send("Add a table.")
         chat.send("What is there?")
     assert answers(chat.session)[-1] == (True, '{"items": ["chair", "table"]}')
+
+
+def test_a_durable_run_starts_the_server_again_when_it_is_replayed(http: HttpServer, tmp_path: Path) -> None:
+    script = [READ, call("get_stock", item="chair"), OSError("power cut"), "Three."]
+    loop = DurableMainLoop(
+        "shop", lambda _: prompt(shop(server=http)), ScriptedAdapter(script), str(tmp_path / "durable.db")
+    )
+    with loop:
+        with pytest.raises(OSError, match="power cut"):
+            loop.execute("How many?", key="a")
+        loop.retry("a")
+        assert loop.result("a").text == "Three."
 
 
 def test_a_section_may_be_open_from_the_start(http: HttpServer) -> None:

@@ -174,10 +174,13 @@ class View:
         return Opening(overrides, tuple(coming.values()), lambda: after.content(top.path))
 
     def reading(self, path: SectionPath) -> Opening:
-        """What reading the section does: one that comes with tools is opened, any other only gives its text."""
+        """What reading the section does: one that comes with tools is opened, any other only gives its text.
+
+        One that loads something is opened too, so that a resumed run loads it again.
+        """
         node = self.outline.by_path[path]
         after = self.opened({path: SectionVisibility.FULL})
-        if any(below.all_tools for below in after.shown_below(node, FULL)):
+        if node.is_late or any(below.all_tools for below in after.shown_below(node, FULL)):
             return self.opening(path)
         return Opening({}, (), lambda: self.content(path))
 
