@@ -148,7 +148,7 @@ class TemplateServer:
 
 
 def serve(
-    template: PromptTemplate[Any], *params: Any, session: Session | None = None, relist_seconds: float = 2.0
+    template: PromptTemplate[Any], *params: Any, session: Session | None = None, relist_seconds: float = 5.0
 ) -> TemplateServer:
     """Offer a template to MCP hosts: its text as instructions, its tools, and `read_section` to open more.
 
@@ -195,6 +195,7 @@ class _Host:
         self._bus = InMemorySubscriptionBus()
         self._handler = ListenHandler(self._bus)
         self._listens = False
+        self._follows = True
 
     async def start(self) -> None:
         async with self._starting:
@@ -219,6 +220,7 @@ class _Host:
 
     def list_tools(self) -> list[Tool[Any, Any]]:
         self._relisted.set()
+        self._follows = True
         return self._offered
 
     async def listen(self, context: Context, params: Any) -> Any:
@@ -275,15 +277,16 @@ class _Host:
         return replace(outcome, expansion=None, halt=None)
 
     async def _announce(self) -> None:
-        """Tell the host that the list has changed, and wait until it has listed again."""
+        """Tell the host that the list has changed, and wait until it has listed again, unless it did not last time."""
         self._relisted.clear()
         await self._bus.publish(ToolsListChanged())
         if self.older_session is not None:
             await self.older_session.send_tool_list_changed()
-        if self._listens or self.older_session is not None:
+        if self._follows and (self._listens or self.older_session is not None):
             try:
                 await asyncio.wait_for(self._relisted.wait(), self._relist_seconds)
             except TimeoutError:
+                self._follows = False
                 logger.warning("The MCP host did not list the tools again within %g seconds.", self._relist_seconds)
 
 
