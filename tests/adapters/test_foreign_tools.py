@@ -9,8 +9,16 @@ import pytest
 
 from tests.adapters.vendors import ANTHROPIC, VENDORS, Vendor
 from tests.servers.turn import Call, Turn
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
-from weakincentives.runtime import ToolInvoked
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolResult,
+    portable_name,
+)
+from weakincentives.runtime import ArgumentsDelta, ToolEnded, ToolInvoked, ToolStarted
 from weakincentives.session import Session
 
 LONG = "Notes a text. " * 200
@@ -90,3 +98,15 @@ def test_a_long_description_is_kept_or_stands_in_the_text(vendor: Vendor, closed
 def test_wrong_arguments_go_back_to_the_model_with_their_path(vendor: Vendor) -> None:
     bodies, _ = run(vendor, foreign("note"), Turn(calls=(Call("note", {"text": 3}),)), DONE)
     assert "text: expected string, got int 3" in json.dumps(bodies[1])
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+def test_streams_tell_the_name_that_was_declared(vendor: Vendor) -> None:
+    tool = foreign("repos.list")
+    section = MarkdownSection(title="Notes", key="notes", template="Take notes.", tools=[tool])
+    prompt = Prompt(PromptTemplate(ns="tests", key="foreign", sections=[section]))
+    script = [Turn(calls=(Call(portable_name("repos.list"), {"text": "a"}),)), DONE]
+    with vendor.server(script) as server, vendor.adapter(server) as adapter:
+        events = list(adapter.stream(prompt, session=Session()))
+    named = [event.name for event in events if isinstance(event, ArgumentsDelta | ToolStarted | ToolEnded)]
+    assert set(named) == {"repos.list"}

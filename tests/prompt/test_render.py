@@ -151,7 +151,9 @@ def test_the_same_type_twice_in_one_bind_is_refused_at_render() -> None:
 
 
 def test_params_must_be_dataclass_instances() -> None:
-    with pytest.raises(PromptValidationError, match="Params must be dataclass instances"):
+    with pytest.raises(
+        PromptValidationError, match="Params must be instances of a dataclass or another class with fields, got"
+    ):
         Prompt(template(text("a"))).bind("text")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from typing import Any
 
 import jsonschema
 import pytest
 
 from weakincentives.errors import SerdeError
-from weakincentives.serde import ForeignSchema
+from weakincentives.serde import ForeignSchema, to_strict
 
 
 def problems(schema: dict[str, Any], data: Any) -> dict[str, str]:
@@ -135,6 +136,8 @@ def test_older_and_homemade_spellings_are_understood() -> None:
     assert problems({"type": "float", "minimum": 0, "exclusiveMinimum": True}, 0)
     assert problems({"type": "string", "nullable": True, "enum": ["a"]}, None) == {}
     assert problems({"type": "array", "items": [{"type": "string"}], "additionalItems": False}, ["a", "b"])
+    assert problems({"dependencies": {"a": ["b"]}}, {"a": 1}) == {"$.x.b": "missing"}
+    assert problems({"dependencies": {"a": {"required": ["c"]}}}, {"a": 1}) == {"$.x.c": "missing"}
     assert ForeignSchema({"type": "dict", "properties": {"a": {"type": "any"}}}).sent == {
         "type": "object",
         "properties": {"a": {}},
@@ -174,3 +177,33 @@ def test_the_validator_agrees_with_jsonschema() -> None:
         schema = {"type": "object", "properties": {"x": combined}, "required": ["x"]}
         expected = jsonschema.Draft202012Validator(schema).is_valid({"x": value})
         assert (combined, value, not problems(combined, value)) == (combined, value, expected)
+
+
+ODD_VALUES = [None, True, False, 1, -3.5, "a", "string", "object", "(", "#", "#/$defs/a", [], {}, ["a"]]
+KEYWORDS = sorted({key for schema, _, _ in CASES for key in schema} | {"$ref", "$defs", "dependencies", "nullable"})
+
+
+def odd_schema(chance: random.Random, depth: int = 0) -> Any:
+    if depth > 3 or chance.random() < 0.3:
+        return chance.choice(ODD_VALUES)
+    if chance.random() < 0.2:
+        return [odd_schema(chance, depth + 1) for _ in range(2)]
+    names = KEYWORDS if chance.random() < 0.7 else ["a", "b"]
+    return {chance.choice(names): odd_schema(chance, depth + 1) for _ in range(3)}
+
+
+def test_no_schema_is_so_odd_that_it_breaks_the_program() -> None:
+    chance = random.Random(11)
+    accepted = 0
+    for _ in range(3_000):
+        properties = {"a": odd_schema(chance), "b": odd_schema(chance)}
+        try:
+            schema = ForeignSchema({"type": "object", "properties": properties})
+        except SerdeError:
+            continue
+        accepted += 1
+        to_strict(schema.sent)
+        for text in ('{"a": 1}', '{"a": [1, {"a": 2}], "b": {"a": null}}', '{"a": "x", "b": null}', "[1]"):
+            with suppress(SerdeError):
+                schema.decode(text)
+    assert accepted > 100

@@ -336,4 +336,6 @@ def check_params(params: Iterable[Any]) -> None:
             given = (
                 f"the class {value.__name__}; write {value.__name__}(...)" if isinstance(value, type) else repr(value)
             )
-            raise PromptValidationError(f"Params must be dataclass instances, got {given}.")
+            raise PromptValidationError(
+                f"Params must be instances of a dataclass or another class with fields, got {given}."
+            )

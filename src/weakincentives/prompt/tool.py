@@ -162,8 +162,8 @@ class Tool(Generic[ParamsT, ResultT]):
     ) -> Tool[dict[str, Any], Any]:
         """A tool that somebody else described: its handler gets a dict that matches the JSON Schema.
 
-        The name may have up to 128 characters of any kind and the description any length; where a provider takes less,
-        `portable_name` maps the name, and the whole description stands in the text of the section.
+        The name may have up to 128 characters of any kind and the description any length. Where a provider takes less,
+        `portable_name` maps the name, and the whole description is sent as text where the tool appears.
         """
         try:
             foreign = serde.ForeignSchema(schema)
@@ -233,8 +233,11 @@ class Tool(Generic[ParamsT, ResultT]):
     def params(self) -> Mapping[str, str]:
         """Every argument by name, with its description as the model sees it, or '' if it has none."""
         if self._foreign is not None:
-            properties = self._foreign.sent["properties"].items()
-            declared = {name: str(value.get("description", "")) for name, value in properties if value is not True}
+            properties = self._foreign.sent["properties"]
+            declared = {
+                name: str(value.get("description", "")) if isinstance(value, dict) else ""
+                for name, value in properties.items()
+            }
         else:
             declared = {} if self.params_type is None else serde.field_descriptions(self.params_type)
         return {**declared, **self._param_descriptions}
@@ -294,11 +297,8 @@ class Tool(Generic[ParamsT, ResultT]):
     def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
         # What was derived from the old values, here or by an adapter that keeps its encoding, is derived anew.
-        for name in [
-            name
-            for name in vars(other)
-            if name in ("schema", "strict_schema", "definition") or name.startswith("_encoded_")
-        ]:
+        derived = ("schema", "strict_schema", "definition")
+        for name in [name for name in vars(other) if name in derived or name.startswith("_encoded_")]:
             delattr(other, name)
         vars(other).update(changes)
         return other

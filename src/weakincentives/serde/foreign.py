@@ -2,7 +2,7 @@
 
 This is a validator of our own because tools from outside need one wherever they run, and the core depends on msgspec
 alone: jsonschema would bring five packages and 130 ms of import, jsonschema-rs 15 MB of binary. Formats other than
-`FORMATS` and the `unevaluated...` keywords are not asserted. Nothing is fetched.
+`FORMATS`, the `unevaluated...` keywords and `$dynamicRef` are not asserted. Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ _PYTHON_KINDS |= {"list": "array", "tuple": "array", "None": "null"}
 _ONE = frozenset({"additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else"})
 _LISTED = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs"})
+_VALUES: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys((*_NAMED, "dependentRequired", "dependencies"), (Mapping, "an object")),
+    **dict.fromkeys((*_LISTED, "enum", "required"), (list, "a list")),
+    **dict.fromkeys(("$ref", "pattern"), (str, "text")),
+}
 _LENGTHS = {"string": ("Length", "character"), "array": ("Items", "item"), "object": ("Properties", "entry")}
 _NUMBERS = frozenset(KEYWORDS.values()) - {"pattern"}
-_NUMBERS |= {f"{end}{noun}" for noun, _ in _LENGTHS.values() for end in ("min", "max")}
+_NUMBERS |= {f"{end}{noun}" for noun in ("Length", "Items", "Properties", "Contains") for end in ("min", "max")}
 _NOT_SENT = frozenset({"$schema", "$id", "$ref", "anyOf", "oneOf", "allOf", "not", "if", "then", "else"})
 _NOT_SENT |= {"dependentSchemas", "dependentRequired"}
 
@@ -42,14 +47,14 @@ class ForeignSchema:
         problems: list[FieldProblem] = []
         references: list[tuple[str, str]] = []
         try:
-            self.schema: JsonSchema = _checked({} if isinstance(schema, bool) else schema, "$", problems, references)
+            self.schema: JsonSchema = _checked(schema, "$", problems, references)
         except RecursionError:
             raise SerdeError((FieldProblem("$", "the schema is nested too deeply"),)) from None
         kinds = self.schema.get("type", "object")
-        if "object" not in kinds:
+        if not problems and "object" not in kinds:
             problems.append(FieldProblem("$.type", f"must be 'object', got {quote(kinds)}"))
         self.schema["type"] = "object"
-        for path, reference in references:
+        for path, reference in references if not problems else ():
             try:
                 look_up(self.schema, reference)
             except LookupError as error:
@@ -65,6 +70,9 @@ class ForeignSchema:
             problems = tuple(_problems(self.schema, data, "$", self.schema))
         except RecursionError:
             problems = (FieldProblem("$", "the data is nested too deeply for its schema"),)
+        except (TypeError, AttributeError) as error:
+            # A keyword with a value of the wrong kind, which `_checked` did not look at.
+            problems = (FieldProblem("$", f"the schema cannot be applied: {error}"),)
         if problems:
             raise SerdeError(problems)
         found: dict[str, Any] = data
@@ -108,35 +116,36 @@ def _checked(schema: Any, path: str, problems: list[FieldProblem], references: l
         return _checked(schema, name, problems, references)
 
     if isinstance(schema, bool):
-        return schema
+        return {} if schema else {"not": {}}
     if not isinstance(schema, Mapping):
         problems.append(FieldProblem(path, f"a JSON Schema is an object or a boolean, got {describe(schema)}"))
         return {}
     written = _in_todays_words(schema)
     for key, value in written.items():
         where = field_path(path, key)
-        wanted: Any = Mapping if key in _NAMED else list if key in _LISTED or key in ("enum", "required") else object
+        wanted, called = _VALUES.get(key, (object, ""))
         if not isinstance(value, wanted):
-            kind = "a list" if wanted is list else "an object"
-            problems.append(FieldProblem(where, f"must be {kind}, got {describe(value)}"))
+            problems.append(FieldProblem(where, f"must be {called}, got {describe(value)}"))
         elif key in _NAMED:
             written[key] = {name: inner(each, field_path(where, str(name))) for name, each in value.items()}
         elif key in _LISTED:
             written[key] = [inner(each, f"{where}[{index}]") for index, each in enumerate(value)]
-        elif key in _ONE:
+        elif key in _ONE and not (isinstance(value, bool) and key in ("additionalProperties", "items")):
             written[key] = inner(value, where)
         elif key == "$ref":
-            references.append((path, str(value)))
+            references.append((path, value))
         elif key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
             problems.append(FieldProblem(where, f"must be a number, got {describe(value)}"))
     kinds = written.get("type", [])
     for kind in kinds if isinstance(kinds, list) else [kinds]:
         if kind not in KINDS:
             problems.append(FieldProblem(f"{path}.type", f"must be one of {', '.join(KINDS)}, got {quote(kind)}"))
+    if problems:
+        return written
     for pattern in [*([written["pattern"]] if "pattern" in written else ()), *written.get("patternProperties", ())]:
         try:
             _compiled(pattern)
-        except (re.error, TypeError, RecursionError, OverflowError) as error:
+        except (re.error, RecursionError, OverflowError) as error:
             problems.append(FieldProblem(f"{path}.pattern", f"{quote(pattern)} is not a regular expression: {error}"))
     return written
 
@@ -161,6 +170,10 @@ def _in_todays_words(schema: Mapping[str, Any]) -> JsonSchema:
     if isinstance(written.get("items"), list):
         written["prefixItems"] = written.pop("items")
         written |= {"items": written.pop("additionalItems")} if "additionalItems" in written else {}
+    if isinstance(needs := written.get("dependencies"), Mapping):
+        named = {name: needed for name, needed in needs.items() if isinstance(needed, list)}
+        schemas = {name: needed for name, needed in needs.items() if name not in named}
+        written |= {"dependentRequired": named, "dependentSchemas": schemas}
     # A property that says of itself that it is required, as in draft 3; the object's list decides.
     if isinstance(written.get("required"), bool):
         del written["required"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc as abc
+import operator
 import sys
 from pathlib import PurePath
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
-from weakincentives.serde.records import columns, is_named_tuple, is_pydantic_model, is_record, is_struct
+from weakincentives.serde.records import columns, is_named_tuple, is_pydantic_model, is_struct
 
 
 def dump(value: Any) -> Any:
@@ -62,23 +63,22 @@ _SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 def _with_objects(value: Any) -> Any:
     """The value with an object in place of each named tuple, which msgspec would write as an array of values."""
     cls = type(value)
-    if cls in _SCALARS:
-        return value
     if cls in (list, tuple, set, frozenset):
         items = [item if type(item) in _SCALARS else _with_objects(item) for item in value]
-        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
-    if isinstance(value, abc.Mapping):
-        entries = {key: _with_objects(item) for key, item in value.items()}
-        return entries if any(entries[key] is not value[key] for key in value) else value
-    if isinstance(value, type) or not is_record(cls) or is_pydantic_model(cls):
+        return value if all(map(operator.is_, items, value)) else items
+    known = columns(cls)
+    if not known and isinstance(value, abc.Mapping):
+        entries = {key: item if type(item) in _SCALARS else _with_objects(item) for key, item in value.items()}
+        return value if all(map(operator.is_, entries.values(), value.values())) else entries
+    if not known or is_pydantic_model(cls):
         return value
-    entries = {column.key: _with_objects(getattr(value, column.name)) for column in columns(cls)}
-    if is_named_tuple(cls):
-        return entries
-    if all(entries[column.key] is getattr(value, column.name) for column in columns(cls)):
+    old = [getattr(value, column.name) for column in known]
+    new = [item if type(item) in _SCALARS else _with_objects(item) for item in old]
+    if not is_named_tuple(cls) and all(map(operator.is_, new, old)):
         return value
     tag = cls.__struct_config__ if is_struct(cls) else None
-    return entries if tag is None or tag.tag is None else {tag.tag_field: tag.tag, **entries}
+    tagged = {} if tag is None or tag.tag is None else {tag.tag_field: tag.tag}
+    return tagged | {column.key: item for column, item in zip(known, new, strict=True)}
 
 
 def _lists(value: Any) -> Any:

@@ -24,7 +24,6 @@ class OpenAIAdapter(ClientAdapter):
     reserved = frozenset({"model", "input", "tools", "tool_choice", "stream"})
     client_types = ("OpenAI", "AsyncOpenAI")
     wire_type = ResponsesWire
-
     max_tool_description = MAX_DESCRIPTION
 
     def __init__(
