@@ -52,6 +52,8 @@ from weakincentives.session import Session
 logger = logging.getLogger("weakincentives.mcp")
 # Over HTTP nothing says that a host has left; beyond this many, the one idle for longest is forgotten.
 MAX_HOSTS = 100
+# How long a host is given to take in a list that it has asked for.
+SETTLE_SECONDS = 0.1
 Context = ServerRequestContext[Any, Any]
 
 
@@ -219,7 +221,8 @@ class _Host:
             await self._stack.aclose()
 
     def list_tools(self) -> list[Tool[Any, Any]]:
-        self._relisted.set()
+        # The list is on its way only now, and over HTTP nothing keeps it ahead of the answer that waits for it.
+        asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._relisted.set)
         self._follows = True
         return self._offered
 
@@ -278,13 +281,13 @@ class _Host:
 
     async def _announce(self) -> None:
         """Tell the host that the list has changed, and wait until it has listed again, unless it did not last time."""
-        self._relisted.clear()
+        relisted = self._relisted = asyncio.Event()
         await self._bus.publish(ToolsListChanged())
         if self.older_session is not None:
             await self.older_session.send_tool_list_changed()
         if self._follows and (self._listens or self.older_session is not None):
             try:
-                await asyncio.wait_for(self._relisted.wait(), self._relist_seconds)
+                await asyncio.wait_for(relisted.wait(), self._relist_seconds)
             except TimeoutError:
                 self._follows = False
                 logger.warning("The MCP host did not list the tools again within %g seconds.", self._relist_seconds)
