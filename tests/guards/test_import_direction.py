@@ -15,7 +15,7 @@ PACKAGE = SOURCE / "weakincentives"
 GROUND = frozenset({"errors", "clock", "content", "redaction", "_fence", "_generics", "_imports", "_secrets"})
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
-OUTER = LOOP | {"tools", "skills", "adapters", "telemetry", "durable"}
+OUTER = LOOP | {"tools", "skills", "adapters", "telemetry", "durable", "mcp"}
 FRONT = frozenset({""})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "adapters": LOOP | {"tools"},
     "telemetry": LOOP,
     "durable": LOOP,
+    "mcp": LOOP,
     "contrib": OUTER | FRONT,
     "ui": OUTER | FRONT,
     "viewer": OUTER | FRONT | {"contrib"},

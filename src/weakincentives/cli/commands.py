@@ -24,6 +24,7 @@ PURPOSES = {
     "report": "advise which sections to show in full, from recorded runs",
     "worker": "work on durable runs until told to stop",
     "work": "list, show, retry, cancel, approve and prune durable runs",
+    "mcp": "serve a prompt to MCP hosts, and lock the listings of MCP servers",
     "completion": "print a completion script for your shell",
 }
 

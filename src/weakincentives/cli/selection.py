@@ -19,6 +19,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="module:variable", help="a PromptTemplate, a Prompt, or a function that returns one"
     )
+    add_params_option(parser)
+    parser.add_argument(
+        "--open", metavar="KEY", action="append", default=[], help="show this section in full; repeatable"
+    )
+    parser.add_argument("--tag", help="apply the stored overrides with this tag")
+    add_store_option(parser)
+
+
+def add_params_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--params",
         "-p",
@@ -28,11 +37,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="params of the prompt: field=value, Type.field=value or @file.json; repeatable",
     )
-    parser.add_argument(
-        "--open", metavar="KEY", action="append", default=[], help="show this section in full; repeatable"
-    )
-    parser.add_argument("--tag", help="apply the stored overrides with this tag")
-    add_store_option(parser)
 
 
 def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:

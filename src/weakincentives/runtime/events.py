@@ -65,11 +65,15 @@ class PromptRendered(LogEntry):
 
 @dataclass(frozen=True, slots=True)
 class SectionLoaded(LogEntry):
-    """A section was opened and brought tools or children that were not known before; `sections` are as they are now."""
+    """A section was opened and brought tools or children that were not known before; `sections` are as they are now.
+
+    `changed_tools` were known and are not, or no longer, as they were known.
+    """
 
     run_id: str
     section_key: str
     sections: tuple[SectionState, ...]
+    changed_tools: tuple[str, ...] = ()
     timestamp: float = field(default_factory=time.time)
     conversation_id: str = ""
 

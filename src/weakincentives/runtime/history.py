@@ -336,15 +336,21 @@ class HistoryBuilder:
         self._checkpoint()
 
     def _load(self, event: SectionLoaded) -> None:
-        """Sections that came with one: what the prompt's text shows of those that were known stays as it was."""
+        """Sections that came with one: what the prompt's text shows of those that were known stays as it was.
+
+        The full prompt would have had them from the beginning, so they belong to the render too.
+        """
         for section in event.sections:
             known = self._sections.get(section.path)
             if known is not None:
-                section = replace(known, tools=section.tools, tool_tokens=section.tool_tokens)
+                full, tools, tokens = section.full_tokens, section.tools, section.tool_tokens
+                section = replace(known, full_tokens=full, tools=tools, tool_tokens=tokens)
             else:
                 section = replace(section, visibility=HIDDEN, shown_tokens=0)
             self._sections[section.path] = section
             self._paths[".".join(section.path)] = section.path
+        if self._renders:
+            self._renders[-1] = replace(self._renders[-1], sections=tuple(self._sections.values()))
         self._state = None
 
     def _open_without_model(self, event: SectionsOpened) -> None:

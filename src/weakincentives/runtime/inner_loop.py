@@ -391,7 +391,8 @@ class InnerLoop:
         )
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
-            self._emit(SectionLoaded, section_key=".".join(path), sections=within)
+            changed = view.outline.brought(path).changed
+            self._emit(SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
 
     def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
