@@ -2,7 +2,8 @@
 
 The counterfactual is the same run with everything open from the start: it has no turns that only opened sections, and
 each of the others sends the full prompt and all tools in place of what was shown, without the calls and results by
-which sections were opened. Tokens sent are the provider's count; what replaces them is counted by the tokenizer.
+which sections were opened. Where a run ends in such turns (it failed, halted or is still running), the first of them
+counts as a turn of both. Tokens sent are the provider's count; what replaces them is counted by the tokenizer.
 """
 
 from __future__ import annotations
@@ -108,9 +109,10 @@ def ledger_of(history: RunHistory, *, tokenizer: Tokenizer | None = None) -> Led
     rows: list[LedgerTurn] = []
     real = 0
     requests = list(request_tokens(history, tokenizer))
-    for turn, request in zip(history.turns, requests, strict=True):
+    ending = max((at for at, turn in enumerate(history.turns) if not turn.only_opened), default=-1) + 1
+    for at, (turn, request) in enumerate(zip(history.turns, requests, strict=True)):
         usage = turn.called.usage
-        happens = not turn.only_opened
+        happens = not turn.only_opened or at == ending
         real += happens
         rows.append(
             LedgerTurn(

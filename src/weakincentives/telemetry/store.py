@@ -8,15 +8,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import Ledger, RunHistory, ledger_of
-from weakincentives.telemetry.reader import EventReader, RecordedEvent
+from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
 from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError
-from weakincentives.telemetry.turns import Turn, build_turn, pending_turn, read_history, requests
+from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
 
 PAGE = 500
 
@@ -27,7 +29,11 @@ class RunNotFoundError(WinkError):
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One recorded run. `cost` is in US dollars, None where a price is unknown; times are seconds since 1970."""
+    """One recorded run. `cost` is in US dollars, None where a price is unknown; times are seconds since 1970.
+
+    `question` and `answer` are the beginnings of what was asked and answered. `full_prompt_tokens` is what the run
+    would have sent with everything open, None until it ends; `opened` are the turns and keys of sections it opened.
+    """
 
     run_id: str
     session_id: str
@@ -48,10 +54,56 @@ class RunSummary:
     usage: TokenUsage
     cost: float | None
     error: str
+    conversation_id: str = ""
+    question: str = ""
+    answer: str = ""
+    full_prompt_tokens: int | None = None
+    opened: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def saved(self) -> int | None:
+        """Input tokens that everything open would have sent more; negative where disclosure cost more."""
+        return None if self.full_prompt_tokens is None else self.full_prompt_tokens - self.usage.input_tokens
 
     @property
     def duration(self) -> float:
         return (self.updated if self.ended is None else self.ended) - self.started
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Sums over runs: `compared_tokens` were sent by those that ended, and `full_prompt_tokens` is their counterpart."""
+
+    key: str
+    runs: int
+    answered: int
+    failed: int
+    turns: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    compared_tokens: int
+    full_prompt_tokens: int
+    cost: float | None
+    started: float
+    updated: float
+    prompt_name: str
+    question: str
+
+
+ORDERS = {
+    "started": "started",
+    "prompt": "prompt",
+    "question": "question",
+    "status": "status",
+    "model": "model",
+    "turns": "turns",
+    "opened": "disclosures",
+    "sent": "input_tokens",
+    "saved": "full_prompt_tokens - input_tokens",
+    "cost": "cost",
+    "time": "coalesce(ended, updated) - started",
+}
 
 
 class RunStore(EventReader):
@@ -66,12 +118,28 @@ class RunStore(EventReader):
         self.close()
 
     def list_runs(
-        self, limit: int = 50, offset: int = 0, search: str = "", *, status: str = "", prompt: str = ""
+        self,
+        limit: int = 50,
+        offset: int = 0,
+        search: str = "",
+        *,
+        status: str = "",
+        prompt: str = "",
+        conversation: str = "",
+        order: str = "-started",
     ) -> tuple[RunSummary, ...]:
-        """The newest runs first; `search` looks in ids, prompts, models, errors and everything that was said."""
-        where, values = self._filter(search, status, prompt)
+        """The newest runs first; `search` looks in ids, prompts, models, errors and everything that was said.
+
+        `order` is a key of `ORDERS`, with a minus for the largest first.
+        """
+        where, values = self._filter(search, status, prompt, conversation)
+        column = ORDERS.get(order.lstrip("-"))
+        if column is None:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
+        direction = "DESC" if order.startswith("-") else "ASC"
         rows = self.salvage(
-            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY started DESC, run_id LIMIT ? OFFSET ?",
+            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY {column} {direction} NULLS LAST, "
+            "started DESC, run_id LIMIT ? OFFSET ?",
             (time.time() - SILENT_SECONDS, *values, limit, offset),
         )
         if not rows and self.problems:
@@ -86,10 +154,35 @@ class RunStore(EventReader):
         wanted = [row for row in rows if row[6] == (status or row[6]) and (not prompt or prompt in row[2:4])]
         return sorted(wanted, key=lambda row: _summary(row).started, reverse=True)
 
-    def count_runs(self, search: str = "", *, status: str = "", prompt: str = "") -> int:
-        where, values = self._filter(search, status, prompt)
+    def count_runs(self, search: str = "", *, status: str = "", prompt: str = "", conversation: str = "") -> int:
+        where, values = self._filter(search, status, prompt, conversation)
         found = self.salvage(f"SELECT count(*) FROM {_RUNS} WHERE {where}", (time.time() - SILENT_SECONDS, *values))
         return int(found[0][0]) if found else len(self._salvaged_runs(status, prompt))
+
+    def groups(
+        self,
+        by: Literal["all", "prompt", "conversation"] = "all",
+        search: str = "",
+        *,
+        status: str = "",
+        prompt: str = "",
+        conversation: str = "",
+        limit: int = 500,
+    ) -> tuple[RunGroup, ...]:
+        """Sums over runs that have something in common, the newest group first."""
+        where, values = self._filter(search, status, prompt, conversation)
+        key = {"all": "''", "prompt": "prompt", "conversation": "conversation_id"}[by]
+        first = "(SELECT question FROM runs WHERE conversation_id = r.conversation_id ORDER BY started LIMIT 1)"
+        question = first if by == "conversation" else "''"
+        rows = self.salvage(
+            f"SELECT {key}, count(*), sum(status = 'ok'), sum(status = 'failed'), sum(turns), sum(input_tokens), "
+            "sum(output_tokens), sum(cached_tokens), sum(iif(full_prompt_tokens IS NULL, 0, input_tokens)), "
+            "sum(full_prompt_tokens), sum(cost), min(started), max(updated), min(prompt_name), "
+            f"{question} FROM {_RUNS} WHERE {where} "
+            f"GROUP BY {key} ORDER BY max(started) DESC LIMIT ?",
+            (time.time() - SILENT_SECONDS, *values, limit),
+        )
+        return tuple(RunGroup(*row[:8], *(value or 0 for value in row[8:10]), *row[10:]) for row in rows)
 
     def run(self, run_id: str) -> RunSummary:
         """One run, by its id or an unambiguous beginning of it."""
@@ -133,13 +226,21 @@ class RunStore(EventReader):
         return build_turn(self, run.run_id, n, with_messages=with_messages)
 
     def pending_turn(self, run_id: str) -> tuple[Turn, list[int]] | None:
-        """The request after the last turn that has no reply, if there is one, and the numbers of its messages."""
+        """The request after the last turn that has no reply, if there is one, and the ids of its messages."""
         run = self.run(run_id)
         return None if run.status in ("ok", "halted") else pending_turn(self, run.run_id, run.turns + 1)
 
     def requests(self, run_id: str) -> Iterator[tuple[int, int, list[int]]]:
         """Each call of the model: its number, how many messages of the request before it keeps, and which it adds."""
         return requests(self, run_id)
+
+    def message_ids(self, run_id: str) -> list[int]:
+        """The messages of a run, after those of the runs that it continues."""
+        runs = continued_runs(self, run_id)
+        rows = self.query(
+            f"SELECT id FROM events WHERE run_id IN ({marks(runs)}) AND kind = 'Message' ORDER BY id", runs
+        )
+        return [number for (number,) in rows]
 
     def history(self, run_id: str) -> RunHistory:
         """What happened in a run: sections and why, tools, openings, what was undone."""
@@ -153,8 +254,11 @@ class RunStore(EventReader):
         """A number that grows with every event in the file, for a live view to poll."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM events")[0][0])
 
-    def _filter(self, search: str, status: str, prompt: str) -> tuple[str, list[Any]]:
+    def _filter(self, search: str, status: str, prompt: str, conversation: str) -> tuple[str, list[Any]]:
         where, values = ["1"], []
+        if conversation:
+            where.append("conversation_id = ?")
+            values.append(conversation)
         if status:
             where.append("status = ?")
             values.append(status)
@@ -187,25 +291,35 @@ def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
 _COLUMNS = (
     "run_id, session_id, prompt, prompt_name, adapter, model, status, started, updated, ended, events, turns, "
     "tool_calls, tool_failures, disclosures, restarts, input_tokens, output_tokens, cached_tokens, reasoning_tokens, "
-    "cost, error"
+    "cost, error, conversation_id, question, answer, full_prompt_tokens, opened"
 )
 # A run whose recorder went silent without closing was killed.
 _RUNS = (
     "(SELECT runs.run_id, session_id, prompt, prompt_name, adapter, model, "
     "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status, "
     "runs.started, updated, ended, events, turns, tool_calls, tool_failures, disclosures, restarts, input_tokens, "
-    "output_tokens, cached_tokens, reasoning_tokens, cost, error "
-    "FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
+    "output_tokens, cached_tokens, reasoning_tokens, cost, error, conversation_id, question, answer, "
+    "full_prompt_tokens, opened FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
 )
 
 
 # What stands for a column of another type, in the order of the columns.
-_DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, "")
+_DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, *[""] * 4, None, "")
 
 
 def _summary(row: Sequence[Any]) -> RunSummary:
     values = [_of_type(value, default) for value, default in zip(row, _DEFAULTS, strict=True)]
-    return RunSummary(*(*values[:16], TokenUsage(*values[16:20]), *values[20:]))
+    *rest, full, opened = values[20:]
+    return RunSummary(
+        *values[:16], TokenUsage(*values[16:20]), *rest, None if full is None else int(full), _openings(opened)
+    )
+
+
+def _openings(text: str) -> tuple[tuple[int, str], ...]:
+    try:
+        return tuple((int(turn), str(key)) for turn, key in msgspec.json.decode(text))
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return ()
 
 
 def _of_type(value: Any, default: Any) -> Any:

@@ -58,9 +58,9 @@ class Documents:
         run = self.store.run(run_id)
         pending = self.store.pending_turn(run.run_id) if n >= run.turns else None
         if pending is not None and n == run.turns + 1:
-            turn, seqs = pending
-            request = self._conversations.ranges(run.run_id, seqs)
-            return self._turn(turn, seqs[0], request, len(seqs)) | {"pending": True}
+            turn, ids = pending
+            request = self._conversations.ranges(run.run_id, ids)
+            return self._turn(turn, run.events + 1, request, len(ids)) | {"pending": True}
         turn = self.store.turn(run_id, n, with_messages=False)
         called = turn.events[0].seq
         request = self._conversations.request(turn.run_id, called)
@@ -122,11 +122,11 @@ class Documents:
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
         """Some of all messages of a run, in order; fewer than asked for where they are long."""
-        seqs = self._conversations.seqs(run_id, stop)[start:stop]
+        ids = self._conversations.ids(run_id, stop)[start:stop]
         found: list[dict[str, Any]] = []
         characters = 0
-        for at in range(0, len(seqs), 50):
-            for recorded in self.store.numbered(run_id, seqs[at : at + 50]):
+        for at in range(0, len(ids), 50):
+            for recorded in self.store.identified(ids[at : at + 50]):
                 found.append(self._message(recorded))
                 characters += len(found[-1].get("text", ""))
                 if characters > PAGE_CHARACTERS:
