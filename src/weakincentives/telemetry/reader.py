@@ -153,7 +153,9 @@ class EventReader:
     def blobs(self, digests: Iterable[str]) -> dict[str, Blob]:
         """Recorded media by digest."""
         wanted = list(digests)
-        rows = wanted and self.salvage(f"SELECT digest, data FROM blobs WHERE digest IN ({marks(wanted)})", wanted)
+        if not wanted:
+            return {}
+        rows = self.salvage(f"SELECT digest, data FROM blobs WHERE digest IN ({marks(wanted)})", wanted)
         return {digest: Blob(data) for digest, data in rows if isinstance(data, bytes)}
 
     def _keep(self, shared: Mapping[str, Any]) -> None:

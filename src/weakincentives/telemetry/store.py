@@ -15,7 +15,7 @@ import msgspec
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
-from weakincentives.runtime import Ledger, RunHistory, ledger_of
+from weakincentives.runtime import Ledger, PromptRendered, RunHistory, ledger_of
 from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
 from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError
 from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
@@ -72,7 +72,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Sums over runs: `compared_tokens` were sent by those that ended, and `full_prompt_tokens` is their counterpart."""
+    """Sums over runs; `compared_tokens` is what those sent that count towards `full_prompt_tokens`: they have ended."""
 
     key: str
     runs: int
@@ -234,6 +234,15 @@ class RunStore(EventReader):
         """Each call of the model: its number, how many messages of the request before it keeps, and which it adds."""
         return requests(self, run_id)
 
+    def rendered_before(self, run_id: str, seq: float) -> PromptRendered | None:
+        """The last render before an event of a run."""
+        found = self.events_where(
+            "run_id = ? AND seq < ? AND seq = (SELECT max(seq) FROM events WHERE run_id = ? AND seq < ? "
+            "AND kind = 'PromptRendered')",
+            (run_id, seq, run_id, seq),
+        )
+        return found[0].event if found and isinstance(found[0].event, PromptRendered) else None
+
     def message_ids(self, run_id: str) -> list[int]:
         """The messages of a run, after those of the runs that it continues."""
         runs = continued_runs(self, run_id)
@@ -309,10 +318,10 @@ _DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, *[""] 
 
 def _summary(row: Sequence[Any]) -> RunSummary:
     values = [_of_type(value, default) for value, default in zip(row, _DEFAULTS, strict=True)]
-    *rest, full, opened = values[20:]
-    return RunSummary(
-        *values[:16], TokenUsage(*values[16:20]), *rest, None if full is None else int(full), _openings(opened)
-    )
+    *rest, full, opened = values[16:]
+    usage = TokenUsage(*rest[:4])
+    whole = None if full is None else int(full)
+    return RunSummary(*(*values[:16], usage, *rest[4:], whole, _openings(opened)))
 
 
 def _openings(text: str) -> tuple[tuple[int, str], ...]:

@@ -29,6 +29,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+SHOWN_MEDIA = ("image/png", "image/jpeg", "image/webp", "image/gif", "audio/wav", "audio/mpeg")
+
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -48,6 +50,9 @@ def viewer_app(documents: Documents, *, port: int, stopping: Callable[[], bool])
             Route("/", lambda request: HTMLResponse(page)),
             Route("/favicon.ico", lambda request: FileResponse(STATIC / ICON, media_type="image/svg+xml")),
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
+            Route("/api/groups", _json(lambda r: _groups(documents, r))),
+            Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
+            Route("/api/runs/{run}/script", _json(lambda r: documents.script(r.path_params["run"]))),
             Route("/api/runs/{run}", _json(lambda r: documents.run(r.path_params["run"]))),
             Route(
                 "/api/runs/{run}/turns/{n:int}",
@@ -81,11 +86,38 @@ def viewer_app(documents: Documents, *, port: int, stopping: Callable[[], bool])
 def _runs(documents: Documents, request: Request) -> Any:
     query = request.query_params
     return documents.runs(
-        search=query.get("q", ""),
-        status=query.get("status", ""),
+        **_filters(request),
+        order=query.get("order", "-started"),
         offset=_number(request, "offset"),
         limit=min(_number(request, "limit", 100), 500),
     )
+
+
+def _groups(documents: Documents, request: Request) -> Any:
+    by: Any = request.query_params.get("by")
+    if by not in ("prompt", "conversation"):
+        raise ValueError(f"by must be prompt or conversation, got {by!r}")
+    return documents.groups(by, **_filters(request))
+
+
+def _filters(request: Request) -> dict[str, str]:
+    query = request.query_params
+    return {
+        "search": query.get("q", ""),
+        **{name: query.get(name, "") for name in ("status", "prompt", "conversation")},
+    }
+
+
+def _blob(documents: Documents, request: Request) -> Response:
+    """Media by digest; what a browser would run or render as a page is only offered for download."""
+    try:
+        data = documents.blob(request.path_params["digest"])
+    except RunNotFoundError as error:
+        return Response(str(error), 404, media_type="text/plain")
+    kind = request.query_params.get("type", "")
+    if kind in SHOWN_MEDIA:
+        return Response(data, media_type=kind)
+    return Response(data, media_type="application/octet-stream", headers={"content-disposition": "attachment"})
 
 
 def _events(documents: Documents, request: Request) -> Any:
