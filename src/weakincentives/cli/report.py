@@ -76,8 +76,8 @@ def describe(prompt: PromptAdvice) -> str:
             "",
             table(heading, rows, right=(2, 3, 4, 5, 6, 7)),
             "",
-            f"These runs cost {amount(prompt.cost, prompt.unit)}; with the advice they would have cost "
-            f"{amount(prompt.cost_advised, prompt.unit)}{share}.",
+            f"These runs cost {with_unit(prompt.cost, prompt.unit)}; with the advice they would have cost "
+            f"{with_unit(prompt.cost_advised, prompt.unit)}{share}.",
             *changes(prompt.sections),
         ]
     )
@@ -95,6 +95,10 @@ def amount(cost: float | None, unit: str) -> str:
     if cost is None:
         return "-"
     return f"${cost:.6f}" if unit == "USD" else f"{cost:,.0f}"
+
+
+def with_unit(cost: float, unit: str) -> str:
+    return amount(cost, unit) if unit == "USD" else f"{amount(cost, unit)} {unit}"
 
 
 def price(text: str) -> tuple[str, Prices]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
     from weakincentives.telemetry import RunStore, RunSummary, Turn
 
+# What a section shows, by where the model has its content from.
+SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 STATUSES = ("running", "ok", "failed", "halted", "interrupted")
 
 
@@ -192,7 +194,7 @@ def show_turn(turn: Turn, *, as_json: bool) -> int:
     rows = [
         (
             "  " * (len(section.path) - 1) + section.key,
-            "read" if section.read else section.visibility.value,
+            SHOWS[section.seen],
             section.decided_by,
             f"{section.shown_tokens:,}",
             f"{section.hidden_tokens:,}",

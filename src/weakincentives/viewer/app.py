@@ -102,10 +102,8 @@ def _groups(documents: Documents, request: Request) -> Any:
 
 def _filters(request: Request) -> dict[str, str]:
     query = request.query_params
-    return {
-        "search": query.get("q", ""),
-        **{name: query.get(name, "") for name in ("status", "prompt", "conversation")},
-    }
+    names = ("status", "prompt", "conversation")
+    return {"search": query.get("q", ""), **{name: query.get(name, "") for name in names}}
 
 
 def _blob(documents: Documents, request: Request) -> Response:

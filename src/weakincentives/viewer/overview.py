@@ -35,10 +35,9 @@ def summary(run: RunSummary) -> dict[str, Any]:
 def story(history: RunHistory, ledger: Ledger) -> str:
     """A run in one sentence: what it read, which tools that brought, whether they were called, and what it saved."""
     sections = history.turns[-1].state.sections if history.turns else history.now.sections
-    read = dict.fromkeys(
-        key for step in history.openings() if step.kind == "open" and step.success for key in step.sections
-    )
-    brought = dict.fromkeys(name for step in history.openings() if step.kind != "withdrawn" for name in step.tools)
+    steps = history.openings()
+    read = {key for step in steps if step.kind == "open" and step.success for key in step.sections}
+    brought = dict.fromkeys(name for step in steps if step.kind != "withdrawn" for name in step.tools)
     uses = [use for turn in history.turns for use in turn.uses if use.disclosure is None]
     called = dict.fromkeys(use.name for use in uses)
     parts = [f"read {len(read) or 'none'} of {len(sections)} sections"] if sections else []

@@ -40,8 +40,8 @@ def served_page() -> tuple[str, str]:
         f'<script type="module" src="/static/{modules()[MAIN]}"></script>'
     )
     policy = (
-        f"default-src 'none'; script-src 'self' '{_allowed(imports)}'; style-src 'self'; img-src 'self'; media-src 'self'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; script-src 'self' '{_allowed(imports)}'; style-src 'self'; img-src 'self'; "
+        "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return _page("wink", head, ""), policy
 
