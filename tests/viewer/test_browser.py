@@ -38,15 +38,15 @@ def at_turn(page: Page, n: int) -> None:
 
 def test_the_list_leads_to_a_run(viewer: Viewer, open_page: Open) -> None:
     page = open_page(viewer.url)
-    expect(page.locator("a.run-row")).to_have_count(4)
-    expect(page.locator("a.run-row").last).to_contain_text("The provider answered 529 three times")
+    expect(page.locator(".run-row:not(.head)")).to_have_count(4)
+    expect(page.locator(".run-row:not(.head)").last).to_contain_text("The provider answered 529 three times")
     page.get_by_role("button", name="Failed").click()
-    expect(page.locator("a.run-row")).to_have_count(1)
+    expect(page.locator(".run-row:not(.head)")).to_have_count(1)
     page.get_by_role("button", name="All").click()
-    expect(page.locator("a.run-row")).to_have_count(4)
+    expect(page.locator(".run-row:not(.head)")).to_have_count(4)
     page.get_by_label("Filter runs").fill("sonnet")
-    expect(page.locator("a.run-row")).to_have_count(1)
-    page.locator("a.run-row").click()
+    expect(page.locator(".run-row:not(.head)")).to_have_count(1)
+    page.locator(".run-row:not(.head)").click()
     expect(page.locator("h1")).to_have_text("on-call")
     expect(page.locator(".facts")).to_contain_text("claude-sonnet-4-5")
 
@@ -114,9 +114,9 @@ def test_the_tree_folds_and_unfolds(newest: Page) -> None:
 
 def test_everything_has_a_key(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
     page = open_page(viewer.url)
-    expect(page.locator("a.run-row")).to_have_count(4)
+    expect(page.locator(".run-row:not(.head)")).to_have_count(4)
     page.keyboard.press("j")
-    expect(page.locator("a.run-row.selected")).to_contain_text(run_ids[0])
+    expect(page.locator(".run-row:not(.head).selected")).to_contain_text(run_ids[0])
     page.keyboard.press("Enter")
     at_turn(page, 1)
     page.keyboard.press("j")

@@ -11,7 +11,7 @@ import { Disc, Empty, Icon, Loading, NumberField, Problem, html, useDocument } f
 
 const AROUND = 3;
 const MOST_MESSAGES = 400;
-const STATES = { full: "in full", read: "read", summary: "summary", hidden: "hidden", absent: "not there" };
+const STATES = { full: "in full", read: "read", summary: "summary", hidden: "not seen", absent: "not there" };
 
 export function Compare() {
   const { a = "", b = "" } = route.value.params;

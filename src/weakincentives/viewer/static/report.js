@@ -25,7 +25,7 @@ function Prompt({ prompt }) {
   const each = (value) => (value == null ? "–" : cost(value, prompt.unit, Math.max(...costs.map((one) => one ?? 0))));
   const changed = prompt.sections.filter((section) => section.advised && section.advised !== section.shown);
   return html`<section class="card">
-    <div class="card-head"><h2>${visible(prompt.prompt)}</h2><span class="quiet">${plural(prompt.runs, "run")}</span></div>
+    <div class="card-head"><h2>${visible(prompt.prompt)}</h2><span class="quiet">${plural(prompt.runs, "run")}, costs in ${prompt.unit === "USD" ? "US dollars" : prompt.unit}</span></div>
     <div class="tiles">
       <div class="tile"><span>These runs cost</span><strong>${price(prompt.cost)}</strong><small>${percent(prompt.cache_again, 1)} of repeated tokens came from the cache</small></div>
       <div class="tile"><span>With the advice</span><strong>${price(prompt.cost_advised)}</strong><small>${changed.length ? `${plural(changed.length, "section")} shown otherwise` : "nothing to change"}</small></div>
@@ -49,7 +49,7 @@ function Prompt({ prompt }) {
 
 // Costs are often far below a cent: as many digits as the largest of them needs, so that columns line up.
 function cost(value, unit, largest) {
-  if (unit !== "USD") return count(value);
+  if (unit !== "USD") return `${count(value)} tokens`;
   const digits = largest > 0 ? Math.min(6, Math.max(2, 2 - Math.floor(Math.log10(largest)))) : 2;
   return `${value < 0 ? "−" : ""}$${Math.abs(value).toFixed(digits)}`;
 }

@@ -12,6 +12,8 @@ export function entitle(...parts) {
 }
 
 export const helping = signal(false);
+// Whether texts are shown to the letter instead of as Markdown.
+export const raw = signal(false);
 export const theme = signal(read("wink-theme") || "system");
 
 export function parse(hash) {

@@ -36,7 +36,7 @@ export function Timeline({ whole }) {
 }
 
 const legend = () =>
-  ["full", "read", "summary", "hidden"].map((state) => html`<span class=${`key ${state}`}><i></i>${{ full: "in full", read: "read as a tool result", summary: "summary", hidden: "hidden" }[state]}</span>`);
+  ["full", "read", "summary", "hidden"].map((state) => html`<span class=${`key ${state}`}><i></i>${{ full: "in full", read: "read in the conversation", summary: "summary", hidden: "not seen" }[state]}</span>`);
 
 function Lanes({ lanes, turns, id }) {
   const [place, width] = useWidth();
