@@ -17,6 +17,7 @@ PURPOSES = {
     "run": "run a prompt on a model and print its answer",
     "render": "print a prompt exactly as a model would first see it",
     "explain": "show what a run would show, hide and cost before you run it",
+    "play": "play with a prompt in the browser: sections, text, cost, overrides, runs",
     "overrides": "list, show, edit and compare overrides of prompt texts",
     "runs": "list, show, export and prune recorded runs",
     "view": "open recorded runs in the browser",

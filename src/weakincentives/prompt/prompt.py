@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -152,6 +152,21 @@ class PromptTemplate(Generic[OutputT]):
         other.structured_output = declared
         return other
 
+    def without(self, paths: Collection[SectionPath]) -> PromptTemplate[OutputT]:
+        """The template without these sections and what is in them."""
+        gone = set(paths)
+        unknown = [path for path in gone if path not in self.outline.by_path]
+        if unknown:
+            raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(unknown[0])}' to leave out.")
+        if not gone:
+            return self
+        other = copy.copy(self)
+        other.sections = _kept(self.sections, gone, ())
+        other.outline = Outline(other.sections, reserved=self._reserved)
+        other._overridden = (None, other.outline)
+        vars(other).pop("descriptor", None)
+        return other
+
     @property
     def counter(self) -> Tokenizer:
         """The template's tokenizer, or the offline default."""
@@ -164,6 +179,19 @@ class PromptTemplate(Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"PromptTemplate({self.ns!r}, {self.key!r})"
+
+
+def _kept(sections: Iterable[Section[Any]], gone: set[SectionPath], above: SectionPath) -> tuple[Section[Any], ...]:
+    kept: list[Section[Any]] = []
+    for section in sections:
+        path = (*above, section.key)
+        if path in gone:
+            continue
+        if any(other[: len(path)] == path for other in gone):
+            section = copy.copy(section)
+            section.children = _kept(section.children, gone, path)
+        kept.append(section)
+    return tuple(kept)
 
 
 class _RunBase(NamedTuple):

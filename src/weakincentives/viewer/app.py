@@ -6,9 +6,11 @@ only if they name this server exactly, and only for the viewer's own page.
 
 from __future__ import annotations
 
+import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
+from urllib.parse import parse_qs
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -17,9 +19,11 @@ from starlette.responses import FileResponse, HTMLResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from weakincentives.errors import WinkError
 from weakincentives.telemetry import RunFileError, RunNotFoundError
 from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.page import ICON, STATIC, served_page
+from weakincentives.viewer.playground import Playground
 
 POLL_SECONDS = 0.2
 QUIET_POLLS = 50
@@ -41,8 +45,18 @@ HEADERS = (
 )
 
 
-def viewer_app(documents: Documents, *, port: int, stopping: Callable[[], bool]) -> Guard:
-    """The application for a server on this port; once `stopping` is true, streams that would keep it alive end."""
+def viewer_app(
+    documents: Documents,
+    *,
+    port: int,
+    stopping: Callable[[], bool],
+    playground: Playground | None = None,
+    token: str = "",
+) -> Guard:
+    """The application for a server on this port; once `stopping` is true, streams that would keep it alive end.
+
+    With a playground, which can write and spend, every request for data must carry the token.
+    """
     page, policy = served_page()
     changes = _Changes(documents, stopping)
     app = Starlette(
@@ -77,10 +91,35 @@ def viewer_app(documents: Documents, *, port: int, stopping: Callable[[], bool])
             ),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/changes", changes),
+            *(_play_routes(playground) if playground else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
     )
-    return Guard(app, port=port, policy=policy)
+    return Guard(app, port=port, policy=policy, token=token)
+
+
+def _play_routes(playground: Playground) -> Iterator[Route]:
+    yield Route("/api/play", _json(lambda r: playground.about()))
+    yield Route("/api/play/live", _json(lambda r: playground.live(r.query_params.get("run", ""))))
+    acts = {"render": playground.render, "save": playground.save, "run": playground.run, "stop": playground.stop}
+    for name, act in acts.items():
+        yield Route(f"/api/play/{name}", _posted(act), methods=["POST"])
+
+
+def _posted(act: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint that takes a JSON object and works on it in a thread."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            wanted = json.loads(await request.body())
+            if not isinstance(wanted, dict):
+                raise ValueError("The body must be a JSON object.")
+        except ValueError as error:
+            return Response(json.dumps({"error": str(error)}), 400, media_type="application/json")
+        answer = _json(lambda _: act(wanted))
+        return await anyio.to_thread.run_sync(answer, request)
+
+    return endpoint
 
 
 def _runs(documents: Documents, request: Request) -> Any:
@@ -142,7 +181,7 @@ def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
             document, status = {"error": str(error)}, 404
         except RunFileError as error:
             document, status = {"error": str(error)}, 422
-        except ValueError as error:
+        except (ValueError, TypeError, WinkError, ImportError, OSError) as error:
             document, status = {"error": str(error)}, 400
         # ASCII with escapes, so that even half a surrogate pair reaches the page.
         return Response(json.dumps(document, separators=(",", ":")), status, media_type="application/json")
@@ -177,8 +216,9 @@ class _Changes:
 class Guard:
     """ASGI middleware that checks Host, Origin and method, and sets the headers of every response."""
 
-    def __init__(self, app: App, *, port: int, policy: str) -> None:
+    def __init__(self, app: App, *, port: int, policy: str, token: str = "") -> None:
         self._app = app
+        self._token = token.encode()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
         self._headers = [*HEADERS, (b"content-security-policy", policy.encode())]
@@ -196,7 +236,8 @@ class Guard:
     def _problem(self, scope: Scope) -> tuple[int, str] | None:
         if scope["type"] != "http":
             return 400, "The viewer speaks only HTTP."
-        if scope["method"] not in ("GET", "HEAD"):
+        acts = bool(self._token) and scope["path"].startswith("/api/play/")
+        if scope["method"] not in ("GET", "HEAD") and not (acts and scope["method"] == "POST"):
             return 405, "The viewer is read-only."
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
@@ -204,7 +245,16 @@ class Guard:
         origins = [value for name, value in scope["headers"] if name == b"origin"]
         if any(origin not in self._origins for origin in origins):
             return 403, "Only the viewer's own page may send requests."
+        if self._token and scope["path"].startswith("/api/") and not self._has_token(scope):
+            return 403, "The address has no token, or another one; open the address that wink play printed."
         return None
+
+    def _has_token(self, scope: Scope) -> bool:
+        """In a header, or in the address, where a browser can send no header and only reads."""
+        given = [value for name, value in scope["headers"] if name == b"x-wink-token"]
+        if scope["method"] != "POST":
+            given += [value.encode() for value in parse_qs(scope["query_string"].decode("latin-1")).get("token", ())]
+        return any(hmac.compare_digest(value, self._token) for value in given)
 
     def _guarded(self, send: Send) -> Send:
         async def guarded(message: MutableMapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from weakincentives.content import Media
+from weakincentives.prompt import Span
 from weakincentives.runtime import Message, PromptRendered, TurnSection
 from weakincentives.session import LogEntry
 from weakincentives.telemetry import RecordedEvent, RunFileError, RunNotFoundError, RunStore, Turn, advise, plain
@@ -123,7 +124,7 @@ class Documents:
             "tokenizer": event.tokenizer,
             "tools": [*event.tools, *event.hosted_tools],
             "builtin_tool_tokens": event.builtin_tool_tokens,
-            "pieces": _pieces(event),
+            "pieces": pieces_of(event.text, event.spans),
         }
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
@@ -208,7 +209,8 @@ class Documents:
         return message
 
 
-def _pieces(event: PromptRendered) -> list[dict[str, Any]]:
+def pieces_of(text: str, spans: Iterable[Span]) -> list[dict[str, Any]]:
+    """A rendered text in pieces, each with its section."""
     pieces: list[dict[str, Any]] = []
     position = 0
 
@@ -216,16 +218,16 @@ def _pieces(event: PromptRendered) -> list[dict[str, Any]]:
         if text:
             pieces.append({"text": text, **origin})
 
-    for span in event.spans:
-        add(event.text[position : span.start])
+    for span in spans:
+        add(text[position : span.start])
         add(
-            event.text[span.start : span.end],
+            text[span.start : span.end],
             section=".".join(span.path),
             visibility=span.visibility.value,
             decided_by=span.decided_by,
         )
         position = span.end
-    add(event.text[position:])
+    add(text[position:])
     return pieces
 
 

@@ -21,6 +21,8 @@ export const changes = signal(0);
 export const connected = signal(true);
 // The prompt that this server has a playground for, if it has one.
 export const play = signal(null);
+// What a run that was started in the playground is saying.
+export const live = signal(null);
 // A playground's address has a token, without which its server answers nothing; the page keeps it for this tab.
 const token = tokenOfTab();
 
@@ -78,6 +80,7 @@ const remote = {
   search: (words, run = "") => fetched("search", { q: words, run }),
   report: () => fetched("report"),
   play: () => fetched("play"),
+  live: (run) => fetched("play/live", { run }),
   // What a playground may do besides looking: render, save, run.
   act: async (what, body) =>
     answered(await fetch(`/api/play/${what}`, { method: "POST", headers: { "content-type": "application/json", "x-wink-token": token }, body: JSON.stringify(body) })),
@@ -117,7 +120,7 @@ export const api = exported ? local : remote;
 
 // The address of recorded media; in an exported file they are inside.
 export async function mediaUrl({ digest, type }) {
-  if (!exported) return `/api/blobs/${digest}?type=${encodeURIComponent(type)}`;
+  if (!exported) return `/api/blobs/${digest}?type=${encodeURIComponent(type)}${token ? `&token=${encodeURIComponent(token)}` : ""}`;
   return `data:${type};base64,${(await unpacked).blobs[digest] ?? ""}`;
 }
 

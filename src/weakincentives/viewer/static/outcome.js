@@ -1,5 +1,6 @@
 // What came of a turn: the reply, each tool call with its result, and how the run ended if it did.
 
+import { live } from "wink/api.js";
 import { classes, count, duration, plural } from "wink/format.js";
 import { link } from "wink/state.js";
 import { Link, Prose } from "wink/markdown.js";
@@ -9,6 +10,7 @@ import { Icon, Loading, Some, html } from "wink/view.js";
 export function Outcome({ whole, turn, selected, onSelect }) {
   const { reply, calls, hosted, ended, called } = turn;
   const usage = called?.usage;
+  const said = live.value?.run_id === whole.run.run_id ? live.value.text : "";
   return html`<section class="outcome panel" aria-label="Reply and tools">
     <div class="panel-head">
       <h2>Reply</h2>
@@ -17,7 +19,7 @@ export function Outcome({ whole, turn, selected, onSelect }) {
     <div class="panel-body">
       ${turn.n > 1 && html`<a class="compare-link" href=${link("compare", [], { a: `${turn.run_id}:${turn.n - 1}`, b: `${turn.run_id}:${turn.n}` })}>Compare with turn ${turn.n - 1} <kbd>d</kbd></a>`}
       ${reply?.text && html`<div class="reply"><${Prose} value=${reply.text} /></div>`}
-      ${turn.pending && whole.run.status === "running" && html`<${Loading} label="The model has this request" />`}
+      ${turn.pending && whole.run.status === "running" && (said ? html`<div class="reply"><${Prose} value=${said} /></div>` : html`<${Loading} label="The model has this request" />`)}
       ${turn.pending && whole.run.status !== "running" && html`<p class="quiet pad">This request got no reply.</p>`}
       ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}

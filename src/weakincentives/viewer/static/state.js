@@ -26,6 +26,8 @@ export function parse(hash) {
 }
 
 export function link(page, parts = [], params = {}) {
+  // Below the playground a run stays below it.
+  if (page === "run" && route.value.params.play) params = { play: "1", ...params };
   const path = [page, ...parts].map((part) => encodeURIComponent(part)).join("/");
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value)).toString();
   return `#/${page === "runs" ? "" : path}${query ? `?${query}` : ""}`;
