@@ -69,6 +69,19 @@ def progress(message: str, *, style: str = "2") -> None:
     print(f"\x1b[{style}m{text}\x1b[0m" if may_colour(sys.stderr) else text, file=sys.stderr, flush=True)
 
 
+_last_step = -1
+
+
+def progress_bar(message: str, *, step: int) -> None:
+    """Print how far something is to stderr: in place on a terminal, elsewhere one line for each new step."""
+    global _last_step
+    terminal = may_colour(sys.stderr)
+    if terminal or step != _last_step:
+        again = terminal and _last_step >= 0
+        print(f"{chr(27) + '[1A' + chr(27) + '[2K' if again else ''}{message}", file=sys.stderr, flush=True)
+        _last_step = step
+
+
 def report_damage(path: object, problems: Sequence[str]) -> int:
     """Name what a run file has that cannot be read; the exit code."""
     if not problems:

@@ -11,7 +11,9 @@ import webbrowser
 from pathlib import Path
 from urllib.parse import quote
 
-from weakincentives.cli.output import UsageError, print_line, progress
+from weakincentives.cli.output import UsageError, print_line, progress, progress_bar
+
+BAR_FROM = 2_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +44,20 @@ def run(arguments: argparse.Namespace) -> int:
 def export(path: str, run_id: str, target: Path) -> int:
     from weakincentives.viewer import export_run
 
-    page = export_run(path, run_id)
+    page = export_run(path, run_id, tell_progress)
     try:
         target.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}") from error
     progress(f"wrote run {run_id} to {target} ({len(page) / 1e6:.1f} MB)")
     return 0
+
+
+def tell_progress(done: int, total: int) -> None:
+    """How far the export is; a short run is written before anybody looks."""
+    if total > BAR_FROM:
+        tenths = 10 * done // total
+        progress_bar(f"[{'#' * tenths}{'.' * (10 - tenths)}] {done:,} of {total:,} events", step=tenths)
 
 
 def serve(path: str, run_id: str, *, port: int | None, browser: bool) -> int:

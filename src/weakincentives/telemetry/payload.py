@@ -321,14 +321,19 @@ def blob_digests(payload: str) -> list[str]:
     return _BLOB.findall(payload)
 
 
-def load(data: Any, blobs: dict[str, Blob] | None = None) -> Any:
-    """`load_tagged`, with an `UnknownType` for each value whose class this process does not have."""
+def load(data: Any, blobs: dict[str, Blob], unknown: set[str], text: str) -> Any:
+    """`load_tagged`, with an `UnknownType` for each value whose class this process does not have.
+
+    Looking for a class in vain takes milliseconds, so `unknown` collects their names over many loads; `text` is what
+    the data was decoded from.
+    """
+    if not any(tag in text for tag in unknown):
+        try:
+            return load_tagged(data, blobs)
+        except SerdeError:
+            pass
     try:
-        return load_tagged(data, blobs)
-    except SerdeError:
-        pass
-    try:
-        return load_tagged(_known_types(data), blobs)
+        return load_tagged(_known_types(data, unknown), blobs)
     except SerdeError:
         return UnknownType(str(data["$"]), data.get("v")) if isinstance(data, dict) and "$" in data else data
 
@@ -377,15 +382,16 @@ def check_for(hint: Any) -> Check:
     return lambda value: type(value) is cls and all(check(getattr(value, name)) for name, check in checks)
 
 
-def _known_types(data: Any) -> Any:
+def _known_types(data: Any, unknown: set[str]) -> Any:
     if isinstance(data, list):
-        return [_known_types(item) for item in data]
+        return [_known_types(item, unknown) for item in data]
     if not isinstance(data, dict):
         return data
-    inner = {key: _known_types(item) if key != "$" else item for key, item in data.items()}
+    inner = {key: _known_types(item, unknown) if key != "$" else item for key, item in data.items()}
     tag = data.get("$")
-    if not isinstance(tag, str) or ":" not in tag or _is_known(tag):
+    if not isinstance(tag, str) or ":" not in tag or (tag not in unknown and _is_known(tag)):
         return inner
+    unknown.add(tag)
     return {"$": _UNKNOWN, "v": {"type": tag, "value": inner["v"]}}
 
 

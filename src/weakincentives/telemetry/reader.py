@@ -145,10 +145,11 @@ class EventReader:
         parts = self._texts(wanted - shared.keys())
         inner = [references(part)[1] for part in parts.values()]
         found = self._texts({key for keys in (*inner, *(keys for _, keys in packed.values())) for key in keys})
-        shared |= {key: _decoded(part, found, {}, {}) for key, part in parts.items()}
+        unknown: set[str] = set()
+        shared |= {key: _decoded(part, found, {}, {}, unknown) for key, part in parts.items()}
         self._keep(shared)
         blobs = self.blobs({digest for text in texts for digest in blob_digests(text)})
-        return [_decoded(text, found, shared, blobs) for text in texts]
+        return [_decoded(text, found, shared, blobs, unknown) for text in texts]
 
     def blobs(self, digests: Iterable[str]) -> dict[str, Blob]:
         """Recorded media by digest."""
@@ -180,10 +181,12 @@ class EventReader:
             self.problems.append(problem)
 
 
-def _decoded(text: str, texts: Mapping[str, str], shared: Mapping[str, Any], blobs: dict[str, Blob]) -> Any:
+def _decoded(
+    text: str, texts: Mapping[str, str], shared: Mapping[str, Any], blobs: dict[str, Blob], unknown: set[str]
+) -> Any:
     try:
         data = msgspec.json.decode(text)
-        return load(unpack(data, texts, shared) if is_packed(text) else data, blobs)
+        return load(unpack(data, texts, shared) if is_packed(text) else data, blobs, unknown, text)
     except _DAMAGED as error:
         return Unreadable("", f"{type(error).__name__}: {error}")
 

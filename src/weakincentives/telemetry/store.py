@@ -184,6 +184,9 @@ class RunStore(EventReader):
         )
         return tuple(RunGroup(*row[:8], *(value or 0 for value in row[8:10]), *row[10:]) for row in rows)
 
+    def has_run(self, run_id: str) -> bool:
+        return bool(self.query("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)))
+
     def run(self, run_id: str) -> RunSummary:
         """One run, by its id or an unambiguous beginning of it."""
         rows = self.salvage(
@@ -243,9 +246,9 @@ class RunStore(EventReader):
         )
         return found[0].event if found and isinstance(found[0].event, PromptRendered) else None
 
-    def message_ids(self, run_id: str) -> list[int]:
-        """The messages of a run, after those of the runs that it continues."""
-        runs = continued_runs(self, run_id)
+    def message_ids(self, run_id: str, *, own: bool = True) -> list[int]:
+        """The messages of a run after those of the runs that it continues; or, without its own, only those."""
+        runs = continued_runs(self, run_id)[: None if own else -1]
         rows = self.query(
             f"SELECT id FROM events WHERE run_id IN ({marks(runs)}) AND kind = 'Message' ORDER BY id", runs
         )

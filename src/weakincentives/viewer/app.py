@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
@@ -27,6 +28,7 @@ from weakincentives.viewer.playground import Playground
 
 POLL_SECONDS = 0.2
 QUIET_POLLS = 50
+WAIT_SECONDS, WAIT_POLLS = 0.02, 150
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -91,17 +93,26 @@ def viewer_app(
             ),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/changes", changes),
-            *(_play_routes(playground) if playground else ()),
+            *(_play_routes(playground, documents) if playground else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
     )
     return Guard(app, port=port, policy=policy, token=token)
 
 
-def _play_routes(playground: Playground) -> Iterator[Route]:
+def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route]:
+    def run(wanted: Any) -> Any:
+        """Start a run and wait until it is recorded, so that its page can be opened."""
+        started = playground.run(wanted)
+        for _ in range(WAIT_POLLS):
+            if documents.store.has_run(started["run_id"]) or playground.live(started["run_id"])["done"]:
+                break
+            time.sleep(WAIT_SECONDS)
+        return started
+
     yield Route("/api/play", _json(lambda r: playground.about()))
     yield Route("/api/play/live", _json(lambda r: playground.live(r.query_params.get("run", ""))))
-    acts = {"render": playground.render, "save": playground.save, "run": playground.run, "stop": playground.stop}
+    acts = {"render": playground.render, "save": playground.save, "run": run, "stop": playground.stop}
     for name, act in acts.items():
         yield Route(f"/api/play/{name}", _posted(act), methods=["POST"])
 

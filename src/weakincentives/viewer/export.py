@@ -45,11 +45,9 @@ class _Export:
     def data(self, progress: Progress) -> dict[str, Any]:
         whole = self._documents.run(self._run_id)
         total = whole["run"]["events"]
-        messages = [
-            self._documents.message(recorded)
-            for recorded in self._store.identified(self._store.message_ids(self._run_id))
-            if recorded.run_id != self._run_id
-        ]
+        # Those of the runs that this one continues.
+        earlier = self._store.message_ids(self._run_id, own=False)
+        messages = [self._documents.message(recorded) for recorded in self._store.identified(earlier)]
         events: list[dict[str, Any]] = []
         prompts: dict[int, Any] = {}
         turns: dict[int, Any] = {}

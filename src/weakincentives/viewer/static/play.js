@@ -17,7 +17,7 @@ export function Play() {
   useEffect(() => entitle("Playground"), []);
   if (about.error) return html`<${Problem} text=${about.error} />`;
   if (!about.document) return html`<${Loading} />`;
-  return html`<${Ground} about=${about.document} onTags=${() => api.play().then((found) => (play.value = found))} />`;
+  return html`<${Ground} about=${play.value ?? about.document} />`;
 }
 
 function Ground({ about }) {
@@ -239,6 +239,7 @@ function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
       const { run_id: id } = await api.act("run", { ...wanted, message });
       setRunning(id);
       go(link("run", [id], { play: "1" }));
+      setTimeout(() => document.querySelector(".page.run")?.scrollIntoView({ behavior: "smooth" }), 300);
     } catch (error) {
       setTold(error.message);
     }
