@@ -100,7 +100,7 @@ ORDERS = {
     "turns": "turns",
     "opened": "disclosures",
     "sent": "input_tokens",
-    "saved": "full_prompt_tokens - input_tokens",
+    "saved": "1.0 * (full_prompt_tokens - input_tokens) / nullif(full_prompt_tokens, 0)",
     "cost": "cost",
     "time": "coalesce(ended, updated) - started",
 }

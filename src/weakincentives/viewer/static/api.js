@@ -45,7 +45,7 @@ async function fetched(path, params = {}) {
 
 async function answered(answer) {
   const document = await answer.json();
-  if (!answer.ok) throw new Error(document.error);
+  if (!answer.ok || (document.error && !("done" in document))) throw new Error(document.error);
   return document;
 }
 

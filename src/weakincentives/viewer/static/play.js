@@ -34,9 +34,10 @@ function Ground({ about }) {
   const { document: now, before, error } = shown;
   useStatesOfTurn(setStates);
   const cycle = (section) => {
-    const state = section.is_hidden ? "hidden" : section.state;
-    const next = section.choices[(section.choices.indexOf(state) + 1) % section.choices.length];
-    setStates((all) => ({ ...all, [section.key]: next }));
+    setStates((all) => {
+      const state = all[section.key] ?? (section.is_hidden ? "hidden" : section.state);
+      return { ...all, [section.key]: section.choices[(section.choices.indexOf(state) + 1) % section.choices.length] };
+    });
   };
   const reset = () => (setStates({}), setDrafts({}), setTag(""));
   const touched = Object.keys(states).length + Object.keys(drafts).length > 0 || tag;

@@ -49,7 +49,7 @@ function Columns({ whole, turn }) {
     <${Tree} turn=${turn} whole=${whole} selected=${selected} folded=${folded} reveal=${reveal}
       onFold=${(key) => setFolded({ ...folded, [key]: !folded[key] })} onSelect=${(key) => select(key, "tree")} />
     <div class="segments sides" role="group" aria-label="Column">
-      ${[["tree", "Sections"], ["request", "Request"], ["outcome", "Reply and tools"]].map(([name, label]) => html`<button class=${classes(name, side === name && "on")} aria-pressed=${side === name} onClick=${() => setSide(name)}>${label}</button>`)}
+      ${[["tree", "Sections"], ["request", "Request"], ["outcome", "Reply and tools"]].map(([name, label]) => html`<button class=${classes(`side-${name}`, side === name && "on")} aria-pressed=${side === name} onClick=${() => setSide(name)}>${label}</button>`)}
     </div>
     <${Request} whole=${whole} turn=${turn} selected=${selected} reveal=${reveal} onSelect=${select} />
     <${Outcome} whole=${whole} turn=${turn} selected=${selected} onSelect=${(key) => select(key, "outcome")} />
