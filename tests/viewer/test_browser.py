@@ -56,7 +56,9 @@ def test_the_list_tells_question_answer_and_what_was_saved(viewer: Viewer, open_
     row = page.locator(".run-row:not(.head)").first
     expect(row.get_by_role("link")).to_contain_text("Service: checkout p99 latency 4.8 s")
     expect(row).to_contain_text("cause: Deployment 2026.11.15-1 compares lower(code)")
-    expect(row.get_by_role("img").first).to_have_attribute("aria-label", re.compile("4 sections opened: logs in turn 1"))
+    expect(row.get_by_role("img").first).to_have_attribute(
+        "aria-label", re.compile("4 sections opened: logs in turn 1")
+    )
     expect(row).to_contain_text("14%")
     expect(page.locator(".totals")).to_contain_text("3 of 4 runs, 1 failed")
 

@@ -20,7 +20,7 @@ export function Compare() {
   const runs = list.document?.runs ?? [];
   useEffect(() => entitle("Compare"), []);
   const set = (changes) => go(link("compare", [], { a, b, ...changes }), { replace: true });
-  return html`<section class="page scroll">
+  return html`<section class="page scroll" tabindex="0" aria-label="Compare">
     <div class="page-head compare-head">
       <h1>Compare</h1>
       <${Pick} name="before" value=${a} runs=${runs} onChange=${(value) => set({ a: value })} />

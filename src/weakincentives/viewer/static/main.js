@@ -27,7 +27,7 @@ function App() {
   useKeys();
   return html`
     <header class="bar">
-      <a class="brand" href="#/" aria-label="All runs"><${Mark} /><span>wink</span></a>
+      <a class="brand" href="#/" aria-label="wink, all runs"><${Mark} /><span>wink</span></a>
       <nav>
         ${!exported && html`<a href="#/" class=${page === "runs" ? "here" : ""}>Runs</a>`}
         ${play.value && html`<a href="#/play" class=${page === "play" || params.play ? "here" : ""}>Playground</a>`}

@@ -115,7 +115,7 @@ function Sections({ now, editing, drafts, onCycle, onEdit }) {
         const spent = section.shown_tokens + (section.offered ? section.tool_tokens : 0);
         return html`<div key=${section.key} class=${classes("node", state, editing === section.key && "selected")} data-section=${section.key}>
           <div class="row" style=${{ paddingLeft: `${12 + depth * 18}px` }}>
-            <button class="cycle" onClick=${() => onCycle(section)} aria-label=${`${section.title}: ${section.is_hidden ? "hidden" : WORDS[section.state]}. Show it otherwise`} title=${section.opening || `${WORDS[section.state]}; click for ${section.choices.join(", ")}`}>
+            <button class="cycle" onClick=${() => onCycle(section)} title=${section.opening || `${WORDS[section.state]}; click for ${section.choices.join(", ")}`}>
               <${Disc} state=${state} /><span class="label">${visible(section.title)}</span>
               <small class=${classes("state-word", section.state !== section.declared && "changed-word")}>${section.is_hidden ? "hidden" : WORDS[section.state]}</small></button>
             ${section.tools.length > 0 && html`<span class=${classes("tools", section.offered && "on")} title=${`${section.tools.join(", ")}: ${section.offered ? "can be called" : "not offered"}`}><${Icon} name="tool" />${section.tools.length}</span>`}

@@ -12,7 +12,7 @@ export function Search() {
   const found = useDocument(() => api.search(q, run), [q, run]);
   useEffect(() => entitle(`“${visible(q)}”`), [q]);
   useEffect(() => document.querySelector(".find input")?.blur(), [q]);
-  return html`<section class="page scroll">
+  return html`<section class="page scroll" tabindex="0" aria-label="Search">
     <div class="page-head"><h1>“${visible(q)}”</h1>
       <span class="quiet">${found.document && tally(found.document)}</span>
       <div class="spacer"></div>
