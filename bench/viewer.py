@@ -79,7 +79,8 @@ def record_many(path: Path, runs: int) -> None:
         copied = ", ".join(f"{name} - n" if name in ("started", "updated", "ended") else name for name in columns)
         connection.execute(
             f"WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?) "
-            f"INSERT INTO runs (run_id, {names}) SELECT printf('%016x', n), {copied} FROM number, runs WHERE run_id = ?",
+            f"INSERT INTO runs (run_id, {names}) SELECT printf('%016x', n), {copied} FROM number, runs "
+            "WHERE run_id = ?",
             (runs - 20, first),
         )
 

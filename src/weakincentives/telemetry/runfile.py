@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import socket
 import sqlite3
 import time
@@ -34,6 +35,8 @@ logger = logging.getLogger("weakincentives.telemetry")
 
 # How much of a question or an answer a list shows, and how many openings.
 MAX_LINE, MAX_OPENED = 400, 60
+PROMPT_TURN = "prompt"
+_HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ class Tally:
                 self._mark_running(open_runs)
             case Message():
                 if event.role == "user" and not self.turns:
-                    self.columns["question"] = event.text[:MAX_LINE]
+                    # The prompt's own user sections have headings; a question is what stands below them.
+                    said = _HEADING.sub("", event.text) if event.name == PROMPT_TURN else event.text
+                    self.columns["question"] = said.strip()[:MAX_LINE]
             case ModelCalled():
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
@@ -295,7 +300,7 @@ def _filled_text(event: PromptRendered) -> str:
     """The sections that params fill, without their headings: what a run without a user's words was asked."""
     filled = {section.path for section in event.sections if section.filled}
     texts = (event.text[span.start : span.end] for span in event.spans if span.path in filled)
-    return "\n".join(text.partition("\n")[2].strip() for text in texts)[:MAX_LINE]
+    return "\n".join(_HEADING.sub("", text).strip() for text in texts)[:MAX_LINE]
 
 
 def prune(

@@ -233,9 +233,9 @@ class RunStore(EventReader):
         run = self.run(run_id)
         return None if run.status in ("ok", "halted") else pending_turn(self, run.run_id, run.turns + 1)
 
-    def requests(self, run_id: str) -> Iterator[tuple[int, int, list[int]]]:
+    def requests(self, run_id: str, stop: float = float("inf")) -> Iterator[tuple[int, int, list[int]]]:
         """Each call of the model: its number, how many messages of the request before it keeps, and which it adds."""
-        return requests(self, run_id)
+        return requests(self, run_id, stop)
 
     def rendered_before(self, run_id: str, seq: float) -> PromptRendered | None:
         """The last render before an event of a run."""

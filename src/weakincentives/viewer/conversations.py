@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from weakincentives.telemetry import RunStore
 
 Ranges = list[tuple[int, int]]
+FIRST_EVENTS = 2_000
 
 
 class Conversations:
@@ -23,7 +24,9 @@ class Conversations:
         known = self._ranges.setdefault(run_id, {})
         if called not in known:
             ranges: Ranges = []
-            for seq, kept, added in self._store.requests(run_id):
+            # The first turns of a long run are looked at most, and need not wait for the others.
+            stop = called if called < FIRST_EVENTS else float("inf")
+            for seq, kept, added in self._store.requests(run_id, stop):
                 ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
         return known.get(called, [])
 
