@@ -46,7 +46,7 @@ def test_a_newcomer_asks_looks_and_plays(open_page: Callable[..., Any], tmp_path
         page.locator(".tree .node .label").first.click()
         expect(page.locator(".node.selected")).to_have_count(1)
         page.get_by_role("button", name="Open in the playground").click()
-        page.get_by_label("text", exact=True).fill("Where is order FH-20391?")
+        page.locator(".params textarea").fill("Where is order FH-20391?")
         expect(page.locator('.piece[data-section="question"]')).to_contain_text("FH-20391")
         page.get_by_role("button", name="Run", exact=True).click()
         expect(page.locator(".page.run .title .pill")).to_have_text("answered", timeout=60_000)
