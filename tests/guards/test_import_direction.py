@@ -15,7 +15,7 @@ PACKAGE = SOURCE / "weakincentives"
 GROUND = frozenset({"errors", "clock", "content", "redaction", "_fence", "_generics", "_imports", "_secrets"})
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
-OUTER = LOOP | {"tools", "adapters", "telemetry", "durable"}
+OUTER = LOOP | {"tools", "skills", "adapters", "telemetry", "durable"}
 FRONT = frozenset({""})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "session": GROUND | DATA,
     "prompt": GROUND | DATA | {"session"},
     "tools": GROUND | DATA | {"session", "prompt"},
+    "skills": GROUND | DATA | {"session", "prompt"},
     "runtime": GROUND | DATA | {"session", "prompt"},
     "adapters": LOOP | {"tools"},
     "telemetry": LOOP,

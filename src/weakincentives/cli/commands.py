@@ -18,6 +18,7 @@ PURPOSES = {
     "render": "print a prompt exactly as a model would first see it",
     "explain": "show what a run would show, hide and cost before you run it",
     "play": "play with a prompt in the browser: sections, text, cost, overrides, runs",
+    "skills": "check skill folders, and install the skill for building with this library",
     "overrides": "list, show, edit and compare overrides of prompt texts",
     "runs": "list, show, export and prune recorded runs",
     "view": "open recorded runs in the browser",
