@@ -15,7 +15,7 @@ import msgspec
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
-from weakincentives.runtime import Ledger, PromptRendered, RunHistory, ledger_of
+from weakincentives.runtime import Ledger, RunHistory, ledger_of
 from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
 from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError
 from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
@@ -70,27 +70,6 @@ class RunSummary:
         return (self.updated if self.ended is None else self.ended) - self.started
 
 
-@dataclass(frozen=True, slots=True)
-class RunGroup:
-    """Sums over runs; `compared_tokens` is what those sent that count towards `full_prompt_tokens`: they have ended."""
-
-    key: str
-    runs: int
-    answered: int
-    failed: int
-    turns: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    compared_tokens: int
-    full_prompt_tokens: int
-    cost: float | None
-    started: float
-    updated: float
-    prompt_name: str
-    question: str
-
-
 ORDERS = {
     "started": "started",
     "prompt": "prompt",
@@ -118,35 +97,27 @@ class RunStore(EventReader):
         self.close()
 
     def list_runs(
-        self,
-        limit: int = 50,
-        offset: int = 0,
-        search: str = "",
-        *,
-        status: str = "",
-        prompt: str = "",
-        conversation: str = "",
-        order: str = "-started",
+        self, limit: int = 50, offset: int = 0, search: str = "", *, order: str = "-started", **filters: str
     ) -> tuple[RunSummary, ...]:
         """The newest runs first; `search` looks in ids, prompts, models, errors and everything that was said.
 
-        `order` is a key of `ORDERS`, with a minus for the largest first.
+        `filters` are `status`, `prompt` and `conversation`. `order` is a key of `ORDERS`, with a minus for the largest
+        first.
         """
-        where, values = self._filter(search, status, prompt, conversation)
+        where, values = self._filter(search, **filters)
         column = ORDERS.get(order.lstrip("-"))
         if column is None:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
-        direction = "DESC" if order.startswith("-") else "ASC"
         rows = self.salvage(
-            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY {column} {direction} NULLS LAST, "
-            "started DESC, run_id LIMIT ? OFFSET ?",
+            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY {column} "
+            f"{'DESC' if order.startswith('-') else 'ASC'} NULLS LAST, started DESC, run_id LIMIT ? OFFSET ?",
             (time.time() - SILENT_SECONDS, *values, limit, offset),
         )
         if not rows and self.problems:
-            rows = self._salvaged_runs(status, prompt)[offset : offset + limit]
+            rows = self._salvaged_runs(**filters)[offset : offset + limit]
         return tuple(map(_summary, rows))
 
-    def _salvaged_runs(self, status: str, prompt: str) -> list[tuple[Any, ...]]:
+    def _salvaged_runs(self, status: str = "", prompt: str = "", conversation: str = "") -> list[tuple[Any, ...]]:
         """The runs of a damaged file as far as they can be read without an index."""
         rows = self.salvage(f"SELECT {_COLUMNS} FROM runs NOT INDEXED")
         if not rows:
@@ -154,38 +125,38 @@ class RunStore(EventReader):
         wanted = [row for row in rows if row[6] == (status or row[6]) and (not prompt or prompt in row[2:4])]
         return sorted(wanted, key=lambda row: _summary(row).started, reverse=True)
 
-    def count_runs(self, search: str = "", *, status: str = "", prompt: str = "", conversation: str = "") -> int:
-        where, values = self._filter(search, status, prompt, conversation)
+    def count_runs(self, search: str = "", **filters: str) -> int:
+        where, values = self._filter(search, **filters)
         found = self.salvage(f"SELECT count(*) FROM {_RUNS} WHERE {where}", (time.time() - SILENT_SECONDS, *values))
-        return int(found[0][0]) if found else len(self._salvaged_runs(status, prompt))
+        return int(found[0][0]) if found else len(self._salvaged_runs(**filters))
 
     def groups(
-        self,
-        by: Literal["all", "prompt", "conversation"] = "all",
-        search: str = "",
-        *,
-        status: str = "",
-        prompt: str = "",
-        conversation: str = "",
-        limit: int = 500,
-    ) -> tuple[RunGroup, ...]:
-        """Sums over runs that have something in common, the newest group first."""
-        where, values = self._filter(search, status, prompt, conversation)
-        key = {"all": "''", "prompt": "prompt", "conversation": "conversation_id"}[by]
-        first = "(SELECT question FROM runs WHERE conversation_id = r.conversation_id ORDER BY started LIMIT 1)"
-        question = first if by == "conversation" else "''"
-        rows = self.salvage(
-            f"SELECT {key}, count(*), sum(status = 'ok'), sum(status = 'failed'), sum(turns), sum(input_tokens), "
-            "sum(output_tokens), sum(cached_tokens), sum(iif(full_prompt_tokens IS NULL, 0, input_tokens)), "
-            "sum(full_prompt_tokens), sum(cost), min(started), max(updated), min(prompt_name), "
-            f"{question} FROM {_RUNS} WHERE {where} "
-            f"GROUP BY {key} ORDER BY max(started) DESC LIMIT ?",
-            (time.time() - SILENT_SECONDS, *values, limit),
-        )
-        return tuple(RunGroup(*row[:8], *(value or 0 for value in row[8:10]), *row[10:]) for row in rows)
+        self, by: Literal["all", "prompt", "conversation"] = "all", search: str = "", **filters: str
+    ) -> list[dict[str, Any]]:
+        """Sums over runs that have something in common, the newest group first; `filters` are those of `list_runs`.
 
-    def has_run(self, run_id: str) -> bool:
-        return bool(self.query("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)))
+        `compared_tokens` is what those sent that count towards `full_prompt_tokens`: they have ended.
+        """
+        where, values = self._filter(search, **filters)
+        first = "(SELECT question FROM runs WHERE conversation_id = r.conversation_id ORDER BY started LIMIT 1)"
+        sums = {
+            "key": {"all": "''", "prompt": "prompt", "conversation": "conversation_id"}[by],
+            "runs": "count(*)",
+            "answered": "sum(status = 'ok')",
+            "failed": "sum(status = 'failed')",
+            **{name: f"sum({name})" for name in ("turns", "input_tokens", "cached_tokens", "cost")},
+            "compared_tokens": "sum(iif(full_prompt_tokens IS NULL, 0, input_tokens))",
+            "full_prompt_tokens": "coalesce(sum(full_prompt_tokens), 0)",
+            "updated": "max(updated)",
+            "prompt_name": "min(prompt_name)",
+            "question": first if by == "conversation" else "''",
+        }
+        rows = self.salvage(
+            f"SELECT {', '.join(sums.values())} FROM {_RUNS} WHERE {where} GROUP BY {sums['key']} "
+            f"ORDER BY max(started) DESC LIMIT {PAGE}",
+            (time.time() - SILENT_SECONDS, *values),
+        )
+        return [dict(zip(sums, row, strict=True)) for row in rows]
 
     def run(self, run_id: str) -> RunSummary:
         """One run, by its id or an unambiguous beginning of it."""
@@ -194,7 +165,7 @@ class RunStore(EventReader):
             (time.time() - SILENT_SECONDS, run_id, f"{run_id}\U0010ffff"),
         )
         if not rows and self.problems:
-            rows = [row for row in self._salvaged_runs("", "") if str(row[0]).startswith(run_id)]
+            rows = [row for row in self._salvaged_runs() if str(row[0]).startswith(run_id)]
         if not run_id or not rows:
             raise RunNotFoundError(f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows those it has.")
         if len(rows) > 1 and rows[0][0] != run_id:
@@ -237,15 +208,6 @@ class RunStore(EventReader):
         """Each call of the model: its number, how many messages of the request before it keeps, and which it adds."""
         return requests(self, run_id, stop)
 
-    def rendered_before(self, run_id: str, seq: float) -> PromptRendered | None:
-        """The last render before an event of a run."""
-        found = self.events_where(
-            "run_id = ? AND seq < ? AND seq = (SELECT max(seq) FROM events WHERE run_id = ? AND seq < ? "
-            "AND kind = 'PromptRendered')",
-            (run_id, seq, run_id, seq),
-        )
-        return found[0].event if found and isinstance(found[0].event, PromptRendered) else None
-
     def message_ids(self, run_id: str, *, own: bool = True) -> list[int]:
         """The messages of a run after those of the runs that it continues; or, without its own, only those."""
         runs = continued_runs(self, run_id)[: None if own else -1]
@@ -266,7 +228,7 @@ class RunStore(EventReader):
         """A number that grows with every event in the file, for a live view to poll."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM events")[0][0])
 
-    def _filter(self, search: str, status: str, prompt: str, conversation: str) -> tuple[str, list[Any]]:
+    def _filter(self, search: str, status: str = "", prompt: str = "", conversation: str = "") -> tuple[str, list[Any]]:
         where, values = ["1"], []
         if conversation:
             where.append("conversation_id = ?")

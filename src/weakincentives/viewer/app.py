@@ -105,7 +105,8 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
         """Start a run and wait until it is recorded, so that its page can be opened."""
         started = playground.run(wanted)
         for _ in range(WAIT_POLLS):
-            if documents.store.has_run(started["run_id"]) or playground.live(started["run_id"])["done"]:
+            known = documents.store.query("SELECT 1 FROM runs WHERE run_id = ?", (started["run_id"],))
+            if known or playground.live(started["run_id"])["done"]:
                 break
             time.sleep(WAIT_SECONDS)
         return started

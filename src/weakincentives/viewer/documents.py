@@ -40,15 +40,15 @@ class Documents:
         sums = self.store.groups("all", search, **filters)
         return {
             "file": self.store.path.name,
-            "total": sums[0].runs if sums else self.store.count_runs(search, **filters),
-            "sums": plain(sums[0]) if sums else None,
+            "total": sums[0]["runs"] if sums else self.store.count_runs(search, **filters),
+            "sums": sums[0] if sums else None,
             "offset": offset,
             "runs": [summary(run) for run in found],
         }
 
     def groups(self, by: Literal["prompt", "conversation"], *, search: str = "", **filters: Any) -> dict[str, Any]:
         """The runs by prompt or by conversation, each group with its sums."""
-        return {"by": by, "groups": plain(self.store.groups(by, search, **filters))}
+        return {"by": by, "groups": self.store.groups(by, search, **filters)}
 
     def script(self, run_id: str) -> dict[str, Any]:
         """The run as a test: what the model replied, for a `ScriptedAdapter`."""

@@ -37,7 +37,8 @@ class _Export:
         self._documents = documents
         self._store = documents.store
         self._run_id = run_id
-        self._history = {turn.seq: turn for turn in documents.store.history(run_id).turns}
+        self._history = documents.store.history(run_id)
+        self._calls = {turn.seq: turn for turn in self._history.turns}
         self._states: dict[tuple[int, int], int] = {}
         self._found: list[dict[str, Any]] = []
         self._kept: list[Any] = []
@@ -89,7 +90,7 @@ class _Export:
         }
 
     def _end_turn(self, here: list[tuple[RecordedEvent, Any]], prompt: int | None, turns: dict[int, Any]) -> None:
-        turn = self._history.get(here[0][0].seq) if here else None
+        turn = self._calls.get(here[0][0].seq) if here else None
         if turn is None:
             return
         called = turn.called
@@ -112,7 +113,7 @@ class _Export:
         if key not in self._states:
             self._kept.append(state)
             self._states[key] = len(self._found)
-            rendered = self._store.rendered_before(self._run_id, turn.seq)
+            rendered = self._history.renders[turn.attempt - 1] if self._history.renders else None
             first = () if rendered is None else (*rendered.tools, *rendered.hosted_tools)
             hosted = () if rendered is None else rendered.hosted_tools
             names = dict.fromkeys((*state.definitions, *state.tools))

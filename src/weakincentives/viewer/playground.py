@@ -6,13 +6,12 @@ import enum
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from weakincentives.errors import WinkError
 from weakincentives.limits import Budget, Prices, TokenUsage
 from weakincentives.prompt import AnyTool, Prompt, PromptTemplate, RenderedPrompt, SectionPath, SectionVisibility
-from weakincentives.prompt.overrides import JsonPromptOverridesStore, PromptDescriptor, PromptOverride, diff
+from weakincentives.prompt.overrides import JsonPromptOverridesStore, PromptOverride, PromptOverridesStore, diff
 from weakincentives.runtime import (
     Conversation,
     EventStream,
@@ -26,7 +25,7 @@ from weakincentives.runtime import (
 from weakincentives.serde import dump, parse
 from weakincentives.session import Session
 from weakincentives.telemetry.prices import prices_for
-from weakincentives.viewer.documents import pieces_of, tool_documents
+from weakincentives.viewer.documents import pieces_of
 
 DRAFT = "draft"
 MAX_TURNS = 40
@@ -172,7 +171,10 @@ class Playground:
         template = self._template.without(hidden)
         if override is None:
             return Prompt(template).bind(*params)
-        return Prompt(template, overrides_store=_Drafts(override), overrides_tag=DRAFT).bind(*params)
+        for path in [path for path in override.sections if path not in template.outline.by_path]:
+            override = override.without_section(path)
+        drafts = SimpleNamespace(resolve=lambda descriptor, tag: override)
+        return Prompt(template, overrides_store=cast(PromptOverridesStore, drafts), overrides_tag=DRAFT).bind(*params)
 
     def _override(self, wanted: Mapping[str, Any]) -> PromptOverride | None:
         """The stored override of the chosen tag, with the drafts on top."""
@@ -280,29 +282,6 @@ class LiveRun:
             self.done = True
 
 
-class _Drafts:
-    """A store of the one override that is being written."""
-
-    def __init__(self, override: PromptOverride) -> None:
-        self._override = override
-
-    def resolve(self, descriptor: PromptDescriptor, tag: str) -> PromptOverride | None:
-        kept = self._override
-        for path in self._override.sections:
-            if path not in descriptor.sections:
-                kept = kept.without_section(path)
-        return kept
-
-    def upsert(self, override: PromptOverride) -> None:
-        raise WinkError("Drafts are saved under a tag.")
-
-    def delete(self, *, ns: str, key: str, tag: str) -> bool:
-        return False
-
-    def list(self, *, ns: str | None = None, key: str | None = None) -> tuple[PromptOverride, ...]:
-        return (self._override,)
-
-
 def form_fields(cls: type, default: Any) -> Iterator[dict[str, Any]]:
     """The fields of a dataclass as a form shows them: a kind of input, choices, and a value to begin with."""
     hints = get_type_hints(cls)
@@ -374,17 +353,13 @@ def _costs(prices: Prices, total: int, full: int) -> dict[str, float]:
 
 def _tools(rendered: RenderedPrompt[Any], define: Callable[[AnyTool], str]) -> list[dict[str, Any]]:
     assert rendered.view is not None
-    offered = rendered.view.offered()
-    documents = tool_documents(
-        [tool.name for _, tool in offered],
-        (),
-        (),
-        {tool.name: define(tool) for _, tool in offered},
-        [tool.name for _, tool in offered],
-        [tool.name for tool in rendered.hosted_tools],
-    )
-    owners = {tool.name: node for node, tool in offered}
-    for document in documents:
-        node = owners[document["name"]]
-        document.update(section=node.key if node else "", builtin=node is None)
-    return documents
+    return [
+        {
+            "name": tool.name,
+            "section": node.key if node else "",
+            "builtin": node is None,
+            "hosted": tool in rendered.hosted_tools,
+            "definition": define(tool),
+        }
+        for node, tool in rendered.view.offered()
+    ]
