@@ -242,7 +242,7 @@ class HistoryBuilder:
         self._overrides = VisibilityOverrides()
         self._before_call = (self._overrides, 0)
         self._read: set[SectionPath] = set()
-        self._brought: dict[SectionPath, str] = {}
+        self._brought: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._definitions: dict[str, str] = {}
         self._callable: dict[str, None] = {}
@@ -286,7 +286,7 @@ class HistoryBuilder:
 
     def carry(self, brought: Mapping[str, str]) -> None:
         """Take the calls that brought sections, by key, in the runs that this one continues."""
-        self._brought.update((tuple(key.split(".")), call_id) for key, call_id in brought.items())
+        self._brought.update(brought)
 
     def skip_turn(self) -> None:
         """Count a model call that cannot be read."""
@@ -381,7 +381,7 @@ class HistoryBuilder:
         elif use.success and not use.rolled_back:
             for path in self._known(keys):
                 self._read.update(self._content_of(path, everything=use.wrote_files))
-                self._brought[path] = use.call_id
+                self._brought[".".join(path)] = use.call_id
             self._reasons.update(dict.fromkeys(keys, asked.reason))
             self._state = None
         route = "file" if use.wrote_files and use.success else ""
@@ -505,7 +505,7 @@ class HistoryBuilder:
 
     def _call_of(self, path: SectionPath) -> str:
         """The call whose result has the section's content: one that asked for it, or for one around it."""
-        around = (path[:length] for length in range(len(path), 0, -1))
+        around = (".".join(path[:length]) for length in range(len(path), 0, -1))
         return next((self._brought[up] for up in around if up in self._brought), "")
 
     def _close_turn(self) -> None:

@@ -25,6 +25,7 @@ from weakincentives.runtime import (
     ToolInvoked,
     ledger_of,
 )
+from weakincentives.runtime.messages import PROMPT_TURN
 from weakincentives.telemetry.payload import storable
 from weakincentives.telemetry.prices import prices_for
 from weakincentives.telemetry.reader import EventReader
@@ -35,7 +36,6 @@ logger = logging.getLogger("weakincentives.telemetry")
 
 # How much of a question or an answer a list shows, and how many openings.
 MAX_LINE, MAX_OPENED = 400, 60
-PROMPT_TURN = "prompt"
 _HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
 
 
@@ -280,6 +280,7 @@ class RunFile:
                     "UPDATE runs SET status = ?, ended = updated WHERE run_id = ? AND status = 'running'",
                     (run.status, run_id),
                 )
+                self._sum_up(run_id)
 
     def _update(self, tally: Tally) -> None:
         values = {"events": tally.events, "turns": tally.turns, "updated": tally.updated, **tally.columns}

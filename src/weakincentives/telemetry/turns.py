@@ -370,7 +370,7 @@ def requests(
     session, known = "", 0
     runs = continued_runs(reader, run_id)
     for number, run, seq, kind, session_id, fact in reader.salvage(
-        "SELECT id, run_id, seq, kind, session_id, CASE WHEN NOT json_valid(payload) THEN NULL "
+        "SELECT id, run_id, seq, kind, session_id, CASE WHEN kind = 'Message' OR NOT json_valid(payload) THEN NULL "
         "WHEN kind = 'ModelCalled' THEN payload ->> '$.v.messages' "
         "WHEN kind = 'PromptRendered' THEN payload ->> '$.v.continues' END FROM events "
         f"WHERE run_id IN ({marks(runs)}) AND (run_id <> ? OR seq <= ?) "
