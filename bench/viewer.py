@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.row import Row
@@ -34,7 +35,7 @@ def rows() -> Iterator[Row]:
         )
         many = Path(folder) / "many.db"
         record_many(many, RUNS)
-        if shutil.which("chromium") is None:
+        if shutil.which("chromium") is None or find_spec("playwright") is None:
             return
         yield from painting(path, f"#/run/{long}", ".message, .piece", f"first paint of a run of {EVENTS:,} events")
         yield from painting(many, "#/", ".run-row:not(.head)", f"first paint of a list of {RUNS:,} runs")

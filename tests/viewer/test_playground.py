@@ -202,3 +202,24 @@ def test_a_form_has_an_input_for_each_type(tmp_path: Path) -> None:
     assert "7 True warm" in playground.render({"params": given})["pieces"][0]["text"]
     with pytest.raises(SerdeError, match="number"):
         playground.render({"params": {"Order": {"number": "seven"}}})
+
+
+class Unreachable(ScriptedAdapter):
+    """An adapter that fails before anything of a run is recorded."""
+
+    def channel(self) -> Any:
+        raise OSError("the model file is gone")
+
+
+def test_a_run_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    playground = Playground(
+        on_call_template(),
+        adapters=[AdapterChoice("broken")],
+        make_adapter=lambda name: Unreachable(),
+        overrides=JsonPromptOverridesStore(tmp_path),
+    )
+    path = tmp_path / "runs.db"
+    with record(path), Viewer(path, port=0, playground=playground) as viewer:
+        (token,) = parse_qs(urlsplit(viewer.url).query)["token"]
+        status, text = request(viewer, "POST", "/api/play/run", {}, **{"x-wink-token": token})
+    assert (status, json.loads(text)) == (200, {"error": "OSError: the model file is gone"})

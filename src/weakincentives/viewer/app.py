@@ -105,9 +105,11 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
         """Start a run and wait until it is recorded, so that its page can be opened."""
         started = playground.run(wanted)
         for _ in range(WAIT_POLLS):
-            known = documents.store.query("SELECT 1 FROM runs WHERE run_id = ?", (started["run_id"],))
-            if known or playground.live(started["run_id"])["done"]:
+            live = playground.live(started["run_id"])
+            if documents.store.query("SELECT 1 FROM runs WHERE run_id = ?", (started["run_id"],)):
                 break
+            if live["error"]:
+                raise ValueError(live["error"])
             time.sleep(WAIT_SECONDS)
         return started
 
