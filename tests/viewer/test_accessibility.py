@@ -33,8 +33,7 @@ def faults(page: Any, npm_modules: NpmModules) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
 def test_pages_have_no_serious_fault(
     viewer: Viewer,
     run_ids: Sequence[str],
