@@ -1,15 +1,23 @@
-"""Progress of a run on stderr: one line per step, and a spinner on a terminal."""
+"""What happens in a run, one line per step: on stderr while it runs, and as the story of a recorded one."""
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from weakincentives.cli.output import may_colour, printable, progress
+from weakincentives._display import shortened
+from weakincentives.cli.output import may_colour, print_line, printable, progress, terminal_width
+from weakincentives.cli.recordings import user_words
 from weakincentives.runtime import (
+    EvaluationFailed,
+    EvaluationStopped,
+    HostedToolInvoked,
+    Message,
     ModelCalled,
+    PromptChanged,
     PromptRendered,
     RunRestarted,
     ToolInvoked,
@@ -20,6 +28,8 @@ from weakincentives.session import Session
 
 PrintLine = Callable[[str], None]
 WIDTH = 100
+LABEL = 8
+MAX_RESULT = 400
 
 
 @contextmanager
@@ -44,7 +54,28 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
 def describe(event: Any) -> str | None:
     """The line for an event, or None where there is nothing to report."""
     formatter = FORMATTERS.get(type(event))
-    return None if formatter is None else _one_line(formatter(event))
+    return None if formatter is None else shortened(" ".join(formatter(event).split("\n")), WIDTH)
+
+
+def print_story(event: Any) -> None:
+    """Print what a recorded event tells, if anything: its label, and its text beside it."""
+    formatter = STORY.get(type(event))
+    text = "" if formatter is None else formatter(event)
+    if text:
+        failed = isinstance(event, EvaluationFailed) or (isinstance(event, ToolInvoked) and not event.success)
+        style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
+        print_labelled(text[:LABEL], text[LABEL:] if isinstance(event, Message) else text[LABEL:][:MAX_RESULT], style)
+
+
+def print_labelled(label: str, text: str, style: str = "") -> None:
+    """Print text beside its label, wrapped on a terminal."""
+    width = terminal_width()
+    lines = printable(text).split("\n")
+    if width is not None:
+        room = max(min(width, 120) - LABEL, 20)
+        lines = [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
+    for index, line in enumerate(lines):
+        print_line(f"{label if index == 0 else '':{LABEL}}{line}".rstrip(), style=style)
 
 
 def _rendered(event: PromptRendered) -> str:
@@ -96,6 +127,28 @@ FORMATTERS: Mapping[type, Callable[[Any], str]] = {
 }
 
 
+def _said(event: Message) -> str:
+    if words := user_words(event):
+        return f"asked   {words}"
+    if event.role != "assistant" or not event.text:
+        return ""
+    return f"{'says' if event.tool_calls else 'answer':7} {event.text}"
+
+
+STORY: Mapping[type, Callable[[Any], str]] = {
+    **FORMATTERS,
+    Message: _said,
+    HostedToolInvoked: lambda event: f"tool    {event.name} was run by the provider",
+    PromptChanged: lambda event: f"prompt  changed in {', '.join((*event.changed_sections, *event.removed_sections))}",
+    EvaluationFailed: lambda event: f"failed  {event.error}: {event.message}",
+    EvaluationStopped: lambda event: "stopped by the caller",
+}
+STYLES = {"asked": "1", "answer": "1", "open": "36", "close": "36", "tools": "35", "tool": "33", "stopped": "33"} | {
+    "prompt": "2",
+    "model": "2",
+}
+
+
 @contextmanager
 def _printer() -> Iterator[PrintLine]:
     """How to print a line: above a spinner on a terminal where rich is installed, else plainly."""
@@ -110,9 +163,3 @@ def _printer() -> Iterator[PrintLine]:
     console = Console(stderr=True, highlight=False)
     with console.status("waiting for the model"):
         yield lambda line: console.print(printable(line, stream=sys.stderr), style="dim", markup=False)
-
-
-def _one_line(text: str) -> str:
-    """The text on one line, cut to its width."""
-    line = " ".join(text.split("\n"))
-    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import AbstractContextManager
 from typing import Any
 
 from weakincentives.cli import selection
 from weakincentives.cli.adapter import add_adapter_option, make_adapter
 from weakincentives.cli.output import plural, print_json, print_text, progress
 from weakincentives.cli.progress import reporting
-from weakincentives.cli.settings import default
+from weakincentives.cli.recordings import add_record_option, recorder
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import SetVisibilityOverride
 from weakincentives.runtime import MainLoop, PromptResponse, ToolInvoked, run_history
@@ -28,7 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="stop after this many seconds")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="stop before the run uses more tokens than this")
     parser.add_argument("--max-turns", type=int, metavar="N", help="stop after this many model calls")
-    parser.add_argument("--record", metavar="FILE", help="record the run for wink view, runs and report [WINK_RECORD]")
+    add_record_option(parser)
+    parser.add_argument("--no-record", action="store_true", help="record nothing")
     parser.add_argument("--quiet", "-q", action="store_true", help="print no progress")
     parser.add_argument("--json", action="store_true", help="print the answer, usage and tool calls as JSON")
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     loop = MainLoop(
         deadline=Deadline.after(arguments.deadline) if arguments.deadline else None,
         budget=Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns),
-        recorder=recorder(arguments.record or default("record")),
+        recorder=None if arguments.no_record else recorder(arguments.record),
     )
     adapter = make_adapter(arguments)
     started = time.monotonic()
@@ -59,14 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
         usage = response.usage
         progress(f"done    {plural(response.turns, 'turn')}, {usage.total_tokens:,} tokens, {seconds:.1f} s")
     return 0
-
-
-def recorder(file: str | None) -> AbstractContextManager[Any] | None:
-    if not file:
-        return None
-    from weakincentives.telemetry import record
-
-    return record(file)
 
 
 def described(response: PromptResponse[Any], session: Session, seconds: float) -> dict[str, Any]:
