@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from unicodedata import category, east_asian_width
 
-MIN_FLEXIBLE = 24
+MIN_FLEXIBLE = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +110,25 @@ class Fold:
     text: str
 
 
+Part = str | Table | Fold
+
+
 class Displayed:
-    """Shows itself in a notebook as the parts that `_parts` returns: lines of text, tables and folds."""
+    """Shows itself in a notebook as the parts that `_display` returns: lines of text, tables and folds."""
 
     __slots__ = ()
 
-    def _parts(self) -> Iterable[str | Table | Fold]:
+    def _display(self) -> Iterable[Part]:
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        return "".join(map(_html, self._parts()))
+        return "".join(map(_html, self._display()))
 
     def _repr_markdown_(self) -> str:
-        return "\n\n".join(map(_markdown, self._parts()))
+        return "\n\n".join(map(_markdown, self._display()))
 
 
-def _html(part: str | Table | Fold) -> str:
+def _html(part: Part) -> str:
     if isinstance(part, Table):
         return part.html()
     if isinstance(part, Fold):
@@ -134,7 +137,7 @@ def _html(part: str | Table | Fold) -> str:
     return f"<p>{escape(part)}</p>"
 
 
-def _markdown(part: str | Table | Fold) -> str:
+def _markdown(part: Part) -> str:
     if isinstance(part, Table):
         return part.markdown()
     if isinstance(part, Fold):

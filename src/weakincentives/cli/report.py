@@ -59,12 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
+    from weakincentives.telemetry.advice import MIN_RUNS
+
     print_line(
         f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {prompt.unit}; {prompt.cache_first:.0%} of first "
         f"requests and {prompt.cache_again:.0%} of repeated tokens came from the cache",
         style="1",
     )
-    shown = [section for section in prompt.sections if every or changed(section) or section.findings]
+    shown = [section for section in prompt.sections if every or changed(section)]
     rows = [
         (
             "  " * section.key.count(".") + section.key,
@@ -87,7 +89,10 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
         print_table(
             Table(heading, rows, heading[2:8], drop=drop, flexible="why"), styles={"full": "32", "summary": "36"}
         )
-    if fine := len(prompt.sections) - len(shown):
+    fine = len(prompt.sections) - len(shown)
+    if fine and prompt.runs < MIN_RUNS:
+        print_line(f"\nAdvice needs at least {MIN_RUNS} runs.")
+    elif fine:
         print_line(f"\n{plural(fine, 'other section')} {'is' if fine == 1 else 'are'} best left as declared.")
     share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
     cost, advised = amount(prompt.cost, prompt.unit), amount(prompt.cost_advised, prompt.unit)

@@ -24,7 +24,7 @@ from weakincentives.cli.output import (
     progress,
     report_damage,
 )
-from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question
+from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question, user_words
 
 if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
@@ -89,7 +89,7 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
             f"{run.usage.output_tokens:,}",
             money(run.cost),
             f"{run.duration:.1f} s",
-            run.error if run.status == "failed" else asked[run.run_id],
+            asked[run.run_id] or run.error,
         )
         for run in found
     ]
@@ -165,9 +165,14 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     from weakincentives.runtime import ledger_of
 
     heading = f"{run.run_id}  {run.status}  {run.prompt} on {run.adapter} {run.model}  {moment(run.started)}"
-    print_line(printable(heading, one_line=True) + "\n", style=STATUS_STYLES.get(run.status, ""))
+    print_line(printable(heading, one_line=True), style=STATUS_STYLES.get(run.status, ""))
+    print_line()
+    asked = question(store, run.run_id)
+    if asked:
+        print_labelled("asked", asked, "1")
     for recorded in store.all_events(run.run_id):
-        print_story(recorded.event)
+        if not asked or user_words(recorded.event) != asked:
+            print_story(recorded.event)
     ledger = ledger_of(history)
     sent = f"{ledger.sent_tokens:,} tokens in {plural(run.turns, 'turn')}, {run.duration:.1f} s"
     if run.cost is not None:
