@@ -1,4 +1,4 @@
-"""Makes the adapter that `--adapter` names: `local`, `openai:MODEL`, `claude` and so on."""
+"""Makes the adapter that `--adapter` (or `--model`) names: `local`, `openai:MODEL`, `claude` and so on."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ DEFAULT = "local"
 def add_adapter_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapter",
+        "--model",
         "-a",
         metavar="NAME[:MODEL]",
         help=f"{', '.join(spec.usage for spec in adapter_specs())}, "

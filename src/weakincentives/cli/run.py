@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from weakincentives.cli import selection
@@ -16,13 +17,14 @@ from weakincentives.cli.progress import reporting
 from weakincentives.cli.recordings import add_record_option, recorder
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import SetVisibilityOverride
-from weakincentives.runtime import MainLoop, PromptResponse, ToolInvoked, run_history
+from weakincentives.runtime import Conversation, PromptResponse, ToolInvoked, run_history
 from weakincentives.serde import dump, encode
 from weakincentives.session import Session
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     selection.configure(parser)
+    parser.add_argument("message", nargs="?", metavar="MESSAGE", help="what the user says, after the prompt")
     add_adapter_option(parser)
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="stop after this many seconds")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="stop before the run uses more tokens than this")
@@ -38,15 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
     session = Session()
     for path, visibility in selection.opened(arguments, prompt).items():
         session.dispatch(SetVisibilityOverride(path, visibility))
-    loop = MainLoop(
-        deadline=Deadline.after(arguments.deadline) if arguments.deadline else None,
-        budget=Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns),
-        recorder=None if arguments.no_record else recorder(arguments.record),
-    )
-    adapter = make_adapter(arguments)
+    deadline = Deadline.after(arguments.deadline) if arguments.deadline else None
+    budget = Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns)
+    chat = Conversation(prompt, adapter=make_adapter(arguments), session=session, budget=budget)
+    recording = None if arguments.no_record else recorder(arguments.record)
     started = time.monotonic()
-    with reporting(session, quiet=arguments.quiet):
-        response = loop.execute(prompt, session=session, adapter=adapter)
+    with recording or nullcontext(), reporting(session, quiet=arguments.quiet):
+        response = chat.send(arguments.message, deadline=deadline)
     seconds = time.monotonic() - started
 
     if arguments.json:

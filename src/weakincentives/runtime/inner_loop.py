@@ -382,6 +382,9 @@ class InnerLoop:
                     read=run.read,
                 )
             )
+        if self._message is not None:
+            # What is said from here on belongs to this run.
+            self._save()
         for message in not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."):
             self._say(message)
         self._say_message()
