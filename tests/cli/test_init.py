@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.cli.conftest import Wink
+from weakincentives.adapters.local.weights import model_file
 
 
 def test_the_starter_project_runs_and_its_test_passes(wink: Wink) -> None:
@@ -24,7 +25,7 @@ def test_the_starter_project_runs_and_its_test_passes(wink: Wink) -> None:
 def test_the_starter_project_answers_on_the_embedded_model(wink: Wink) -> None:
     pytest.importorskip("xllamacpp", reason="needs the extra [local]")
     try:
-        find_model(None)
+        model_file(None)
     except FileNotFoundError as error:
         pytest.skip(str(error))
     wink("init", "desk")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from weakincentives.adapters.local.weights import model_file
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.demo.__main__ import chosen, main
 from weakincentives.demo.desk import QUESTIONS, ask, pages
 from weakincentives.demo.show import Screen, Show
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
+from weakincentives.telemetry import RunStore
 
 REFUND = {"order_number": "FH-20391", "amount": 20, "reason": "damaged"}
 
@@ -100,6 +104,26 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
         said.stdout.close()
         said.stdin.close()
         assert (said.stderr.read(), said.wait()) == (b"", 0)
+
+
+def test_it_ends_with_the_address_of_the_viewer(tmp_path: Path) -> None:
+    for package in ("xllamacpp", "uvicorn"):
+        pytest.importorskip(package, reason="needs the extras [local] and [viewer]")
+    try:
+        model_file(None)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, "-m", "weakincentives.demo", "--view", "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shown:
+        assert shown.stdout
+        address = next(line for line in shown.stdout if line.startswith("http://127.0.0.1:"))
+        with urllib.request.urlopen(address.partition("#")[0], timeout=30) as page:
+            assert page.status == 200
+        shown.send_signal(signal.SIGINT)
+        assert shown.wait(timeout=30) == 0
+    with RunStore(tmp_path / ".wink" / "runs.db") as store:
+        (run,) = store.list_runs()
+    assert address.endswith(f"#/run/{run.run_id}\n")
 
 
 def test_the_list_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
