@@ -110,7 +110,7 @@ class Fold:
     text: str
 
 
-Part = str | Table | Fold
+Shown = str | Table | Fold
 
 
 class Displayed:
@@ -118,7 +118,7 @@ class Displayed:
 
     __slots__ = ()
 
-    def _display(self) -> Iterable[Part]:
+    def _display(self) -> Iterable[Shown]:
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
@@ -128,7 +128,7 @@ class Displayed:
         return "\n\n".join(map(_markdown, self._display()))
 
 
-def _html(part: Part) -> str:
+def _html(part: Shown) -> str:
     if isinstance(part, Table):
         return part.html()
     if isinstance(part, Fold):
@@ -137,7 +137,7 @@ def _html(part: Part) -> str:
     return f"<p>{escape(part)}</p>"
 
 
-def _markdown(part: Part) -> str:
+def _markdown(part: Shown) -> str:
     if isinstance(part, Table):
         return part.markdown()
     if isinstance(part, Fold):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives._display import Displayed, Part, Table
+from weakincentives._display import Displayed, Shown, Table
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.hosted import hosted_problems
@@ -68,7 +68,7 @@ class Explanation(Displayed):
         assert isinstance(table, Table)
         return "\n".join([str(heading), "", table.text(width), "", *map(str, lines)])
 
-    def _display(self) -> Iterator[Part]:
+    def _display(self) -> Iterator[Shown]:
         total = self.text_tokens + self.tool_tokens
         yield (
             f"{self.prompt_name} on {self.adapter} ({self.model}): {total:,} tokens to start with, "
