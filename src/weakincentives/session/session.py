@@ -100,10 +100,12 @@ class Slice(Generic[T]):
 class Session(Displayed):
     """Holds the state of a run and everything that happened in it, by type.
 
-    session = Session()
-    session.dispatch(Incremented(by=2))
-    session[Incremented].all()  # every event of that type
-    session[Counter].latest()  # the state that a @reducer made of them
+    Events go in, and state comes out:
+
+        session = Session()
+        session.dispatch(Incremented(by=2))
+        session[Incremented].all()  # every event of that type
+        session[Counter].latest()  # the state that a @reducer made of them
     """
 
     __slots__ = (
