@@ -47,7 +47,7 @@ def test_in_a_pipe_each_line_is_a_message_and_answers_are_plain(wink: Wink) -> N
 def test_a_wide_terminal_has_a_margin_that_fills_as_sections_open(wink: Wink) -> None:
     long = "One two three four five six seven eight nine ten. " * 4
     with Terminal(wink.folder, *script(wink, READ, BOOK, long), columns=80, NO_COLOR="1") as terminal:
-        assert terminal.read("█·  > ").splitlines()[0].startswith("desk: 2 sections (· closed, █ open)")
+        assert terminal.read("█·  > ").splitlines()[0].startswith("desk: 2 sections (· closed, ▒ read, █ open)")
         terminal.type("A room\n")
         shown = terminal.read("██  > ").splitlines()[1:]
         terminal.type("\x04")

@@ -113,7 +113,7 @@ class Chat:
         with suppress(ImportError):
             import readline  # noqa: F401  (gives input() line editing and history)
         marks = self._screen.marks
-        legend = ", ".join(f"{mark} {name}" for name, mark in self._screen.glyphs.items() if mark in marks)
+        legend = ", ".join(f"{mark} {name}" for name, mark in self._screen.glyphs.items() if name != "hidden")
         print_line(
             f"{self._chat.prompt.name}: {plural(len(marks), 'section')} ({legend}). /help lists the commands.",
             style="2",

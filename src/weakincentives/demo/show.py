@@ -13,16 +13,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from weakincentives.cli import printable
-from weakincentives.demo.desk import Question, ask, pages, template
-from weakincentives.prompt import Prompt, SectionVisibility
+from weakincentives.demo.desk import ask, pages
+from weakincentives.prompt import SectionVisibility
 from weakincentives.runtime import (
     Message,
-    ModelCalled,
     PromptRendered,
     PromptResponse,
     ProviderAdapter,
     ToolInvoked,
     ToolsInjected,
+    ledger,
 )
 from weakincentives.session import Session
 
@@ -51,7 +51,7 @@ class Show:
         self._screen.blank()
         self._screen.say("answer", response.text)
         self._screen.blank()
-        self._cost(question, session, response, time.perf_counter() - started)
+        self._cost(session, time.perf_counter() - started)
         return response
 
     def _print_event(self, event: Any) -> None:
@@ -60,18 +60,14 @@ class Show:
             for label, text in formatter(event):
                 self._screen.say(label, text)
 
-    def _cost(self, question: str, session: Session, response: PromptResponse[None], seconds: float) -> None:
-        calls = session[ModelCalled].all()
-        opened = sum(call.disclosure is not None and call.success for call in session[ToolInvoked].all())
-        sent, turns = response.usage.input_tokens, len(calls)
-        everything = Prompt(template(SectionVisibility.FULL)).bind(Question(question)).render().text
-        full = self._adapter.tokenizer.count(everything)
-        needed = max(1, turns - opened)
-        largest = max(call.usage.input_tokens for call in calls)
+    def _cost(self, session: Session, seconds: float) -> None:
+        taken = ledger(session)
+        largest = max(row.sent_tokens for row in taken.rows)
+        share = f"{abs(taken.saved) / max(taken.full_prompt_tokens, 1):.0%} {'less' if taken.saved >= 0 else 'more'}"
         self._screen.say(
             "tokens",
-            f"{sent:,} sent in {_plural(turns, 'turn')}, the largest request {largest:,}. With all {len(pages())} "
-            f"sections open: {full:,} a request, {full * needed:,} in {_plural(needed, 'turn')}.",
+            f"{taken.sent_tokens:,} sent in {_plural(taken.turns, 'turn')}, the largest request {largest:,}. With all "
+            f"{len(pages())} sections open it would have been {taken.full_prompt_tokens:,}: {share} was sent.",
             style="bold",
         )
         self._screen.say("time", f"{seconds:.1f} seconds; everything ran on this machine.")
