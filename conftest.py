@@ -1,4 +1,4 @@
-"""Runs the examples of README and docs as tests, and keeps `--quick` to the core."""
+"""Runs the examples of README, docs and our own skill as tests, and keeps `--quick` to the core."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 from tests.extras import EXTRAS, hide_extras
 
+SKILLS = ["skills/bundled/*/*.md", "skills/bundled/*/references/*.md"]
+
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md"]
+    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md", *SKILLS]
 ).pytest()
 
 

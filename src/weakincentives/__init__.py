@@ -48,12 +48,14 @@ if TYPE_CHECKING:
         Section as Section,
         SectionVisibility as SectionVisibility,
         SetVisibilityOverride as SetVisibilityOverride,
+        TextSection as TextSection,
         Tool as Tool,
         ToolContext as ToolContext,
         ToolResult as ToolResult,
         VisibilityExpansionRequired as VisibilityExpansionRequired,
         VisibilityOverrides as VisibilityOverrides,
         WorkspaceSection as WorkspaceSection,
+        markdown_sections as markdown_sections,
         parse_structured_output as parse_structured_output,
     )
     from weakincentives.prompt.tool import tool as tool
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
         Snapshot as Snapshot,
         reducer as reducer,
     )
+    from weakincentives.skills import export_skill as export_skill, skill_sections as skill_sections
 
 __version__ = "0.1.0"
 
@@ -128,6 +131,7 @@ _HOMES = {
     "Snapshot": "session",
     "Text": "content",
     "TextDelta": "runtime",
+    "TextSection": "prompt",
     "TokenUsage": "limits",
     "Tool": "prompt",
     "ToolContext": "prompt",
@@ -139,8 +143,11 @@ _HOMES = {
     "VisibilityOverrides": "prompt",
     "WinkError": "errors",
     "WorkspaceSection": "prompt",
+    "export_skill": "skills",
+    "markdown_sections": "prompt",
     "parse_structured_output": "prompt",
     "reducer": "session",
+    "skill_sections": "skills",
     "tool": "prompt.tool",
 }
 

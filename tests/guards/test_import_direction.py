@@ -17,7 +17,7 @@ GROUND = frozenset(
 )
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
-OUTER = LOOP | {"tools", "adapters", "telemetry", "durable"}
+OUTER = LOOP | {"tools", "skills", "adapters", "telemetry", "durable"}
 FRONT = frozenset({""})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "session": GROUND | DATA,
     "prompt": GROUND | DATA | {"session"},
     "tools": GROUND | DATA | {"session", "prompt"},
+    "skills": GROUND | DATA | {"session", "prompt"},
     "runtime": GROUND | DATA | {"session", "prompt"},
     "adapters": LOOP | {"tools"},
     "telemetry": LOOP,

@@ -20,6 +20,7 @@ PURPOSES = {
     "run": "run a prompt on a model and print its answer",
     "render": "print a prompt exactly as a model would first see it",
     "explain": "show what a run would show, hide and cost before you run it",
+    "skills": "check skill folders, and install the skill for building with this library",
     "overrides": "list, show, edit and compare overrides of prompt texts",
     "runs": "list, show, export and prune recorded runs",
     "view": "open recorded runs in the browser",

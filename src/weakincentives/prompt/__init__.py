@@ -20,7 +20,7 @@ from weakincentives.prompt.disclosure import (
     ReadSections,
 )
 from weakincentives.prompt.hosted import HostedTool, HostedToolConfig, HostedToolOutput
-from weakincentives.prompt.markdown import MarkdownSection
+from weakincentives.prompt.markdown import MarkdownSection, TextSection
 from weakincentives.prompt.outline import AnyTool
 from weakincentives.prompt.output import StructuredOutputConfig, parse_structured_output
 from weakincentives.prompt.overrides import (
@@ -29,6 +29,7 @@ from weakincentives.prompt.overrides import (
     PromptOverride,
     PromptOverridesStore,
 )
+from weakincentives.prompt.pages import markdown_sections
 from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.rendered import RenderedPrompt
 from weakincentives.prompt.section import LateContent, Section, SectionOptions
@@ -99,6 +100,7 @@ __all__ = [
     "SetVisibilityOverride",
     "Span",
     "StructuredOutputConfig",
+    "TextSection",
     "Tokenizer",
     "Tool",
     "ToolContext",
@@ -111,6 +113,7 @@ __all__ = [
     "WorkspaceSection",
     "ancestors",
     "default_tokenizer",
+    "markdown_sections",
     "parse_structured_output",
     "tool",
     "with_ancestors",

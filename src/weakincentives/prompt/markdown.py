@@ -1,15 +1,15 @@
-"""Sections written as markdown text with `${placeholders}`."""
+"""Sections of markdown text, with `${placeholders}` or literal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from weakincentives._generics import ParamsT
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.section import Section, SectionRole, Selector, has_own
+from weakincentives.prompt.section import Section, SectionOptions, SectionRole, Selector, has_own
 from weakincentives.prompt.text import TemplateText, split_text
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionVisibility
@@ -41,7 +41,7 @@ class MarkdownSection(Section[ParamsT]):
         role: SectionRole = "system",
     ) -> None:
         self.template = template
-        self._text = split_text(template, where=f"Section '{key}'")
+        self._text = split_text(template, where=f"Section '{key}'", literal=self.literal)
         super().__init__(
             title=title,
             key=key,
@@ -57,10 +57,8 @@ class MarkdownSection(Section[ParamsT]):
             role=role,
         )
         check_placeholders(self, self._text.names, "template")
-        if self.summary is not None:
-            check_placeholders(
-                self, split_text(self.summary, where=f"Section '{key}', summary", strict=False).names, "summary"
-            )
+        if (short := self.summary_text()) is not None:
+            check_placeholders(self, short.names, "summary")
 
     @property
     def source(self) -> str | None:
@@ -74,6 +72,23 @@ class MarkdownSection(Section[ParamsT]):
             return self._text.fill({name: str(getattr(params, name)) for name in self._text.names})
         except AttributeError as error:
             raise PromptRenderError(f"Section '{self.key}': {error}.") from error
+
+
+class TextSection(MarkdownSection[ParamsT]):
+    """Literal text: a `$` in it, in its summary or in an override of it is a dollar sign.
+
+    TextSection(key="deploy", title="Deploy", text="Run $HOME/bin/deploy.", summary="A run costs $5.")
+    """
+
+    literal = True
+
+    def __init__(self, *, text: str, title: str, key: str, **options: Unpack[SectionOptions[ParamsT]]) -> None:
+        super().__init__(template=text, title=title, key=key, **options)
+
+    @property
+    def text(self) -> str:
+        """The text as it was given."""
+        return self.template
 
 
 def check_placeholders(section: Section[Any], names: Iterable[str], where: str) -> None:

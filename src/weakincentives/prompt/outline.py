@@ -11,7 +11,7 @@ from typing import Any
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.section import LateContent, Section, check_tools, has_own
-from weakincentives.prompt.text import TemplateText, split_text
+from weakincentives.prompt.text import TemplateText
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
@@ -197,9 +197,7 @@ class Outline:
                 end=len(nodes),
                 source=self._source(section),
                 text=self._bodies.get(path) or section.body_text(),
-                summary=None
-                if section.summary is None
-                else split_text(section.summary, where=f"{where}, summary", strict=False),
+                summary=section.summary_text(),
                 tools=tuple(self._tools.get(tool.name, tool) for tool in tools),
                 hosted_tools=hosted_tools,
             )

@@ -129,7 +129,8 @@ class PromptTemplate(Generic[OutputT]):
         bodies = {}
         for path, body in applied.section_bodies.items():
             section = self.outline.by_path[path].section
-            bodies[path] = split_text(body, where=f"Override of section '{'.'.join(path)}'")
+            where = f"Override of section '{'.'.join(path)}'"
+            bodies[path] = split_text(body, where=where, literal=section.literal)
             check_placeholders(section, bodies[path].names, "override")
         tools = {
             tool.name: tool.with_descriptions(words.description, words.param_descriptions)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from types import MethodType
-from typing import Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, TypeVar, get_args
 
 from weakincentives._generics import ParamsT, Specialized, inherited_type_args, is_open, type_args
 from weakincentives.errors import PromptRenderError, PromptValidationError
@@ -79,6 +79,9 @@ class Section(Generic[ParamsT]):
     `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `resources` and
     `clone`.
     """
+
+    literal: ClassVar[bool] = False
+    """Whether text, summary and overrides are taken as they are, so that a `$` starts no placeholder."""
 
     _params_type: type | None = None
 
@@ -166,6 +169,12 @@ class Section(Generic[ParamsT]):
         """The body as text with placeholders, if that is all it is; the renderer then prepares it once."""
         return None
 
+    def summary_text(self) -> TemplateText | None:
+        """The summary as text with placeholders."""
+        if self.summary is None:
+            return None
+        return split_text(self.summary, where=f"Section '{self.key}', summary", strict=False, literal=self.literal)
+
     def tools(self) -> tuple[Tool[Any, Any], ...]:
         """Tools that appear when this section is shown in full."""
         return self._tools
@@ -228,9 +237,9 @@ class Section(Generic[ParamsT]):
     ) -> str:
         """This section alone as markdown: heading and body, or heading and summary."""
         if visibility is SectionVisibility.SUMMARY:
-            if self.summary is None:
+            text = self.summary_text()
+            if text is None:
                 raise missing_summary(".".join(path) or self.key)
-            text = split_text(self.summary, where=f"Section '{self.key}', summary", strict=False)
             body = text.fill({name: str(getattr(params, name)) for name in text.names})
         else:
             body = self.render_body(params)

@@ -25,16 +25,21 @@ class TemplateText:
         return "".join(parts)
 
 
-def split_text(source: str, *, where: str, strict: bool = True) -> TemplateText:
-    """Split dedented, stripped `source`; a stray `$` is an error if strict, else a literal."""
+def split_text(source: str, *, where: str, strict: bool = True, literal: bool = False) -> TemplateText:
+    """Split dedented, stripped `source`; a stray `$` is an error if strict, else a literal.
+
+    If `literal`, no `$` means anything and the text is one literal.
+    """
     if not isinstance(source, str):
         raise PromptValidationError(f"{where} must be text, got {source!r}.")
     text = dedent(source).strip()
+    if literal:
+        return TemplateText((text,), ())
     literals: list[str] = []
     names: list[str] = []
-    literal, position = "", 0
+    piece, position = "", 0
     while (dollar := text.find("$", position)) >= 0:
-        literal += text[position:dollar]
+        piece += text[position:dollar]
         match = _DOLLAR.match(text, dollar)
         if match is None:
             if strict:
@@ -43,13 +48,13 @@ def split_text(source: str, *, where: str, strict: bool = True) -> TemplateText:
                     f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) starts no placeholder; "
                     "write '$$' for a dollar sign."
                 )
-            literal, position = literal + "$", dollar + 1
+            piece, position = piece + "$", dollar + 1
             continue
         position = match.end()
         if match["escaped"]:
-            literal += "$"
+            piece += "$"
         else:
             names.append(match["named"] or match["braced"])
-            literals.append(literal)
-            literal = ""
-    return TemplateText((*literals, literal + text[position:]), tuple(names))
+            literals.append(piece)
+            piece = ""
+    return TemplateText((*literals, piece + text[position:]), tuple(names))

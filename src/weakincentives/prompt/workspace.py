@@ -35,7 +35,7 @@ class WorkspaceSection(MarkdownSection[None]):
     def resources(self) -> ResourceRegistry:
         if self.filesystem is not None:
             return ResourceRegistry.build({Filesystem: self.filesystem})
-        return ResourceRegistry.of(Binding(Filesystem, _own_filesystem, eager=True, fallback=True))
+        return own_filesystem()
 
     def clone(self, *, session: Session | None = None, bus: Any = None, filesystem: Filesystem | None = None) -> Self:
         """A copy with files of its own: those given, or a copy of the files in memory; other files are shared."""
@@ -47,5 +47,6 @@ class WorkspaceSection(MarkdownSection[None]):
         return other
 
 
-def _own_filesystem(resolver: object) -> Filesystem:
-    return InMemoryFilesystem()
+def own_filesystem() -> ResourceRegistry:
+    """A filesystem in memory for each run that has no other."""
+    return ResourceRegistry.of(Binding(Filesystem, lambda resolver: InMemoryFilesystem(), eager=True, fallback=True))

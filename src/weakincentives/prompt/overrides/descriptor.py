@@ -33,13 +33,14 @@ CHANGED = OverrideProblem("changed", "it was written for text that has changed s
 
 @dataclass(frozen=True, slots=True)
 class SectionDescriptor:
-    """A section's text by hash; `placeholders` are the names that a body may use."""
+    """A section's text by hash; `placeholders` are the names that a body may use, none if it is `literal`."""
 
     path: SectionPath
     content_hash: str
     accepts_overrides: bool
     placeholders: tuple[str, ...] = ()
     source: str | None = field(default=None, repr=False, compare=False)
+    literal: bool = False
 
     def problem_with(self, override: SectionOverride) -> OverrideProblem | None:
         if not self.accepts_overrides:
@@ -47,7 +48,7 @@ class SectionDescriptor:
         if override.expected_hash != self.content_hash:
             return CHANGED
         try:
-            names = split_text(override.body, where="its body").names
+            names = split_text(override.body, where="its body", literal=self.literal).names
         except PromptValidationError as error:
             return OverrideProblem("invalid", str(error))
         unknown = ", ".join(f"${{{name}}}" for name in dict.fromkeys(names) if name not in self.placeholders)
@@ -247,7 +248,10 @@ def _describe_section(node: Node) -> SectionDescriptor:
         made_by = f"{type(section).__module__}.{type(section).__qualname__}"
         return SectionDescriptor(node.path, _hash("code", made_by), accepts_overrides=False, placeholders=names)
     source = dedent(section.source).strip()
-    return SectionDescriptor(node.path, _hash("text", source), section.accepts_overrides, names, source)
+    kind = "literal" if section.literal else "text"
+    return SectionDescriptor(
+        node.path, _hash(kind, source), section.accepts_overrides, names, source, literal=section.literal
+    )
 
 
 def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:

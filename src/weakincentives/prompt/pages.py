@@ -1,0 +1,217 @@
+"""Sections made of markdown files: one page, or a folder of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, groupby
+from os import PathLike
+from pathlib import Path
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt.front_matter import Value, split_front_matter
+from weakincentives.prompt.markdown import TextSection
+from weakincentives.prompt.visibility import SectionVisibility
+
+MAX_SUMMARY = 300
+
+_HIDDEN = (".", "__pycache__")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
+_NO_PROSE = re.compile(r"\s*(?:#|<|!\[|\[!\[|\||---|\*\*\*|===)")
+
+
+def markdown_sections(folder: str | PathLike[str], *, headings: bool = False) -> list[TextSection[None]]:
+    """A summarized section of literal text for each markdown file of a folder, or for the one file given.
+
+        PromptTemplate(ns="shop", key="desk", sections=markdown_sections("handbook"))
+
+    The summary is `summary` or `description` of the front matter, or the first paragraph. A subfolder is a section with
+    its pages as children, and `index.md` or `README.md` as its text; with `headings`, the parts of a page are children
+    too. Keys are made of file names and headings. `AGENTS.md` is shown in full.
+    """
+    root = Path(folder)
+    if root.is_file():
+        return [_file_section(root, headings)]
+    pages = list(filter(is_page, files_below(root)))
+    if not pages:
+        raise PromptValidationError(f"'{root}' has no markdown files (*.md); pass a folder that has some.")
+    return _sections(root, pages, headings)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A markdown file: its title, the text below front matter and title, its summary, and the front matter."""
+
+    title: str
+    text: str
+    summary: str
+    fields: Mapping[str, Value] = field(default_factory=dict)
+
+
+def read_page(path: Path, name: str) -> Page:
+    """Read a markdown file; without a title or heading of its own, the page is called by its name."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except OSError as error:
+        raise PromptValidationError(f"'{path}' cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise PromptValidationError(f"'{path}' is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+    fields, text = split_front_matter(text, f"'{path}'")
+    text = text.strip("\n")
+    first, _, rest = text.partition("\n")
+    given = {name: value.strip() for name, value in fields.items() if isinstance(value, str)}
+    level, title = _heading(first)
+    if level == 1 and given.get("title", title) == title:
+        text, name = rest.strip("\n"), title
+    title = " ".join(given.get("title", "").split()) or name
+    return Page(title, text, given.get("summary") or given.get("description") or summarize(text, title), fields)
+
+
+def section_key(name: str, path: Path) -> str:
+    """The name of a file as a section key."""
+    key = _slug(name)
+    if not key:
+        raise PromptValidationError(f"No section key can be made of '{path}'; rename it with letters a-z or digits.")
+    return key
+
+
+def summarize(text: str, title: str) -> str:
+    """The first paragraph of prose, shortened to a few lines; the title if there is none."""
+    words: list[str] = []
+    for _, line, is_code in _lines(text):
+        if is_code or not line.strip() or _NO_PROSE.match(line):
+            if words:
+                break
+        else:
+            words += line.split()
+    paragraph = " ".join(words)
+    if len(paragraph) > MAX_SUMMARY:
+        paragraph = paragraph[:MAX_SUMMARY].rpartition(" ")[0] + " ..."
+    return paragraph or title
+
+
+def files_below(root: Path) -> list[Path]:
+    """The files below a folder, but hidden ones, as sorted relative paths.
+
+    Links that lead out of the folder are refused; links to folders are not followed.
+    """
+    found: list[Path] = []
+    for folder, folders, names in os.walk(root, onerror=_unreadable):
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+        for path in (Path(folder, name) for name in (*folders, *names) if not name.startswith(_HIDDEN)):
+            if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+                raise PromptValidationError(
+                    f"'{path}' is a symbolic link that leads out of '{root}'; put a copy in its place."
+                )
+            if path.name in names:
+                found.append(path.relative_to(root))
+    return sorted(found)
+
+
+def is_page(path: Path) -> bool:
+    return path.suffix.lower() in (".md", ".markdown")
+
+
+def check_keys(found: Iterable[tuple[str, Path]]) -> None:
+    """Reject two files that would have the same key."""
+    seen: dict[str, Path] = {}
+    for key, path in found:
+        if (twin := seen.setdefault(key, path)) != path:
+            raise PromptValidationError(f"'{twin}' and '{path}' would both be the section '{key}'; rename one of them.")
+
+
+def page_section(
+    key: str,
+    page: Page,
+    children: Iterable[TextSection[None]] = (),
+    visibility: SectionVisibility = SectionVisibility.SUMMARY,
+) -> TextSection[None]:
+    """A page as a section of literal text."""
+    return TextSection(
+        key=key, title=page.title, text=page.text, summary=page.summary, children=children, visibility=visibility
+    )
+
+
+def _sections(folder: Path, pages: Iterable[Path], headings: bool) -> list[TextSection[None]]:
+    found: dict[Path, TextSection[None]] = {}
+    for name, group in groupby(pages, lambda page: page.parts[0]):
+        path, inner = folder / name, [page.relative_to(name) for page in group]
+        found[path] = _file_section(path, headings) if inner == [Path()] else _folder_section(path, inner, headings)
+    check_keys((section.key, path) for path, section in found.items())
+    return list(found.values())
+
+
+def _file_section(path: Path, headings: bool) -> TextSection[None]:
+    page = read_page(path, _title(path.stem))
+    page, children = _split(page) if headings else (page, [])
+    shown = SectionVisibility.FULL if path.name == "AGENTS.md" else SectionVisibility.SUMMARY
+    return page_section(section_key(path.stem, path), page, children, shown)
+
+
+def _folder_section(folder: Path, pages: list[Path], headings: bool) -> TextSection[None]:
+    own = {str(page).lower(): page for page in pages}
+    index = own.get("index.md") or own.get("readme.md")
+    children = _sections(folder, [page for page in pages if page != index], headings)
+    page = Page(_title(folder.name), "", ", ".join(child.title for child in children))
+    if index is not None:
+        page = read_page(folder / index, page.title)
+    return page_section(section_key(folder.name, folder), page, children)
+
+
+def _split(page: Page) -> tuple[Page, list[TextSection[None]]]:
+    """The page above its first heading, and a section for each heading of the highest level."""
+    found = [(start, *_heading(line)) for start, line, is_code in _lines(page.text) if not is_code]
+    top = min((level for _, level, _ in found if level), default=0)
+    marks = [(start, title) for start, level, title in found if level and level == top]
+    starts = [*(start for start, _ in marks), len(page.text)]
+    sections: dict[str, TextSection[None]] = {}
+    for (start, title), end in zip(marks, starts[1:], strict=True):
+        text = page.text[start:end].partition("\n")[2].strip("\n")
+        part, children = _split(Page(title, text, summarize(text, title)))
+        wanted = _slug(title) or "part"
+        numbered = (f"{wanted[:58]}-{number}" for number in count(2))
+        key = next(key for key in chain([wanted], numbered) if key not in sections)
+        sections[key] = page_section(key, part, children)
+    return replace(page, text=page.text[: starts[0]].strip("\n")), list(sections.values())
+
+
+def _heading(line: str) -> tuple[int, str]:
+    """The level and text of a heading; level 0 for any other line."""
+    match = _HEADING.match(line)
+    if match is None:
+        return 0, ""
+    title = match[2].rstrip()
+    bare = title.rstrip("#")
+    return len(match[1]), bare.rstrip() if bare.endswith((" ", "\t")) else title
+
+
+def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Each line with its position, and whether it is code."""
+    position, fence = 0, ""
+    for line in text.split("\n"):
+        mark = _FENCE.match(line)
+        is_code = bool(fence or mark)
+        if mark and not fence:
+            fence = mark[1]
+        elif mark and mark[1].startswith(fence) and line.strip() == mark[1]:
+            fence = ""
+        yield position, line, is_code
+        position += len(line) + 1
+
+
+def _unreadable(error: OSError) -> None:
+    raise PromptValidationError(f"'{error.filename}' cannot be read: {error.strerror}; pass a folder.") from error
+
+
+def _slug(name: str) -> str:
+    ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9_]+", "-", ascii_name)[:64].strip("-_")
+
+
+def _title(name: str) -> str:
+    words = re.sub(r"[-_]+", " ", name).strip() or name
+    return words[0].upper() + words[1:]

@@ -1,0 +1,228 @@
+"""Skill folders: read as sections, checked by the rules of the Agent Skills specification, and written."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.filesystem import Filesystem
+from weakincentives.prompt import LateContent, Section, SectionVisibility, TextSection, Tool
+from weakincentives.prompt.front_matter import Value, front_matter
+from weakincentives.prompt.pages import (
+    Page,
+    check_keys,
+    files_below,
+    is_page,
+    page_section,
+    read_page,
+    section_key,
+    summarize,
+)
+from weakincentives.prompt.workspace import own_filesystem
+from weakincentives.resources import ResourceRegistry, ScopedResourceContext
+
+BUNDLED = Path(__file__).parent / "bundled"
+"""The folder with the skills of this library, for people who build with it."""
+
+FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
+NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+LIMITS = {"name": 64, "description": 1024, "compatibility": 500}
+MAX_LISTED = 30
+SKILL_FILES = ("SKILL.md", "skill.md")
+
+logger = logging.getLogger(__name__)
+
+
+class SkillSection(TextSection[None]):
+    """A skill: `SKILL.md` is its text, other pages are its children, `front_matter` is kept as data."""
+
+    def __init__(self, name: str, folder: Path, page: Page, tools: Iterable[Tool[Any, Any]], mount: str) -> None:
+        found = [path for path in files_below(folder) if path.as_posix() not in SKILL_FILES]
+        pages = {path: _page_key(path) for path in found if _is_page(path)}
+        check_keys((key, folder / path) for path, key in pages.items())
+        self.folder = folder
+        self.front_matter = page.fields
+        self.files = tuple(path.as_posix() for path in found if path not in pages)
+        self.mount = f"{mount}/{name}"
+        notes = [f"`{path.as_posix()}` is the subsection `{key}`." for path, key in pages.items()]
+        if self.files:
+            listed = ", ".join(f"`{name}`" for name in self.files[:MAX_LISTED])
+            more = ", ..." if len(self.files) > MAX_LISTED else ""
+            notes.append(f"Files of this skill, in `{self.mount}/` of the workspace: {listed}{more}.")
+        super().__init__(
+            key=name,
+            title=page.title,
+            text="\n".join([page.text, "", *notes]).strip("\n"),
+            summary=page.summary,
+            visibility=SectionVisibility.SUMMARY,
+            tools=tools,
+            children=[page_section(key, read_page(folder / path, path.stem)) for path, key in pages.items()],
+        )
+
+
+class SkillWithFiles(SkillSection):
+    """A skill whose other files are copied to `<mount>/<name>/` of the prompt's filesystem when it is opened."""
+
+    def resources(self) -> ResourceRegistry:
+        return own_filesystem()
+
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
+        workspace = resources.get(Filesystem)  # type: ignore[type-abstract]
+        for name in self.files:
+            data, target = (self.folder / name).read_bytes(), f"{self.mount}/{name}"
+            if not workspace.exists(target) or workspace.read_bytes(target) != data:
+                workspace.write(target, data)
+        return None
+
+
+def skill_sections(
+    folder: str | PathLike[str],
+    *,
+    tools: Mapping[str, Iterable[Tool[Any, Any]]] | None = None,
+    mount: str = "skills",
+    strict: bool = True,
+) -> list[SkillSection]:
+    """A summarized section for each skill of a folder, or for the one skill that the folder is.
+
+        PromptTemplate(ns="desk", key="clerk", sections=[*skill_sections(".claude/skills"), VfsToolsSection()])
+
+    `tools` gives tools to skills by name. A skill that breaks a rule of the specification is an error; with
+    `strict=False` the rule is logged and the skill is loaded.
+    """
+    given = dict(tools or {})
+    sections: list[SkillSection] = []
+    for skill in skill_folders(folder):
+        page, problems = _read(skill)
+        if strict and problems:
+            raise PromptValidationError("\n".join([*problems, "Correct it, or pass strict=False to load it anyway."]))
+        for problem in problems:
+            logger.warning("%s", problem)
+        if page.fields.get("disable-model-invocation") != "true":
+            name = section_key(skill.absolute().name, skill)
+            kind = SkillSection if all(map(_is_page, files_below(skill))) else SkillWithFiles
+            sections.append(kind(name, skill, page, given.pop(name, ()), mount))
+    if given:
+        names = ", ".join(section.key for section in sections)
+        raise PromptValidationError(f"tools= names no skill of '{folder}': {', '.join(given)}; it has {names}.")
+    return sections
+
+
+def skill_folders(folder: str | PathLike[str]) -> list[Path]:
+    """The skills in a folder, or the folder itself if it is one."""
+    root = Path(folder)
+    paths = [path for path in files_below(root) if path.name in SKILL_FILES and len(path.parts) <= 2]
+    found = [root] if _skill_file(root) else [root / name for name in dict.fromkeys(path.parent for path in paths)]
+    if not found:
+        raise PromptValidationError(f"'{root}' has no skills; pass a folder of folders with a SKILL.md.")
+    return found
+
+
+def validate_skill(folder: str | PathLike[str]) -> list[str]:
+    """What in a skill folder breaks the rules of the Agent Skills specification; nothing if it is valid."""
+    try:
+        return _read(Path(folder))[1]
+    except PromptValidationError as error:
+        return [str(error)]
+
+
+def export_skill(section: Section[Any], folder: str | PathLike[str]) -> Path:
+    """Write a section as the skill `<folder>/<key>/`, its descendants as pages in `references/`, and return the path.
+
+    A `SkillSection` is copied as it is. Of others, only text without placeholders can be exported. Tools are not
+    part of a skill; a warning names them.
+    """
+    target, parts = Path(folder) / section.key, dict(_descendants(section))
+    if target.exists():
+        raise PromptValidationError(f"'{target}' exists already; delete it or export to another folder.")
+    if isinstance(section, SkillSection):
+        shutil.copytree(section.folder, target, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    else:
+        contents = {"SKILL.md": _skill_page(section, target)}
+        for key, part in parts.items():
+            text, summary = _literal(part, "text"), _literal(part, "summary")
+            head = "" if summary == summarize(text, part.title) else front_matter({"summary": summary}) + "\n"
+            contents[f"references/{key}.md"] = f"{head}# {part.title}\n\n{text}\n"
+        for name, content in contents.items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_text(content, encoding="utf-8")
+    if names := [tool.name for part in (section, *parts.values()) for tool in part.tools()]:
+        logger.warning("The tools of '%s' are not part of the exported skill: %s", section.key, ", ".join(names))
+    return target
+
+
+def _skill_page(section: Section[Any], target: Path) -> str:
+    fields: dict[str, Value] = {"name": section.key, "description": _literal(section, "summary")}
+    if problems := list(_problems(fields, target, section.key)):
+        raise PromptValidationError("\n".join(problems))
+    return f"{front_matter(fields)}\n# {section.title}\n\n{_literal(section, 'text')}\n"
+
+
+def _read(folder: Path) -> tuple[Page, list[str]]:
+    """The page of a skill, and which rules it breaks."""
+    path = _skill_file(folder)
+    if path is None:
+        raise PromptValidationError(f"'{folder}' has no SKILL.md.")
+    name = folder.absolute().name
+    page = read_page(path, name)
+    return page, list(_problems(page.fields, path, name))
+
+
+def _problems(fields: Mapping[str, Value], path: Path, folder: str) -> Iterator[str]:
+    if not fields:
+        yield f"'{path}' must start with front matter: '---', name and description, '---'."
+        return
+    if unknown := [name for name in fields if name not in FIELDS]:
+        yield f"'{path}': the specification has no field {', '.join(unknown)}; it has {', '.join(FIELDS)}."
+    for field in ("name", "description", "compatibility"):
+        value = fields.get(field)
+        if value is None and field == "compatibility":
+            continue
+        if not isinstance(value, str) or not value.strip():
+            yield f"'{path}': {field} must be text, got {value!r}."
+        elif len(value) > LIMITS[field]:
+            yield f"'{path}': {field} must have at most {LIMITS[field]} characters, got {len(value)}."
+    name = fields.get("name")
+    if isinstance(name, str) and name:
+        if not NAME.fullmatch(name):
+            yield f"'{path}': name must be of a-z, 0-9 and single hyphens between them, got {name!r}."
+        if name != folder:
+            yield f"'{path}': name must be that of its folder, {folder!r}, got {name!r}."
+
+
+def _skill_file(folder: Path) -> Path | None:
+    return next((path for path in (folder / name for name in SKILL_FILES) if path.is_file()), None)
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file of a skill is text for the model: markdown that is neither an asset nor a script's."""
+    return is_page(path) and path.parts[0] not in ("assets", "scripts")
+
+
+def _page_key(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return section_key("-".join(parts[1:] if parts[0] in ("references", "reference") else parts), path)
+
+
+def _descendants(section: Section[Any], above: str = "") -> Iterator[tuple[str, Section[Any]]]:
+    for child in section.children:
+        yield above + child.key, child
+        yield from _descendants(child, f"{above}{child.key}.")
+
+
+def _literal(section: Section[Any], what: str) -> str:
+    """The text or summary of a section, which must be the same in every run."""
+    text = section.body_text() if what == "text" else section.summary_text()
+    if text is None:
+        why = "has no summary; pass summary=..." if what == "summary" else "is written by code, which has no fixed text"
+        raise PromptValidationError(f"Section '{section.key}' cannot be exported: it {why}.")
+    if text.names:
+        raise PromptValidationError(
+            f"Section '{section.key}' cannot be exported: its {what} has the placeholder ${{{text.names[0]}}}."
+        )
+    return text.literals[0]
