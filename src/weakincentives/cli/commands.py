@@ -15,11 +15,11 @@ from typing import Any, NoReturn, Protocol, cast
 from weakincentives.cli.output import did_you_mean, printable
 
 PURPOSES = {
-    "init": "make a starter project",
-    "chat": "talk to a prompt in the terminal",
     "run": "run a prompt on a model and print its answer",
     "render": "print a prompt exactly as a model would first see it",
     "explain": "show what a run would show, hide and cost before you run it",
+    "chat": "talk to a prompt in the terminal",
+    "init": "make a starter project",
     "skills": "check skill folders, and install the skill for building with this library",
     "overrides": "list, show, edit and compare overrides of prompt texts",
     "runs": "list, show, export and prune recorded runs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -9,12 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from weakincentives._display import shortened
-from weakincentives.cli.output import may_colour, print_line, printable, progress, terminal_width
+from weakincentives.cli.output import may_colour, plural, print_line, printable, progress, terminal_width
 from weakincentives.cli.recordings import user_words
 from weakincentives.runtime import (
     EvaluationFailed,
     EvaluationStopped,
     HostedToolInvoked,
+    Ledger,
     Message,
     ModelCalled,
     PromptChanged,
@@ -57,11 +59,11 @@ def describe(event: Any) -> str | None:
     return None if formatter is None else shortened(" ".join(formatter(event).split("\n")), WIDTH)
 
 
-def print_story(event: Any) -> None:
-    """Print what a recorded event tells, if anything: its label, and its text beside it."""
+def print_story(event: Any, *, asked: str = "") -> None:
+    """Print what an event tells, if anything: its label, and its text beside it. The question is not printed again."""
     formatter = STORY.get(type(event))
     text = "" if formatter is None else formatter(event)
-    if text:
+    if text and not (asked and user_words(event) == asked):
         failed = isinstance(event, EvaluationFailed) or (isinstance(event, ToolInvoked) and not event.success)
         style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
         print_labelled(text[:LABEL], text[LABEL:] if isinstance(event, Message) else text[LABEL:][:MAX_RESULT], style)
@@ -76,6 +78,18 @@ def print_labelled(label: str, text: str, style: str = "") -> None:
         lines = [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
     for index, line in enumerate(lines):
         print_line(f"{label if index == 0 else '':{LABEL}}{line}".rstrip(), style=style)
+
+
+def print_spent(ledger: Ledger, seconds: float, cost: float | None = None, *, answered: bool = True) -> None:
+    """Print what a run took and, if it answered, what it would have taken with everything open."""
+    text = f"{ledger.sent_tokens:,} tokens in {plural(ledger.turns, 'turn')}, {seconds:.1f} s"
+    if cost is not None:
+        text += f", ${cost:.4f}"
+    if answered and ledger.full_prompt_tokens:
+        share = f"{abs(ledger.saved) / ledger.full_prompt_tokens:.0%} {'less' if ledger.saved >= 0 else 'more'}"
+        text += f"; with everything open {ledger.full_prompt_tokens:,}, so {share}"
+    print_line()
+    print_labelled("sent", text)
 
 
 def _rendered(event: PromptRendered) -> str:
@@ -130,9 +144,17 @@ FORMATTERS: Mapping[type, Callable[[Any], str]] = {
 def _said(event: Message) -> str:
     if words := user_words(event):
         return f"asked   {words}"
-    if event.role != "assistant" or not event.text:
+    if event.role != "assistant":
         return ""
-    return f"{'says' if event.tool_calls else 'answer':7} {event.text}"
+    if event.text:
+        return f"{'says' if event.tool_calls else 'answer':7} {event.text}"
+    return next((_ranked(item) for item in map(json.loads, event.items) if item.get("type") == "ranking"), "")
+
+
+def _ranked(item: dict[str, Any]) -> str:
+    """How the embedded model's ranker chose the section to open."""
+    best = ", ".join(f"{section['key']} {section['score']:.2f}" for section in item["best"][:3])
+    return f"ranks   {best} ... of {item['of']} (by {item['by']})"
 
 
 STORY: Mapping[type, Callable[[Any], str]] = {
@@ -145,6 +167,7 @@ STORY: Mapping[type, Callable[[Any], str]] = {
 }
 STYLES = {"asked": "1", "answer": "1", "open": "36", "close": "36", "tools": "35", "tool": "33", "stopped": "33"} | {
     "prompt": "2",
+    "ranks": "2",
     "model": "2",
 }
 

@@ -24,7 +24,7 @@ from weakincentives.cli.output import (
     progress,
     report_damage,
 )
-from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question, user_words
+from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question
 
 if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
@@ -161,7 +161,7 @@ def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str
 
 def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     """The story of a run: what was asked, each turn with what it opened and called, the answer, and what it took."""
-    from weakincentives.cli.progress import print_labelled, print_story
+    from weakincentives.cli.progress import print_labelled, print_spent, print_story
     from weakincentives.runtime import ledger_of
 
     heading = f"{run.run_id}  {run.status}  {run.prompt} on {run.adapter} {run.model}  {moment(run.started)}"
@@ -171,17 +171,8 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     if asked:
         print_labelled("asked", asked, "1")
     for recorded in store.all_events(run.run_id):
-        if not asked or user_words(recorded.event) != asked:
-            print_story(recorded.event)
-    ledger = ledger_of(history)
-    sent = f"{ledger.sent_tokens:,} tokens in {plural(run.turns, 'turn')}, {run.duration:.1f} s"
-    if run.cost is not None:
-        sent += f", {money(run.cost)}"
-    if run.status == "ok" and ledger.full_prompt_tokens:
-        share = f"{abs(ledger.saved) / ledger.full_prompt_tokens:.0%} {'less' if ledger.saved >= 0 else 'more'}"
-        sent += f"; with everything open {ledger.full_prompt_tokens:,}, so {share}"
-    print_line()
-    print_labelled("sent", sent)
+        print_story(recorded.event, asked=asked)
+    print_spent(ledger_of(history), run.duration, run.cost, answered=run.status == "ok")
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> None:

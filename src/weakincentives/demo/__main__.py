@@ -3,52 +3,71 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
+from weakincentives.cli.output import print_error, print_line
+from weakincentives.cli.progress import print_labelled, print_spent, print_story
 from weakincentives.cli.recordings import RUNS, recorder
 from weakincentives.cli.view import serve
-from weakincentives.demo.desk import QUESTIONS
+from weakincentives.demo.desk import QUESTIONS, ask
+from weakincentives.errors import WinkError
+from weakincentives.runtime import PromptResponse, ProviderAdapter, ledger
+from weakincentives.session import Session
 
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
-    if arguments.list:
-        for number, question in enumerate(QUESTIONS, start=1):
-            print(f"{number}  {question}")
-        return 0
-    from weakincentives.adapters.local import LocalAdapter
-    from weakincentives.cli import printable
-    from weakincentives.demo.show import Screen, Show
-    from weakincentives.errors import WinkError
-
-    screen, run_id = Screen(), ""
-    recording = None if arguments.no_record else recorder(arguments.record)
     try:
-        with LocalAdapter(arguments.model) as adapter, recording or nullcontext():
-            show = Show(adapter, screen)
-            for index, question in enumerate(chosen(arguments.question)):
-                if index:
-                    screen.blank()
-                run_id = show.ask(question).run_id
+        return show_questions() if arguments.list else answer(arguments)
+    except BrokenPipeError:
+        # The reader is gone (`./run | head`); keep the interpreter from failing when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ImportError, OSError, WinkError) as error:
-        print(printable(f"error: {error}", stream=sys.stderr), file=sys.stderr)
+        print_error(f"error: {error}")
         return 1
     except KeyboardInterrupt:
         return 130
-    screen.blank()
+    return 0
+
+
+def show_questions() -> int:
+    for number, question in enumerate(QUESTIONS, start=1):
+        print_line(f"{number}  {question}")
+    return 0
+
+
+def answer(arguments: argparse.Namespace) -> int:
+    from weakincentives.adapters.local import LocalAdapter
+
+    recording, run_id = None if arguments.no_record else recorder(arguments.record), ""
+    with LocalAdapter(arguments.model) as adapter, recording or nullcontext():
+        for question in chosen(arguments.question):
+            run_id = ask_desk(adapter, question).run_id
+            print_line()
     for label, command in next_commands(recorded=recording is not None):
-        screen.say(label, command)
+        print_labelled(label, command)
     if recording is None or not arguments.view:
         return 0
-    screen.blank()
+    print_line()
+    return serve(str(recording.path), run_id, port=arguments.port, browser=False)
+
+
+def ask_desk(adapter: ProviderAdapter, question: str) -> PromptResponse[None]:
+    """Put a question to the desk and tell what happens, as `wink runs show` does afterwards."""
+    session, started = Session(), time.monotonic()
+    print_labelled("asked", question, "1")
+    unsubscribe = session.observe(lambda event: print_story(event, asked=question))
     try:
-        return serve(str(recording.path), run_id, port=arguments.port, browser=False)
-    except (ImportError, WinkError) as error:
-        print(printable(f"no viewer: {error}", stream=sys.stderr), file=sys.stderr)
-        return 0
+        response = adapter.evaluate(ask(question), session=session)
+    finally:
+        unsubscribe()
+    print_spent(ledger(session), time.monotonic() - started)
+    return response
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
