@@ -57,6 +57,15 @@ def test_a_wide_terminal_has_a_margin_that_fills_as_sections_open(wink: Wink) ->
     assert " ".join(line[4:] for line in shown[3:-2]).split() == long.split()
 
 
+def test_the_layout_of_an_answer_is_kept_beside_the_margin(wink: Wink) -> None:
+    answer = "Do this:\n\n    book('sea')\n\n- one\n  - two"
+    with Terminal(wink.folder, *script(wink, answer), NO_COLOR="1") as terminal:
+        terminal.read("> ")
+        terminal.type("How?\n")
+        shown = terminal.read("done")
+    assert [line[4:] for line in shown.splitlines()[1:-1]] == answer.split("\n")
+
+
 def test_a_narrow_terminal_has_none(wink: Wink) -> None:
     with Terminal(wink.folder, *script(wink, READ, "Hello."), columns=61) as terminal:
         assert "█" not in terminal.read("\n> ").partition("\n")[2]

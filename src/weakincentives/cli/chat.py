@@ -99,12 +99,10 @@ class Chat:
                     self._command(*line.split(maxsplit=1))
                 elif line.strip():
                     self._ask(line)
-            except WinkError as error:
+            except (WinkError, ImportError) as error:
                 self._screen.end()
                 self._failed = True
-                print_error(
-                    f"wink: {error}" if isinstance(error, UsageError) else f"wink: {type(error).__name__}: {error}"
-                )
+                print_error(f"wink: {'' if isinstance(error, UsageError) else f'{type(error).__name__}: '}{error}")
         return int(self._failed and not self._screen.interactive)
 
     def _greet(self) -> None:
@@ -112,12 +110,10 @@ class Chat:
             return
         with suppress(ImportError):
             import readline  # noqa: F401  (gives input() line editing and history)
-        marks = self._screen.marks
+        prompt = self._chat.prompt
         legend = ", ".join(f"{mark} {name}" for name, mark in self._screen.glyphs.items() if name != "hidden")
-        print_line(
-            f"{self._chat.prompt.name}: {plural(len(marks), 'section')} ({legend}). /help lists the commands.",
-            style="2",
-        )
+        sections = plural(len(prompt.template.outline.nodes), "section")
+        print_line(f"{prompt.name}: {sections} ({legend}). /help lists the commands.", style="2")
 
     def _read(self) -> str | None:
         """The next line; None at the end of the input."""
@@ -181,9 +177,8 @@ class Chat:
             if section.key == wanted or not (wanted or (section.seen == "summary" and section.decided_by == "declared"))
         ]
         if not rows:
-            print_line(
-                self._chat.adapter.explain(self._chat.prompt, session=self._chat.session).render(terminal_width())
-            )
+            explanation = self._chat.adapter.explain(self._chat.prompt, session=self._chat.session)
+            print_line(explanation.render(terminal_width()))
             return
         print_table(Table(("section", "the model has it from", "decided by", "reason"), rows, flexible="reason"))
         if not wanted:
@@ -206,15 +201,16 @@ class Chat:
     def _save(self, name: str) -> None:
         if not name:
             raise UsageError("/save needs a FILE, such as chat.md or chat.json")
-        said = [message for message in self._chat.messages if message.role in ("user", "assistant") and message.text]
-        text = "".join(f"**{message.role}**\n\n{message.text}\n\n" for message in said)
+        if name.endswith(".md"):
+            said = [each for each in self._chat.messages if each.role in ("user", "assistant") and each.text]
+            text, then = "".join(f"**{each.role}**\n\n{each.text}\n\n" for each in said), ""
+        else:
+            text, then = self._chat.session.snapshot().to_json(), f"; go on with --resume {name}"
         try:
-            Path(name).write_text(
-                text if name.endswith(".md") else self._chat.session.snapshot().to_json(), encoding="utf-8"
-            )
+            Path(name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write {name}: {error.strerror}") from None
-        progress(f"saved to {name}" + ("" if name.endswith(".md") else f"; go on with --resume {name}"))
+        progress(f"saved to {name}{then}")
 
     def _help(self, _: str) -> None:
         print_table(Table(("command", "what it does"), list(COMMANDS.items())))
@@ -233,13 +229,13 @@ class Screen:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._prompt = prompt
         self._session = session
-        self._read: set[str] = set()
+        now = run_history(session).now.sections
+        self._read = {section.key for section in now if section.seen == "conversation"}
         self._column = 0
         self._space = self._word = ""
         marks = "·▒█ "
-        plain = printable(marks) != marks
-        names = ("closed", "read", "open", "hidden")
-        self.glyphs = dict(zip(names, ".+# " if plain else marks, strict=True))
+        shown = marks if printable(marks) == marks else ".+# "
+        self.glyphs = dict(zip(("closed", "read", "open", "hidden"), shown, strict=True))
         self.marks = self._marks()
 
     def refresh(self) -> None:
@@ -287,7 +283,7 @@ class Screen:
             if letter == "\n":
                 self._new_line()
             elif letter.isspace():
-                self._space = " " if self._column else ""
+                self._space += "    " if letter == "\t" else letter
 
     def end(self) -> None:
         """Finish the line that is being written."""
