@@ -148,13 +148,17 @@ def _said(event: Message) -> str:
         return ""
     if event.text:
         return f"{'says' if event.tool_calls else 'answer':7} {event.text}"
-    return next((_ranked(item) for item in map(json.loads, event.items) if item.get("type") == "ranking"), "")
+    return next(filter(None, map(_ranked, event.items)), "")
 
 
-def _ranked(item: dict[str, Any]) -> str:
-    """How the embedded model's ranker chose the section to open."""
-    best = ", ".join(f"{section['key']} {section['score']:.2f}" for section in item["best"][:3])
-    return f"ranks   {best} ... of {item['of']} (by {item['by']})"
+def _ranked(item: str) -> str:
+    """How the embedded model's ranker chose the section to open; empty for every other item."""
+    try:
+        ranking = json.loads(item)
+        best = ", ".join(f"{section['key']} {section['score']:.2f}" for section in ranking["best"][:3])
+        return f"ranks   {best} ... of {ranking['of']} (by {ranking['by']})"
+    except (ValueError, LookupError, TypeError):
+        return ""
 
 
 STORY: Mapping[type, Callable[[Any], str]] = {

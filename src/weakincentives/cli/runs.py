@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from weakincentives._display import Table
+from weakincentives._display import Table, shortened
 from weakincentives.cli.output import (
     UsageError,
     plural,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weakincentives.telemetry import RunStore, RunSummary, Turn
 
 STATUSES = ("running", "ok", "failed", "halted", "interrupted")
+MAX_QUESTION = 2000
 STATUS_STYLES = {"ok": "32", "failed": "31", "running": "36", "halted": "33", "interrupted": "33"}
 
 
@@ -169,7 +170,7 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     print_line()
     asked = question(store, run.run_id)
     if asked:
-        print_labelled("asked", asked, "1")
+        print_labelled("asked", shortened(asked, MAX_QUESTION), "1")
     for recorded in store.all_events(run.run_id):
         print_story(recorded.event, asked=asked)
     print_spent(ledger_of(history), run.duration, run.cost, answered=run.status == "ok")
