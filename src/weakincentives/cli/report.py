@@ -95,7 +95,7 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
     elif fine:
         print_line(f"\n{plural(fine, 'other section')} {'is' if fine == 1 else 'are'} best left as declared.")
     share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
-    cost, advised = amount(prompt.cost, prompt.unit), amount(prompt.cost_advised, prompt.unit)
+    cost, advised = with_unit(prompt.cost, prompt.unit), with_unit(prompt.cost_advised, prompt.unit)
     print_line(f"\nThese runs cost {cost}; with the advice they would have cost {advised}{share}.")
     for line in changes(prompt.sections):
         print_line(line, style="1")
@@ -117,6 +117,10 @@ def amount(cost: float | None, unit: str) -> str:
     if cost is None:
         return "-"
     return f"${cost:.6f}" if unit == "USD" else f"{cost:,.0f}"
+
+
+def with_unit(cost: float, unit: str) -> str:
+    return amount(cost, unit) if unit == "USD" else f"{amount(cost, unit)} {unit}"
 
 
 def price(text: str) -> tuple[str, Prices]:

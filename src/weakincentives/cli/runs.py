@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
     from weakincentives.telemetry import RunStore, RunSummary, Turn
 
+# What a section shows, by where the model has its content from.
+SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 STATUSES = ("running", "ok", "failed", "halted", "interrupted")
 MAX_QUESTION = 2000
 STATUS_STYLES = {"ok": "32", "failed": "31", "running": "36", "halted": "33", "interrupted": "33"}
@@ -185,7 +187,7 @@ def show_turn(turn: Turn, *, as_json: bool) -> None:
     rows = [
         (
             "  " * (len(section.path) - 1) + section.key,
-            "read" if section.read else section.visibility.value,
+            SHOWS[section.seen],
             section.decided_by,
             f"{section.shown_tokens:,}",
             f"{section.hidden_tokens:,}",
