@@ -382,9 +382,6 @@ class InnerLoop:
                     read=run.read,
                 )
             )
-        if self._message is not None:
-            # What is said from here on belongs to this run.
-            self._save()
         for message in not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."):
             self._say(message)
         self._say_message()
@@ -401,6 +398,8 @@ class InnerLoop:
         """Take over the state of a run; return its open calls."""
         self.prompt.resume(self.session, run.visibility)
         self._run = run
+        # What is said from here on belongs to this run, for those who listen too.
+        self._save()
         # A section that cannot be loaded any more has lost its tools, which the model is told below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
