@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +57,8 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
 def describe(event: Any) -> str | None:
     """The line for an event, or None where there is nothing to report."""
     formatter = FORMATTERS.get(type(event))
-    return None if formatter is None else shortened(" ".join(formatter(event).split("\n")), WIDTH)
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else WIDTH
+    return None if formatter is None else shortened(" ".join(formatter(event).split("\n")), width)
 
 
 def print_story(event: Any, *, asked: str = "") -> None:
@@ -66,7 +68,8 @@ def print_story(event: Any, *, asked: str = "") -> None:
     if text and not (asked and user_words(event) == asked):
         failed = isinstance(event, EvaluationFailed) or (isinstance(event, ToolInvoked) and not event.success)
         style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
-        print_labelled(text[:LABEL], text[LABEL:] if isinstance(event, Message) else text[LABEL:][:MAX_RESULT], style)
+        told = text[LABEL:] if isinstance(event, Message) else shortened(text[LABEL:], MAX_RESULT)
+        print_labelled(text[:LABEL], told, style)
 
 
 def print_labelled(label: str, text: str, style: str = "") -> None:
@@ -165,15 +168,15 @@ STORY: Mapping[type, Callable[[Any], str]] = {
     **FORMATTERS,
     Message: _said,
     HostedToolInvoked: lambda event: f"tool    {event.name} was run by the provider",
-    PromptChanged: lambda event: f"prompt  changed in {', '.join((*event.changed_sections, *event.removed_sections))}",
+    PromptChanged: lambda event: (
+        f"prompt  changed: {', '.join(event.changed_sections + event.removed_sections + event.removed_tools)}"
+    ),
     EvaluationFailed: lambda event: f"failed  {event.error}: {event.message}",
     EvaluationStopped: lambda event: "stopped by the caller",
 }
-STYLES = {"asked": "1", "answer": "1", "open": "36", "close": "36", "tools": "35", "tool": "33", "stopped": "33"} | {
-    "prompt": "2",
-    "ranks": "2",
-    "model": "2",
-}
+_BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
+STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}
+STYLES |= {"stopped": _YELLOW, "prompt": _DIM, "ranks": _DIM, "model": _DIM}
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     recording = None if arguments.no_record else recorder(arguments.record)
     started = time.monotonic()
     with recording or nullcontext(), reporting(session, quiet=arguments.quiet):
-        response = chat.send(arguments.message, deadline=deadline)
+        response = chat.send(arguments.message or None, deadline=deadline)
     seconds = time.monotonic() - started
 
     if arguments.json:

@@ -51,10 +51,13 @@ def answer(arguments: argparse.Namespace) -> int:
             print_line()
     for label, command in next_commands(recorded=recording is not None):
         print_labelled(label, command)
-    if recording is None or not arguments.view:
-        return 0
-    print_line()
-    return serve(str(recording.path), run_id, port=arguments.port, browser=False)
+    if recording is not None and arguments.view:
+        print_line()
+        try:
+            return serve(str(recording.path), run_id, port=arguments.port, browser=False)
+        except ImportError as error:
+            print_error(str(error))
+    return 0
 
 
 def ask_desk(adapter: ProviderAdapter, question: str) -> PromptResponse[None]:
