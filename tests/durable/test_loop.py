@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
@@ -132,6 +133,27 @@ def test_a_typed_output_comes_back_typed(tmp_path: Path) -> None:
         assert loop.execute(Question("?"), key="a").output == Answer("42")
     with loop:
         assert loop.result("a").output == Answer("42")
+
+
+class Person(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize("output", [Person, Person | int])
+def test_models_and_tools_of_others_work_durably(tmp_path: Path, output: Any) -> None:
+    def greet(params: dict[str, Any], *, context: ToolContext) -> ToolResult[Person]:
+        return ToolResult(value=Person(name=params["name"]))
+
+    schema = {"properties": {"name": {"type": "string"}}, "required": ["name"]}
+    foreign = Tool.from_schema(name="People.greet", description="", schema=schema, handler=greet)
+    section = MarkdownSection(title="T", key="t", template="?", tools=[foreign])
+    template = PromptTemplate[output](ns="tests", key="models", sections=[section])
+    script = [call("People.greet", name="Ann"), Person(name="Ann")]
+    loop = DurableMainLoop("test", lambda _: Prompt(template), ScriptedAdapter(script), str(tmp_path / "d.db"))
+    with loop:
+        assert loop.execute(Question("?"), key="a").output == Person(name="Ann")
+    with loop:
+        assert loop.result("a").output == Person(name="Ann")
 
 
 def test_a_key_of_another_request_is_refused(tmp_path: Path) -> None:

@@ -93,6 +93,13 @@ typed = PromptTemplate[Forecast](
     sections=everything,
     resources=ResourceRegistry.of(Binding.instance(Thermometer, Thermometer())),
 )
+either = PromptTemplate[Forecast | City](ns="typed", key="either", sections=everything)
+foreign = Tool.from_schema(
+    name="Foreign.tool",
+    description="",
+    schema={"type": "object"},
+    handler=lambda params, context: ToolResult(str(params)),
+)
 
 
 def ask(adapter: ProviderAdapter[Forecast], prompt: Prompt[Forecast]) -> Forecast:
@@ -115,6 +122,8 @@ def mistakes() -> None:
 
 def main() -> Forecast:
     assert_type(plain, PromptTemplate[None])
+    assert_type(either, PromptTemplate[Forecast | City])
+    assert_type(foreign, Tool[dict[str, Any], Any])
     assert_type(rules, MarkdownSection[None])
     assert_type(section, MarkdownSection[City])
     assert_type(section.clone(), MarkdownSection[City])

@@ -261,3 +261,46 @@ def test_a_method_is_made_a_tool_when_it_is_bound() -> None:
     with pytest.raises(PromptValidationError, match=r"'self' has no annotation.*tool\(object\.method\)"):
         tool(Shop.sell)
     assert tool(Shop().sell)("tea") == "sold tea"
+
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "description": "Where."}}, "required": ["city"]}
+
+
+def foreign(name: str = "Weather.now", description: str = "Weather of a city.") -> Tool[dict[str, Any], Any]:
+    return Tool.from_schema(
+        name=name, description=description, schema=SCHEMA, handler=lambda params, *, context: ToolResult(str(params))
+    )
+
+
+def test_a_tool_of_others_has_any_name_and_description() -> None:
+    longest = foreign("n" * 128, "d" * 10_000)
+    assert (len(longest.name), len(longest.description)) == (128, 10_000)
+    assert foreign(description=" ").description == "Weather.now"
+    for name in ("", "n" * 129, "new\nline"):
+        with pytest.raises(PromptValidationError, match="Tool name"):
+            foreign(name)
+
+
+def test_a_tool_of_others_takes_overrides_and_another_name() -> None:
+    changed = foreign().with_descriptions("How it is.", {"city": "In English."}).renamed("Weather.there")
+    assert (changed.name, changed.description, changed.params) == (
+        "Weather.there",
+        "How it is.",
+        {"city": "In English."},
+    )
+    assert changed.schema["properties"]["city"] == {"type": "string", "description": "In English."}
+    assert changed.parse('{"city": "Oslo"}') == {"city": "Oslo"}
+
+
+def test_the_handler_of_a_tool_of_others_takes_a_dict() -> None:
+    with pytest.raises(PromptValidationError, match="handler handle takes Params, but the tool has dict as its params"):
+        Tool.from_schema(name="x", description="x", schema=SCHEMA, handler=handle)  # type: ignore[arg-type]
+
+
+def test_a_wrong_schema_is_refused_with_the_reason() -> None:
+    with pytest.raises(
+        PromptValidationError, match=r"Tool 'x' cannot be offered, its schema is wrong: \$\.type: must be"
+    ):
+        Tool.from_schema(
+            name="x", description="x", schema={"type": "text"}, handler=lambda params, *, context: ToolResult()
+        )

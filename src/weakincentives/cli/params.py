@@ -1,4 +1,4 @@
-"""Params from the command line, parsed into the template's dataclasses.
+"""Params from the command line, parsed into the template's params types.
 
 `field=value`, `Type.field=value` where two types share a field, or `@file.json`.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from weakincentives.cli.output import UsageError, did_you_mean
 from weakincentives.errors import SerdeError
-from weakincentives.serde import parse
+from weakincentives.serde import columns, parse
 
 
 def read_params(words: Iterable[str], types: Sequence[type]) -> tuple[Any, ...]:
@@ -77,12 +76,13 @@ def _owner(key: str, types: Sequence[type]) -> tuple[type, str]:
 
 
 def _field_names(params_type: type) -> list[str]:
-    return [field.name for field in fields(params_type) if field.init]
+    return [column.key for column in columns(params_type) if column.init]
 
 
 def _typed(value: str, owner: type, field: str) -> Any:
     """Text where the field takes text, else JSON, else the text itself (for dates, enums and the like)."""
-    hint = get_type_hints(owner)[field]
+    name = next(column.name for column in columns(owner) if column.key == field)
+    hint = get_type_hints(owner)[name]
     choices = get_args(hint) or (hint,)
     if str in choices and not (value == "null" and NoneType in choices):
         return str(value)

@@ -34,7 +34,7 @@ from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.rendered import RenderedPrompt
 from weakincentives.prompt.section import LateContent, Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import FunctionTool, Tool, ToolResult
+from weakincentives.prompt.tool import FunctionTool, Tool, ToolResult, portable_name
 from weakincentives.prompt.view import Disclosure, Opening, Span, View
 from weakincentives.prompt.visibility import (
     ClearAllVisibilityOverrides,
@@ -115,6 +115,7 @@ __all__ = [
     "default_tokenizer",
     "markdown_sections",
     "parse_structured_output",
+    "portable_name",
     "tool",
     "with_ancestors",
 ]

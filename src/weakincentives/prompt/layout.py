@@ -14,6 +14,7 @@ from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, AnyTool, Node, Outline, Params
 from weakincentives.prompt.section import Section, heading, missing_summary
 from weakincentives.prompt.text import TemplateText
+from weakincentives.serde import field_value
 
 Suffix = Callable[[Node], str]
 Price = Callable[[Node], str]
@@ -63,7 +64,7 @@ class Layout:
         for source, name in self.values:
             instance = params[source]
             try:
-                values.append(_text_of(getattr(instance, name)))
+                values.append(_text_of(field_value(instance, name)))
             except Exception as error:
                 raise PromptRenderError(
                     f"${{{name}}} of {type(instance).__name__} cannot be filled in: {type(error).__name__}: {error}"

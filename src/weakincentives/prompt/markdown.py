@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
+from weakincentives import serde
 from weakincentives._generics import ParamsT
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.hosted import HostedTool
@@ -69,8 +69,8 @@ class MarkdownSection(Section[ParamsT]):
 
     def render_body(self, params: ParamsT | None) -> str:
         try:
-            return self._text.fill({name: str(getattr(params, name)) for name in self._text.names})
-        except AttributeError as error:
+            return self._text.fill({name: str(serde.field_value(params, name)) for name in self._text.names})
+        except (AttributeError, KeyError) as error:
             raise PromptRenderError(f"Section '{self.key}': {error}.") from error
 
 
@@ -102,7 +102,7 @@ def check_placeholders(section: Section[Any], names: Iterable[str], where: str) 
             f"Section '{section.key}': the {where} uses {listed} but the section takes no params; "
             f"write {type(section).__name__}[Params] with a dataclass that has these fields."
         )
-    known = {field.name for field in fields(cast(Any, section.params_type))}
+    known = {column.name for column in serde.columns(section.params_type)}
     unknown = [name for name in wanted if name not in known]
     if unknown:
         listed = ", ".join(f"${{{name}}}" for name in unknown)

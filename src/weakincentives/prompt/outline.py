@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.section import LateContent, Section, check_tools, has_own
@@ -282,9 +283,12 @@ class Params:
         if instance is not None:
             return instance
         try:
-            return source.params_type()
+            made = source.params_type()
+            if serde.is_instance(made, source.params_type):
+                return made
+            raise TypeError("it lacks keys")
         except Exception as error:
-            missing = tuple(f.name for f in fields(source.params_type) if f.init and _required(f))
+            missing = tuple(each.name for each in serde.columns(source.params_type) if each.init and each.required)
             name = source.params_type.__name__
             why = (
                 f"it has required fields ({', '.join(missing)})"
@@ -297,14 +301,12 @@ class Params:
 
 
 def check_params(params: Iterable[Any]) -> None:
-    """Reject params that are not dataclass instances."""
+    """Reject params that are not instances of a class with fields, nor dicts for a TypedDict."""
     for value in params:
-        if isinstance(value, type) or not is_dataclass(value):
+        if isinstance(value, type) or not (type(value) is dict or serde.is_record(type(value))):
             given = (
                 f"the class {value.__name__}; write {value.__name__}(...)" if isinstance(value, type) else repr(value)
             )
-            raise PromptValidationError(f"Params must be dataclass instances, got {given}.")
-
-
-def _required(field: Any) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
+            raise PromptValidationError(
+                f"Params must be instances of a dataclass or another class with fields, got {given}."
+            )

@@ -2,13 +2,14 @@
 
 An answer may wrap its JSON in prose. Fenced `json` blocks are tried first, then the whole message, then the values of
 the declared container in the text, in order: the first that fits the type is the answer. A block or message that is
-JSON and does not fit is not searched for parts that would.
+JSON and does not fit is not searched for parts that would. An answer that is declared to be text is taken as it is.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, Literal, Protocol, get_args, get_origin
@@ -16,16 +17,21 @@ from typing import Any, Literal, Protocol, get_args, get_origin
 from weakincentives import serde
 from weakincentives.errors import OutputParseError, PromptValidationError, SerdeError
 
-Container = Literal["object", "array"]
+Container = Literal["object", "array", "value", "text"]
 
-_OPENING = {"object": "{", "array": "["}
+_OPENING = {"object": "{", "array": "[", "value": "{"}
+_WRAPPING_FIELD = {"array": "items", "value": "value"}
 _FENCE = "```"
 MAX_CANDIDATES = 1_000
 
 
 @dataclass(frozen=True)
 class StructuredOutputConfig:
-    """What a prompt's answer must be: one `output_type`, or an array of them."""
+    """What a prompt's answer must be.
+
+    `container` says how it is written: one `object`, an `array` of `output_type`, a `value` of another type, which is
+    sent as the one field of an object, or plain `text`.
+    """
 
     output_type: Any
     container: Container = "object"
@@ -43,28 +49,46 @@ class StructuredOutputConfig:
 
     @cached_property
     def wire_schema(self) -> dict[str, Any]:
-        """The schema to send: providers require an object at the top, so an array becomes its one field `items`."""
-        return self.schema if self.container == "object" else self._wrapped.schema()
+        """The schema to send: providers require an object at the top, so anything else becomes its one field."""
+        return self.schema if self.container in ("object", "text") else self._wrapped.schema()
 
     @cached_property
     def _codec(self) -> serde.Codec[Any]:
-        annotation: Any = self.output_type if self.container == "object" else list[self.output_type]  # type: ignore[name-defined]
+        annotation: Any = list[self.output_type] if self.container == "array" else self.output_type  # type: ignore[name-defined]
         return serde.codec(annotation)
 
     @cached_property
     def _wrapped(self) -> serde.Codec[Any]:
-        return serde.codec(make_dataclass("Items", [("items", list[self.output_type])]))  # type: ignore[name-defined]
+        return serde.codec(make_dataclass("Output", [(_WRAPPING_FIELD[self.container], self._codec.annotation)]))
 
     def read(self, text: str) -> Any:
-        """Parse JSON text; an array may also come wrapped in an object as `items`."""
-        if self.container == "array" and text[:1] == "{":
-            try:
-                return self._wrapped.decode(text, allow_extra=self.allow_extra_keys).items
-            except SerdeError as error:
-                if any(path == "$.items" and message.startswith("missing") for path, message in error.problems):
-                    return self._codec.parse({})
-                raise
-        return self._codec.decode(text, allow_extra=self.allow_extra_keys)
+        """Parse JSON text; what is sent as a field of an object may come with or without that object."""
+        allow_extra = self.allow_extra_keys
+        if self.container == "object" or text[:1] != "{":
+            return self._codec.decode(text, allow_extra=allow_extra)
+        field = _WRAPPING_FIELD[self.container]
+        try:
+            return getattr(self._wrapped.decode(text, allow_extra=allow_extra), field)
+        except serde.MalformedJson:
+            raise
+        except SerdeError as error:
+            wrapped = error
+        try:
+            return self._codec.decode(text, allow_extra=allow_extra)
+        except SerdeError as bare:
+            without = any(path == f"$.{field}" and message.startswith("missing") for path, message in wrapped.problems)
+            raise (bare if without else wrapped) from None
+
+    def unwrapped(self, value: Any) -> Any:
+        """Decoded JSON without the object around it, if there is one; None as long as its field is not there."""
+        if self.container == "object" or not isinstance(value, dict):
+            return value
+        field = _WRAPPING_FIELD[self.container]
+        return value.get(field) if self.container == "array" or field in value or not value else value
+
+    def parse(self, value: Any) -> Any:
+        """Check a value that is decoded already."""
+        return self._codec.parse(value, allow_extra=self.allow_extra_keys)
 
 
 class DeclaresOutput(Protocol):
@@ -75,25 +99,36 @@ class DeclaresOutput(Protocol):
 
 
 def structured_output(annotation: Any, allow_extra_keys: bool = False) -> StructuredOutputConfig:
-    """What `PromptTemplate[annotation]` declares: a dataclass, or a list of one."""
-    container: Container = "object"
+    """What `PromptTemplate[annotation]` declares."""
+    container: Container = "value"
     output_type = annotation
     if get_origin(annotation) is list:
         container = "array"
         (output_type,) = get_args(annotation)
-    cls = get_origin(output_type) or output_type
-    if not isinstance(cls, type) or not is_dataclass(cls):
-        shown = getattr(annotation, "__name__", None) if isinstance(annotation, type) else annotation
-        raise PromptValidationError(
-            f"Output type {shown} is not a dataclass; declare PromptTemplate[MyDataclass] or "
-            "PromptTemplate[list[MyDataclass]]"
-        )
-    config = StructuredOutputConfig(output_type, container, allow_extra_keys)
     try:
+        codec = serde.codec(output_type)
+        if container == "value":
+            container = "text" if codec.is_text else "object" if codec.is_object else "value"
+        config = StructuredOutputConfig(output_type, container, allow_extra_keys)
+        # Made here, so that a type that has none is refused where it is declared.
         _ = config.schema
     except SerdeError as error:
-        raise PromptValidationError(f"Output type {cls.__name__} cannot be an output: {error}") from error
+        raise PromptValidationError(f"Output type {_name_of(annotation)} cannot be an output: {error}") from error
+    if codec.accepts_null:
+        raise PromptValidationError(
+            f"Output type {_name_of(annotation)} cannot be an output: None says that a run has no output; declare a "
+            "type that says what is missing, such as a dataclass Refusal."
+        )
+    if (twins := serde.confusable_options(output_type, allow_extra=allow_extra_keys)) is not None:
+        raise PromptValidationError(
+            f"Output type {_name_of(annotation)} cannot be an output: what is written for {twins[1]} would be read as "
+            f"{twins[0]}; give each a field of its own, such as kind: Literal['{twins[0].lower()}']."
+        )
     return config
+
+
+def _name_of(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def parse_structured_output(output_text: Any, rendered: DeclaresOutput | StructuredOutputConfig) -> Any:
@@ -103,30 +138,24 @@ def parse_structured_output(output_text: Any, rendered: DeclaresOutput | Structu
     """
     config = rendered if isinstance(rendered, StructuredOutputConfig) else rendered.structured_output
     if config is None:
-        raise OutputParseError(
-            "The prompt declares no output type; write PromptTemplate[MyDataclass]", raw=str(output_text)
-        )
+        raise OutputParseError("The prompt declares no output type; write PromptTemplate[MyType]", raw=str(output_text))
     if isinstance(output_text, bytes):
         output_text = output_text.decode("utf-8", "replace")
     if not isinstance(output_text, str):
         return _typed(output_text, config)
     try:
-        return _find(output_text, config)
+        return config.parse(output_text) if config.container == "text" else _find(output_text, config)
     except SerdeError as error:
         raise _parse_error(error, output_text, config) from error
 
 
 def _typed(value: Any, config: StructuredOutputConfig) -> Any:
-    cls = get_origin(config.output_type) or config.output_type
-    if config.container == "object":
-        if isinstance(value, cls):
-            return value
-    elif isinstance(value, list | tuple) and all(isinstance(item, cls) for item in value):
-        return value
     try:
-        return config._codec.parse(value, allow_extra=config.allow_extra_keys)
+        parsed = config.parse(value)
     except SerdeError as error:
         raise _parse_error(error, str(value), config) from error
+    same = isinstance(value, list | tuple) and isinstance(parsed, list) and all(map(operator.is_, parsed, value))
+    return value if same else parsed
 
 
 def _find(text: str, config: StructuredOutputConfig) -> Any:
@@ -152,6 +181,11 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
             misfit = misfit or error
     if misfit is not None:
         raise misfit
+    if config.container == "value" and malformed is None:
+        try:
+            return config.parse(text.strip())
+        except SerdeError:
+            pass
     detail = f": {malformed.problems[0].message}" if malformed is not None else ""
     raise OutputParseError(f"The answer holds no JSON {config.container} for {config.name}{detail}", raw=text)
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
+from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
 from weakincentives._generics import OutputT, Specialized, inherited_type_args, is_open, type_args
 from weakincentives.errors import PromptError, PromptRenderError, PromptValidationError
@@ -249,13 +250,28 @@ class Prompt(Displayed, Generic[OutputT]):
         return tuple(self._bound.values())
 
     def bind(self, *params: Any, resources: ResourceRegistry | Mapping[type, Any] | None = None) -> Prompt[OutputT]:
-        """Bind dataclass instances by their type, and resources that win over the template's and the sections'."""
+        """Bind instances by their type, and resources that win over the template's and the sections'.
+
+        A dict is bound as the TypedDict of the template that has its keys.
+        """
         check_params(params)
-        if len({type(value) for value in params}) < len(params):
+        bound = {self._params_type_of(value): value for value in params}
+        if len(bound) < len(params):
             self._duplicates = params
-        self._bound.update({type(value): value for value in params})
+        self._bound.update(bound)
         self._bound_resources = self._bound_resources.merge(resources)
         return self
+
+    def _params_type_of(self, value: Any) -> type:
+        if type(value) is not dict:
+            return type(value)
+        fitting = [each for each in self.template.outline.params_types if serde.is_instance(value, each)]
+        if len(fitting) != 1:
+            found = " and ".join(each.__name__ for each in fitting) or "none"
+            raise PromptValidationError(
+                f"A dict is bound as the one TypedDict that has its keys ({', '.join(value)}); here that is {found}."
+            )
+        return fitting[0]
 
     def render(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
 from weakincentives._display import Displayed, Fold, Shown, Table
 from weakincentives._generics import OutputT
@@ -13,7 +13,7 @@ from weakincentives.content import Part, parts_of
 from weakincentives.limits import Deadline
 from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.layout import Placed
-from weakincentives.prompt.output import StructuredOutputConfig
+from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.view import Span, View
@@ -104,11 +104,11 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
         return {tool.name: tool.param_descriptions for tool in self.tools if tool.param_descriptions}
 
     @property
-    def output_type(self) -> type | None:
+    def output_type(self) -> Any:
         return None if self.structured_output is None else self.structured_output.output_type
 
     @property
-    def container(self) -> Literal["object", "array"] | None:
+    def container(self) -> Container | None:
         return None if self.structured_output is None else self.structured_output.container
 
     @property

@@ -6,11 +6,12 @@ import copy
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from types import MethodType
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, TypeVar, get_args
 
+from weakincentives import serde
 from weakincentives._generics import ParamsT, Specialized, inherited_type_args, is_open, type_args
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.hosted import HostedTool
@@ -240,7 +241,7 @@ class Section(Generic[ParamsT]):
             text = self.summary_text()
             if text is None:
                 raise missing_summary(".".join(path) or self.key)
-            body = text.fill({name: str(getattr(params, name)) for name in text.names})
+            body = text.fill({name: str(serde.field_value(params, name)) for name in text.names})
         else:
             body = self.render_body(params)
         return "\n\n".join(part for part in (heading(self.title, depth, number), body) if part)
@@ -289,7 +290,7 @@ class Section(Generic[ParamsT]):
             raise PromptValidationError(f"Section '{self.key}': role must be 'system' or 'user', got {self.role!r}.")
         check_tools(self.key, self._tools, self._hosted_tools, "=")
         if self.default_params is not None and (
-            self._params_type is None or not isinstance(self.default_params, self._params_type)
+            self._params_type is None or not serde.is_instance(self.default_params, self._params_type)
         ):
             expected = "no params" if self._params_type is None else self._params_type.__name__
             raise PromptValidationError(
@@ -377,9 +378,10 @@ def _checked_params_type(cls: type, args: tuple[Any, ...]) -> type | None:
     (params_type,) = args
     if params_type is None or params_type is type(None):
         return None
-    if not (isinstance(params_type, type) and is_dataclass(params_type)):
+    if not isinstance(params_type, type) or not serde.is_record(params_type):
         raise PromptValidationError(
-            f"{cls.__name__}[...] takes a dataclass for its params, got {params_type!r}; decorate it with @dataclass."
+            f"{cls.__name__}[...] takes a dataclass or another class with fields for its params, got {params_type!r}; "
+            "decorate it with @dataclass."
         )
     return params_type
 

@@ -7,8 +7,9 @@ import inspect
 import json
 import re
 import sys
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property, partial
 from types import MethodType, ModuleType, NoneType, UnionType
 from typing import (
@@ -21,7 +22,6 @@ from typing import (
     Self,
     TypeVar,
     Union,
-    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -31,7 +31,8 @@ from typing import (
 from weakincentives import serde
 from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
 from weakincentives.content import Part, parts_of
-from weakincentives.errors import PromptValidationError, SerdeError
+from weakincentives.errors import FieldProblem, PromptValidationError, SerdeError
+from weakincentives.prompt.docstrings import split_docstring
 from weakincentives.prompt.visibility import DisclosureRequest
 
 ParamsT = TypeVar("ParamsT")
@@ -42,6 +43,9 @@ T = TypeVar("T")
 
 TOOL_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 MAX_DESCRIPTION = 1024
+MAX_FOREIGN_NAME = 128
+_CUT = " ... (described in full elsewhere in this conversation)"
+_PORTABLE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 # No slots: `ToolResult[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
@@ -112,23 +116,28 @@ class Tool(Generic[ParamsT, ResultT]):
         read_only: bool = False,
         compensate: Compensation[ParamsT] | None = None,
         accepts_overrides: bool = True,
+        _schema: serde.ForeignSchema | None = None,
     ) -> None:
-        check_tool_name(name)
-        check_description(f"Tool '{name}'", description, MAX_DESCRIPTION)
+        self._foreign = _schema
+        self._check_name(name)
+        if _schema is None:
+            check_description(f"Tool '{name}'", description, MAX_DESCRIPTION)
         declared_params, declared_result = self._declared_types
         params_type = declared_params if params_type is None else params_type
         result_type = declared_result if result_type is None else result_type
-        if params_type is not None and not (isinstance(params_type, type) and is_dataclass(params_type)):
+        if params_type is not None and not serde.is_record(params_type):
             raise PromptValidationError(
-                f"Tool '{name}': params must be a dataclass or None, got {params_type!r}; write Tool[Params, Result]."
+                f"Tool '{name}': params must be None or a class with fields, such as a dataclass or a Pydantic model, "
+                f"got {params_type!r}; write Tool[Params, Result]."
             )
         if params_type is not None:
             _check_params(name, params_type)
         if compensate is not None and read_only:
             raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
-        check_handler(name, "handler", handler, params_type)
+        given = params_type if _schema is None else dict
+        check_handler(name, "handler", handler, given)
         if compensate is not None:
-            check_handler(name, "compensate", compensate, params_type)
+            check_handler(name, "compensate", compensate, given)
         self.name = name
         self.description = description
         self.handler = handler
@@ -138,6 +147,38 @@ class Tool(Generic[ParamsT, ResultT]):
         self.compensate = compensate
         self.accepts_overrides = accepts_overrides
         self._param_descriptions: Mapping[str, str] = {}
+
+    @staticmethod
+    def from_schema(
+        *,
+        name: str,
+        description: str,
+        schema: Mapping[str, Any],
+        handler: Handler[dict[str, Any], Any],
+        result_type: Any = None,
+        read_only: bool = False,
+        compensate: Compensation[dict[str, Any]] | None = None,
+        accepts_overrides: bool = True,
+    ) -> Tool[dict[str, Any], Any]:
+        """A tool that somebody else described: its handler gets a dict that matches the JSON Schema.
+
+        The name may have up to 128 characters of any kind and the description any length. Where a provider takes less,
+        `portable_name` maps the name, and the whole description is sent as text where the tool appears.
+        """
+        try:
+            foreign = serde.ForeignSchema(schema)
+        except SerdeError as error:
+            raise PromptValidationError(f"Tool '{name}' cannot be offered, its schema is wrong: {error}") from None
+        return Tool(
+            name=name,
+            description=description if description and description.strip() else name,
+            handler=handler,
+            result_type=result_type,
+            read_only=read_only,
+            compensate=compensate,
+            accepts_overrides=accepts_overrides,
+            _schema=foreign,
+        )
 
     def __class_getitem__(cls, item: Any) -> Any:
         args = type_args(item)
@@ -158,13 +199,16 @@ class Tool(Generic[ParamsT, ResultT]):
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The strict JSON schema of the arguments, with overridden descriptions applied."""
-        if self.params_type is None:
+        """The JSON Schema of the arguments, with overridden descriptions; strict unless somebody else wrote it."""
+        if self._foreign is not None:
+            schema = self._foreign.sent
+        elif self.params_type is None:
             return {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-        try:
-            schema = serde.schema(self.params_type)
-        except SerdeError as error:
-            raise PromptValidationError(f"The params of tool '{self.name}' have no schema: {error}") from None
+        else:
+            try:
+                schema = serde.schema(self.params_type)
+            except SerdeError as error:
+                raise PromptValidationError(f"The params of tool '{self.name}' have no schema: {error}") from None
         if not self._param_descriptions:
             return schema
         properties = {
@@ -176,21 +220,51 @@ class Tool(Generic[ParamsT, ResultT]):
         return {**schema, "properties": properties}
 
     @cached_property
+    def strict_schema(self) -> dict[str, Any]:
+        """The schema in strict form, whoever wrote it: for models that are held to it while they write."""
+        return self.schema if self._foreign is None else serde.to_strict(self.schema)
+
+    @cached_property
     def definition(self) -> str:
         """The tool as JSON text in no provider's format; for counting."""
         return json.dumps({"name": self.name, "description": self.description, "parameters": self.schema})
 
     @property
-    def param_descriptions(self) -> Mapping[str, str]:
-        """Field name to description, as the model sees them."""
-        if self.params_type is None:
-            return {}
-        declared = {
-            f.name: str(f.metadata["description"])
-            for f in fields(cast(Any, self.params_type))
-            if f.metadata.get("description")
-        }
+    def params(self) -> Mapping[str, str]:
+        """Every argument by name, with its description as the model sees it, or '' if it has none."""
+        if self._foreign is not None:
+            properties = self._foreign.sent["properties"]
+            declared = {
+                name: str(value.get("description", "")) if isinstance(value, dict) else ""
+                for name, value in properties.items()
+            }
+        else:
+            declared = {} if self.params_type is None else serde.field_descriptions(self.params_type)
         return {**declared, **self._param_descriptions}
+
+    @property
+    def param_descriptions(self) -> Mapping[str, str]:
+        """Argument to description, as the model sees them."""
+        return {name: text for name, text in self.params.items() if text}
+
+    def parse(self, arguments: str) -> Any:
+        """The handler's params from the model's JSON; a `SerdeError` lists every problem."""
+        text = arguments.strip() or "{}"
+        if self._foreign is not None:
+            return self._foreign.decode(text)
+        if self.params_type is not None:
+            return serde.decode(self.params_type, text)
+        given = serde.decode(dict[str, Any], text)
+        if given:
+            raise SerdeError(
+                tuple(FieldProblem(f"$.{name}", "unknown field; this tool takes no arguments") for name in given)
+            )
+        return None
+
+    def brief(self, limit: int) -> str:
+        """The description, or its beginning if the provider takes no more; the run sends the whole as text."""
+        text = self.description
+        return text if len(text) <= limit else f"{text[: limit - len(_CUT)]}{_CUT}"
 
     def with_descriptions(self, description: str | None, params: Mapping[str, str]) -> Self:
         """The same tool with other words for the model; used by prompt overrides."""
@@ -200,7 +274,7 @@ class Tool(Generic[ParamsT, ResultT]):
 
     def renamed(self, name: str) -> Self:
         """The same tool under another name."""
-        check_tool_name(name)
+        self._check_name(name)
         return self._with(name=name)
 
     def rebound(self, old: object, new: object) -> Self:
@@ -212,10 +286,19 @@ class Tool(Generic[ParamsT, ResultT]):
         }
         return self._with(**changed) if changed else self
 
+    def _check_name(self, name: str) -> None:
+        if self._foreign is None:
+            check_tool_name(name)
+        elif not (isinstance(name, str) and name.strip() and len(name) <= MAX_FOREIGN_NAME and name.isprintable()):
+            raise PromptValidationError(
+                f"Tool name {name!r} is invalid; use 1 to {MAX_FOREIGN_NAME} characters that can be printed."
+            )
+
     def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
         # What was derived from the old values, here or by an adapter that keeps its encoding, is derived anew.
-        for name in [name for name in vars(other) if name in ("schema", "definition") or name.startswith("_encoded_")]:
+        derived = ("schema", "strict_schema", "definition")
+        for name in [name for name in vars(other) if name in derived or name.startswith("_encoded_")]:
             delattr(other, name)
         vars(other).update(changes)
         return other
@@ -237,6 +320,16 @@ def check_tool_name(name: str) -> None:
         raise PromptValidationError(
             f"Tool name {name!r} is invalid; use 1 to 64 lower-case letters, digits, '_' or '-'."
         )
+
+
+def portable_name(name: str, limit: int = 64) -> str:
+    """The name for a provider that takes letters, digits, '_' and '-', up to `limit` characters.
+
+    A name that does not fit gets one that depends on it alone, so a call can be traced back to the tool.
+    """
+    if len(name) <= limit and _PORTABLE_NAME.fullmatch(name):
+        return name
+    return f"{re.sub(r'[^a-zA-Z0-9_-]+', '_', name)[:55]}_{zlib.crc32(name.encode()):08x}"
 
 
 def _tool_types(args: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -341,15 +434,16 @@ class FunctionTool(Tool[Any, Any], Generic[P, T]):
         accepts_overrides: bool,
     ) -> None:
         tool_name = name or function.__name__
-        text = description or inspect.getdoc(function) or ""
+        hints = _signature_types(function, tool_name)
+        summary, described = split_docstring(inspect.getdoc(function) or "", inspect.signature(function).parameters)
+        text = description or summary
         if not text.strip():
             raise PromptValidationError(f"Tool '{tool_name}' has no description; give the function a docstring.")
-        hints = _signature_types(function, tool_name)
         super().__init__(
             name=tool_name,
             description=text,
             handler=_function_handler(function),
-            params_type=_params_dataclass(function, tool_name, hints),
+            params_type=_params_dataclass(function, tool_name, hints, described),
             result_type=hints.get("return"),
             read_only=read_only,
             compensate=compensate,
@@ -415,8 +509,9 @@ def tool(
             "Add two numbers."
             return a + b
 
-    A parameter named `context` receives the `ToolContext`. What is returned becomes the result's value, unless it is
-    a `ToolResult` already. The tool can still be called as the function: `add(1, 2)`.
+    The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter named `context`
+    receives the `ToolContext`. What is returned becomes the result's value, unless it is a `ToolResult` already. The
+    tool can still be called as the function: `add(1, 2)`.
     """
 
     def declare(function: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -462,7 +557,9 @@ def _signature_types(function: Callable[..., Any], tool_name: str) -> dict[str, 
         ) from error
 
 
-def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mapping[str, Any]) -> type:
+def _params_dataclass(
+    function: Callable[..., Any], tool_name: str, hints: Mapping[str, Any], described: Mapping[str, str]
+) -> type:
     columns: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "context":
@@ -476,10 +573,10 @@ def _params_dataclass(function: Callable[..., Any], tool_name: str, hints: Mappi
             raise PromptValidationError(
                 f"Tool '{tool_name}': parameter '{parameter.name}' has no annotation; the model needs its type{way}."
             )
-        annotation, metadata = hints[parameter.name], {}
-        if get_origin(annotation) is Annotated:
-            words = [note for note in get_args(annotation)[1:] if isinstance(note, str)]
-            metadata = {"description": " ".join(words)} if words else {}
+        annotation = hints[parameter.name]
+        notes = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+        words = " ".join(note for note in notes if isinstance(note, str)) or described.get(parameter.name)
+        metadata = {"description": words} if words else {}
         columns.append((parameter.name, annotation, _column(parameter.default, metadata)))
     made = make_dataclass(f"{tool_name}_params", columns, frozen=True)
     made.__module__ = function.__module__

@@ -71,6 +71,8 @@ class ProviderAdapter(Generic[AnyOutputT]):
     """
 
     name: ClassVar[str] = "adapter"
+    max_tool_description: ClassVar[int | None] = None
+    """How many characters of a tool's description the provider takes; the whole of longer ones is sent as text."""
 
     def __init__(
         self,
@@ -232,6 +234,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
             define_tool=self.define_tool,
             check_content=self.check_content,
             supports_operator_text=self.supports_operator_text,
+            max_tool_description=self.max_tool_description,
         )
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import TracebackType
 from typing import Any, Generic, Protocol
@@ -380,8 +380,7 @@ class PartialParser:
             value = parse(self._text[max(start, 0) :].encode(), partial_mode="trailing-strings")
         except ValueError:
             return
-        if self._config.container == "array" and isinstance(value, dict):
-            value = value.get("items")
+        value = self._config.unwrapped(value)
         if value is not None and value != self._last:
             self._last = value
             yield PartialOutput(value)
@@ -400,6 +399,8 @@ def _partial_json() -> Callable[..., Any] | None:
 def _shown(delta: ModelDelta | str, loop: InnerLoop, partial: PartialParser) -> Iterator[StreamEvent[Any]]:
     if isinstance(delta, str):
         delta = TextDelta(delta)
+    if isinstance(delta, ArgumentsDelta):
+        delta = replace(delta, name=loop.toolbox.name_of(delta.name))
     if isinstance(delta, TextDelta):
         loop.partial_text.append(delta.text)
     yield delta

@@ -8,13 +8,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weakincentives import serde
 from weakincentives.content import Part
 from weakincentives.errors import (
     AbandonedCallError,
     BudgetExceededError,
     DeadlineExceededError,
-    FieldProblem,
     PromptEvaluationError,
     SerdeError,
     ToolValidationError,
@@ -134,7 +132,7 @@ class ToolExecutor:
         if tool is None or refusal:
             return self._record(call, None, _Attempt(ToolResult(refusal, success=False)), started)
         try:
-            params = parse_arguments(tool, call.arguments)
+            params = tool.parse(call.arguments)
         except SerdeError as error:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             result: ToolResult[Any] = ToolResult(f"Invalid arguments for '{tool.name}': {listed}", success=False)
@@ -382,19 +380,6 @@ class ToolExecutor:
 def _opened(result: ToolResult[Any]) -> tuple[str, ...]:
     request = result.disclosure
     return request.requested_sections if request is not None and result.success and request.action == "open" else ()
-
-
-def parse_arguments(tool: Tool[Any, Any], arguments: str) -> Any:
-    """The tool's params from the model's JSON; a `SerdeError` lists every problem."""
-    text = arguments.strip() or "{}"
-    if tool.params_type is not None:
-        return serde.decode(tool.params_type, text)
-    given = serde.decode(dict[str, Any], text)
-    if given:
-        raise SerdeError(
-            tuple(FieldProblem(f"$.{name}", "unknown field; this tool takes no arguments") for name in given)
-        )
-    return None
 
 
 @dataclass(slots=True, eq=False)

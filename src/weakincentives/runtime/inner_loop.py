@@ -15,6 +15,7 @@ from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import AbandonedCallError, OutputParseError, PromptError, PromptEvaluationError
 from weakincentives.limits import Spent
 from weakincentives.prompt import (
+    AnyTool,
     CollapseSection,
     DisclosureRequest,
     HostedTool,
@@ -27,6 +28,7 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
     VisibilityOverrides,
     parse_structured_output,
+    portable_name,
 )
 from weakincentives.runtime.continuation import prompt_difference
 from weakincentives.runtime.events import (
@@ -97,6 +99,7 @@ class InnerLoopConfig:
     check_content: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
     supports_operator_text: bool = False
     settings: Settings = field(default_factory=Settings)
+    max_tool_description: int | None = None
 
 
 def check_prompt(prompt: object) -> None:
@@ -236,7 +239,7 @@ class InnerLoop:
             self.scope.meter.check_model_call(self.prompt.name)
             request = self._request()
             asked = self.session.clock.monotonic()
-            reply = yield CallModel(request)
+            reply = self.toolbox.with_names((yield CallModel(request)))
             self._record_reply(request, reply, self.session.clock.monotonic() - asked)
             pending = reply.tool_calls
             if pending or reply.stop_reason == "pause":
@@ -325,8 +328,9 @@ class InnerLoop:
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
         self._emit_rendered(rendered, view)
-        if rendered.system_text:
-            self._say(Message(role="system", text=rendered.system_text))
+        system = (rendered.system_text, self._long_descriptions(self.toolbox.offered["tools"]))
+        if any(system):
+            self._say(Message(role="system", text="\n\n".join(filter(None, system))))
         if rendered.user_text:
             self._say(user_message(rendered.user_parts, name=PROMPT_TURN))
         for message in kept:
@@ -455,10 +459,11 @@ class InnerLoop:
         return pending[:size]
 
     def _request(self) -> ModelRequest:
+        output = self.prompt.template.structured_output
         return ModelRequest(
             prompt_name=self.prompt.name,
             messages=self.session[Message].view(),
-            output=self.prompt.template.structured_output,
+            output=None if output is None or output.container == "text" else output,
             deadline=self.scope.meter.deadline,
             settings=self.config.settings,
             **self.toolbox.offered,
@@ -580,9 +585,16 @@ class InnerLoop:
         for key, names in appeared.items():
             offers = [offer for name in names if (offer := self.toolbox.get(name))]
             definitions = tuple(self.config.define_tool(offer.tool) for offer in offers)
+            text = self._long_descriptions(offer.tool for offer in offers)
             self._emit(ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
-            self._say(Message(role="tools_added", tools=names, section_key=key))
+            self._say(Message(role="tools_added", text=text, tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
+
+    def _long_descriptions(self, tools: Iterable[AnyTool]) -> str:
+        """What the provider takes only the beginning of, whole and as text."""
+        limit = self.config.max_tool_description
+        long = [tool for tool in tools if limit is not None and len(tool.description) > limit]
+        return "\n\n".join(f"The tool {portable_name(tool.name)}, in full: {tool.description}" for tool in long)
 
     def _evict(self) -> None:
         """Close the sections used longest ago while the context is over the budget's limit."""
@@ -619,10 +631,11 @@ class InnerLoop:
             if self._run.output_retries >= self.config.output_retries:
                 raise
             self._save(output_retries=self._run.output_retries + 1)
+            form = "text" if output.container == "text" else "JSON"
             self._say(
                 Message(
-                    role="user",
-                    text=f"Your answer does not fit the required format: {error}. Answer again with JSON that does.",
+                    "user",
+                    f"Your answer does not fit the required format: {error}. Answer again with {form} that does.",
                 )
             )
             return None

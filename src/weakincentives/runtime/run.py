@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from weakincentives._fence import Fence
 from weakincentives.limits import Meter, Spent
-from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool
+from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool, portable_name
+from weakincentives.runtime.messages import ModelReply
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -115,6 +116,22 @@ class Toolbox:
         offer = self._offers.get(name)
         return offer.tool if offer is not None and isinstance(offer.tool, Tool) else None
 
+    @cached_property
+    def _sent_names(self) -> dict[str, str]:
+        return {sent: name for name in self._offers if (sent := portable_name(name)) != name}
+
+    def name_of(self, sent: str) -> str:
+        """The name of the tool that a provider knows as `sent`."""
+        return sent if sent in self._offers else self._sent_names.get(sent, sent)
+
+    def with_names(self, reply: ModelReply) -> ModelReply:
+        """The reply with the names of our tools in place of those that the provider was given."""
+        if not self._sent_names or all(call.name in self._offers for call in reply.tool_calls):
+            return reply
+        return replace(
+            reply, tool_calls=tuple(replace(each, name=self.name_of(each.name)) for each in reply.tool_calls)
+        )
+
     @property
     def refs(self) -> tuple[ToolRef, ...]:
         return tuple(offer.ref for offer in self._offers.values())
@@ -182,5 +199,5 @@ class Toolbox:
 
     def _changed(self) -> None:
         self.version += 1
-        for cached in ("offered", "callable_names"):
+        for cached in ("offered", "callable_names", "_sent_names"):
             self.__dict__.pop(cached, None)

@@ -1,28 +1,48 @@
-"""Dataclasses to JSON and back, JSON Schema, and a tagged form of JSON that preserves every type."""
+"""Typed values to JSON and back, JSON Schema, and a tagged form of JSON that preserves every type."""
 
 from weakincentives.serde.checked import load_checked
-from weakincentives.serde.codecs import Codec, MalformedJson, codec, decode, parse, schema
+from weakincentives.serde.codecs import (
+    Codec,
+    MalformedJson,
+    codec,
+    confusable_options,
+    decode,
+    field_descriptions,
+    parse,
+    schema,
+)
+from weakincentives.serde.foreign import ForeignSchema
 from weakincentives.serde.nodes import UnresolvedType
+from weakincentives.serde.records import Column, columns, field_value, is_instance, is_record
 from weakincentives.serde.scan import find_json
-from weakincentives.serde.schemas import describe_bounds, is_strict
+from weakincentives.serde.strict import describe_bounds, is_strict, to_strict
 from weakincentives.serde.tagged import dump_tagged, load_tagged, register_type
 from weakincentives.serde.writer import dump, encode
 
 __all__ = [
     "Codec",
+    "Column",
+    "ForeignSchema",
     "MalformedJson",
     "UnresolvedType",
     "codec",
+    "columns",
+    "confusable_options",
     "decode",
     "describe_bounds",
     "dump",
     "dump_tagged",
     "encode",
+    "field_descriptions",
+    "field_value",
     "find_json",
+    "is_instance",
+    "is_record",
     "is_strict",
     "load_checked",
     "load_tagged",
     "parse",
     "register_type",
     "schema",
+    "to_strict",
 ]

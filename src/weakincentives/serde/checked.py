@@ -10,7 +10,6 @@ import types
 import typing
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, Union
@@ -18,7 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 from weakincentives.content import Blob
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.nodes import bound_of, field_types
-from weakincentives.serde.reader import describe
+from weakincentives.serde.problems import describe
+from weakincentives.serde.records import columns, is_pydantic_model, is_typed_dict
 from weakincentives.serde.tagged import TAG_TYPES, Failure, find_class, load_tagged
 
 Check = Callable[[Any], None]
@@ -75,7 +75,10 @@ def _make_check(annotation: Any) -> Check:
         return _fixed_tuple(annotation, args)
     if origin in _ITEMS:
         return _items(origin, annotation, args[0] if args else Any)
-    return _instance(origin, annotation) if isinstance(origin, type) else _check_any
+    # Values of Pydantic's own types may be of other classes: an EmailStr is a str.
+    if not isinstance(origin, type) or origin.__module__.partition(".")[0] == "pydantic":
+        return _check_any
+    return _typed_dict(annotation) if is_typed_dict(origin) else _instance(origin, annotation)
 
 
 def _check_any(data: Any) -> None:
@@ -126,6 +129,16 @@ def _literal(annotation: Any, args: tuple[Any, ...]) -> Check:
             matches = any(type(value) is type(data) and value == data for value in args)
         if not matches:
             raise _Mismatch(annotation, data)
+
+    return check
+
+
+def _typed_dict(annotation: Any) -> Check:
+    def check(data: Any) -> None:
+        found, content = _split(data)
+        if found is not dict or not isinstance(content, dict):
+            raise _Mismatch(annotation, data)
+        _check_content(dict, annotation, content)
 
     return check
 
@@ -192,6 +205,11 @@ def _check_pairs(content: Any, check_key: Check, check_value: Check) -> None:
 def _check_content(cls: type, annotation: Any, content: Any) -> None:
     """Check what a class is to be built from."""
     checks = _field_checks(annotation)
+    if is_pydantic_model(cls) and isinstance(content, dict):
+        # Its other parts, such as private attributes, have no annotation to compare them with.
+        for name in content.keys() - {"fields"}:
+            _at(name, _check_any, content[name])
+        content = content.get("fields")
     if checks is None:
         if cls not in _PLAIN:
             _check_any(content)
@@ -211,10 +229,7 @@ def _check_content(cls: type, annotation: Any, content: Any) -> None:
 def _field_checks(annotation: Any) -> dict[str, Check] | None:
     """The checks of a class's fields in their order; None if it has none. What cannot be resolved accepts anything."""
     cls: Any = typing.get_origin(annotation) or annotation
-    if is_dataclass(cls):
-        names = [field.name for field in fields(cls)]
-    else:
-        names = list(getattr(cls, "__struct_fields__", getattr(cls, "_fields", ())))
+    names = [column.name for column in columns(cls)]
     if not names:
         return None
     hints: dict[str, Any] = {}

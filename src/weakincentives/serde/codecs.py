@@ -21,12 +21,17 @@ from weakincentives.serde.nodes import (
     Enumeration,
     FixedTuple,
     Map,
+    Model,
     Node,
     Record,
     Scalar,
+    UnresolvedType,
+    accepts_null,
     build,
 )
 from weakincentives.serde.reader import read
+from weakincentives.serde.records import columns
+from weakincentives.serde.strict import is_covered_by
 
 T = TypeVar("T")
 
@@ -72,6 +77,20 @@ class Codec(Generic[T]):
                 pass
         result: T = read(self.node, loads(text), allow_extra=allow_extra)
         return result
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the type is plain text."""
+        return isinstance(self.node, Scalar) and self.node.type is str
+
+    @property
+    def is_object(self) -> bool:
+        """Whether JSON of the type is an object with named fields."""
+        return isinstance(self.node, Record) or (isinstance(self.node, Model) and self.node.source.has_fields)
+
+    @property
+    def accepts_null(self) -> bool:
+        return accepts_null(self.node)
 
     def schema(self, *, strict: bool = True) -> dict[str, Any]:
         """A new copy of the type's JSON Schema."""
@@ -124,6 +143,33 @@ def schema(cls: Any, *, strict: bool = True) -> dict[str, Any]:
     return codec(cls).schema(strict=strict)
 
 
+def field_descriptions(cls: type) -> dict[str, str]:
+    """The fields of a type by their names in JSON, with their descriptions, or '' for those without."""
+    try:
+        node = codec(cls).node
+    except UnresolvedType:
+        return {each.key: str(each.metadata.get("description", "")) for each in columns(cls) if each.init}
+    if isinstance(node, Record):
+        return {name: field.description or "" for name, field in node.fields.items() if field.attribute}
+    properties = schemas.schema(node, strict=False).get("properties", {})
+    return {name: str(each.get("description", "")) for name, each in properties.items()}
+
+
+def confusable_options(cls: Any, *, allow_extra: bool = False) -> tuple[str, str] | None:
+    """Two options of a union, the second of which would be read as the first; None if all can be told apart."""
+    made = codec(cls)
+    if not isinstance(made.node, AnyOf):
+        return None
+    seen: list[tuple[str, dict[str, Any]]] = []
+    for option in made.node.options:
+        written = schemas.schema(option, strict=False)
+        for name, earlier in seen:
+            if is_covered_by(written, earlier, allow_extra=allow_extra):
+                return name, option.name
+        seen.append((option.name, written))
+    return None
+
+
 def loads(text: str | bytes) -> Any:
     """Decode JSON text. NaN, lone surrogates and hostile nesting raise `MalformedJson`, like other bad text."""
     try:
@@ -164,6 +210,7 @@ class _StrictTypes:
     def __init__(self, allow_extra: bool) -> None:
         self.allow_extra = allow_extra
         self.constrained = False
+        self.in_union = False
         self.started: dict[Record, str] = {}
         self.structs: dict[str, Any] = {}
 
@@ -188,6 +235,8 @@ class _StrictTypes:
             case Scalar():
                 return None if node.type is type(None) else node.type
             case Record():
+                if "" in (field.attribute for field in node.fields.values()) and not self.in_union:
+                    raise TypeError("msgspec asks for a tag only in unions")
                 return self.struct(node)
             case Enumeration():
                 return node.enum or Literal[tuple(value for value, _ in node.members)]
@@ -200,10 +249,20 @@ class _StrictTypes:
             case Map():
                 return dict[self.of(node.key), self.of(node.value)]  # type: ignore[misc]
             case AnyOf():
-                return Union[tuple(self.of(option) for option in node.options)]  # noqa: UP007
+                return self.union(node)
+            case Model():
+                raise TypeError(f"{node.name} is read by Pydantic")
         return Any
 
+    def union(self, node: AnyOf) -> Any:
+        options = []
+        for option in node.options:
+            self.in_union = isinstance(option, Record)
+            options.append(self.of(option))
+        return Union[tuple(options)]  # noqa: UP007
+
     def struct(self, node: Record) -> Any:
+        self.in_union = False
         if not node.settable:
             raise TypeError(f"{node.name} must be built by its own constructor")
         if (name := self.started.get(node)) is not None:
@@ -211,9 +270,15 @@ class _StrictTypes:
             return self.structs.get(name, ForwardRef(name))
         name = self.started[node] = f"Strict{len(self.started)}"
         fields: list[Any] = []
+        keys, tag = {}, {}
         for field in node.fields.values():
             strict = self.of(field.node)
-            fields.append((field.name, strict) if field.required else (field.name, strict, msgspec.UNSET))
-        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=not self.allow_extra)
+            if not field.attribute:
+                tag = {"tag_field": field.name, "tag": field.node.members[0][0]}  # type: ignore[attr-defined]
+                continue
+            keys[field.attribute] = field.name
+            fields.append((field.attribute, strict) if field.required else (field.attribute, strict, msgspec.UNSET))
+        closed = node.closed or not self.allow_extra
+        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=closed, rename=keys, **tag)
         self.structs[name] = struct
         return struct

@@ -8,7 +8,6 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from inspect import get_annotations
@@ -17,8 +16,13 @@ from types import FrameType
 from typing import Annotated, Any, Generic, Literal, TypeGuard, TypeVar, Union
 from uuid import UUID
 
+import msgspec
+
 from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde import strict
 from weakincentives.serde.constraints import BOUNDS, LENGTHS, Constraints, InvalidConstraint, collect, merge, words
+from weakincentives.serde.models import PydanticType, has_pydantic_metadata, is_pydantic, pydantic_type
+from weakincentives.serde.records import Column, columns, is_named_tuple, is_record, is_struct, is_typed_dict
 
 
 class UnresolvedType(SerdeError):
@@ -125,32 +129,44 @@ class AnyOf(Node):
 
 
 class RecordField:
-    """A dataclass field that data may set."""
+    """A field that data may set: `name` in the data, `attribute` in Python ('' for the tag of a Struct)."""
 
-    __slots__ = ("default", "default_factory", "description", "name", "node", "required")
+    __slots__ = ("attribute", "default", "default_factory", "description", "name", "node", "required")
 
-    def __init__(self, field: Field[Any], node: Node, description: str | None) -> None:
-        self.name = field.name
+    def __init__(self, column: Column, node: Node, description: str | None) -> None:
+        self.name = column.key
+        self.attribute = column.name
         self.node = node
         self.description = description
-        self.default = field.default
-        self.default_factory = field.default_factory
-        self.required = field.default is MISSING and field.default_factory is MISSING
+        self.default = column.default
+        self.default_factory = column.default_factory
+        self.required = column.required
 
 
 class Record(Node):
-    """A dataclass. `fields` is filled in after creation, so a type may contain itself.
+    """A type with named fields. `fields` is filled in after creation, so a type may contain itself.
 
-    `settable` is True if setting the fields is equivalent to calling the constructor.
+    `settable` is True if msgspec builds the value as the constructor would. `closed` ones never take unknown fields.
     """
 
-    __slots__ = ("fields", "settable", "type")
+    __slots__ = ("closed", "fields", "settable", "type")
 
     def __init__(self, annotation: Any, cls: type) -> None:
         super().__init__(_title(annotation))
-        self.type = cls
+        self.type: type = dict if is_typed_dict(cls) else cls
         self.fields: dict[str, RecordField] = {}
         self.settable = True
+        self.closed = False
+
+
+class Model(Node):
+    """A type that Pydantic reads."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, name: str, source: PydanticType) -> None:
+        super().__init__(name)
+        self.source = source
 
 
 def build(annotation: Any) -> Node:
@@ -158,7 +174,7 @@ def build(annotation: Any) -> Node:
     try:
         return _Builder().build(annotation, _title(annotation))
     except RecursionError:
-        message = "the type contains itself other than through a dataclass"
+        message = "the type contains itself other than through the fields of a class"
         raise SerdeError((FieldProblem(_title(annotation), message),)) from None
 
 
@@ -172,6 +188,8 @@ def accepts_null(node: Node) -> bool:
             return any(value is None for value, _ in node.members)
         case AnyOf():
             return any(accepts_null(option) for option in node.options)
+        case Model():
+            return strict.accepts_null(node.source.schema, node.source.schema)
     return False
 
 
@@ -226,9 +244,11 @@ class _Builder:
             return self.build(annotation.__value__, where)
         origin = typing.get_origin(annotation)
         args = typing.get_args(annotation)
+        if origin is Annotated and has_pydantic_metadata(annotation.__metadata__):
+            return self.model(annotation, where)
         if origin is Annotated:
             return self.constrained(self.build(args[0], where), annotation.__metadata__, {}, where)
-        if origin in (typing.Final, typing.Required, typing.NotRequired):
+        if origin in (typing.Final, typing.Required, typing.NotRequired) or str(origin).endswith(".ReadOnly"):
             return self.build(args[0], where)
         if origin is Literal:
             return Enumeration(tuple(_literal(value, where) for value in args))
@@ -239,7 +259,9 @@ class _Builder:
             raise _unsupported(annotation, where)
         if cls in SCALARS:
             return Scalar(cls)
-        if is_dataclass(cls):
+        if is_pydantic(cls):
+            return self.model(annotation, where)
+        if is_record(cls):
             return self.record(annotation, cls)
         if issubclass(cls, enum.Enum):
             return Enumeration(tuple((_json_value(item.value), item) for item in cls), cls)
@@ -255,6 +277,8 @@ class _Builder:
     def union(self, args: tuple[Any, ...], where: str) -> Node:
         options: list[Node] = []
         for arg in args:
+            if arg is msgspec.UnsetType:
+                continue
             option = self.build(arg, where)
             options.extend(option.options if isinstance(option, AnyOf) else [option])
         return options[0] if len(options) == 1 else AnyOf(tuple(options))
@@ -263,15 +287,37 @@ class _Builder:
         if (known := self.records.get(annotation)) is not None:
             return known
         record = self.records[annotation] = Record(annotation, cls)
-        arguments = [field for field in fields(cls) if field.init]
-        hints, local = field_types(annotation, cls, frozenset(field.name for field in arguments))
-        for field in arguments:
-            hint = hints[field.name]
-            where = f"{cls.__qualname__}.{field.name}"
-            node = self.constrained(self.build(hint, where), (), field.metadata, where)
-            record.fields[field.name] = RecordField(field, node, _description(field, hint))
-        record.settable = not local and len(arguments) == len(fields(cls)) and _has_generated_init(cls)
+        if is_struct(cls):
+            self.add_tag(record, cls)
+        arguments = [column for column in columns(cls) if column.init]
+        hints, local = field_types(annotation, cls, frozenset(column.name for column in arguments))
+        for column in arguments:
+            hint = hints.get(column.name, Any)
+            where = f"{cls.__qualname__}.{column.name}"
+            node = self.constrained(self.build(hint, where), (), column.metadata, where)
+            record.fields[column.key] = RecordField(column, node, _description(column, hint))
+        record.settable = not local and len(arguments) == len(columns(cls)) and _is_built_by_fields(cls)
         return record
+
+    def add_tag(self, record: Record, cls: Any) -> None:
+        config = cls.__struct_config__
+        if config.array_like:
+            message = "it is array_like, and its JSON has no field names for the model to see; drop array_like"
+            raise SerdeError((FieldProblem(record.name, message),))
+        record.closed = config.forbid_unknown_fields
+        if config.tag is not None:
+            record.fields[config.tag_field] = RecordField(
+                Column("", config.tag_field), Enumeration(((config.tag, config.tag),)), None
+            )
+
+    def model(self, annotation: Any, where: str) -> Model:
+        try:
+            return Model(_title(annotation), pydantic_type(annotation))
+        except Exception as error:
+            unresolved = "undefined-annotation" in str(error) or "not fully defined" in str(error)
+            kind = UnresolvedType if unresolved else SerdeError
+            message = f"Pydantic cannot read {_title(annotation)}: {str(error).splitlines()[0]}"
+            raise kind((FieldProblem(where, message),)) from error
 
     def constrained(self, node: Node, annotated: Iterable[object], metadata: Mapping[Any, Any], where: str) -> Node:
         """The node with the constraints of its annotation or field. In a union they go to the options they apply to."""
@@ -359,18 +405,24 @@ def _substitute(hint: Any, filled: dict[TypeVar, Any]) -> Any:
     return hint[tuple(filled.get(parameter, parameter) for parameter in parameters)]
 
 
-def _has_generated_init(cls: Any) -> bool:
-    """True if `dataclass` wrote `__init__` and it takes no `InitVar`."""
+def _is_built_by_fields(cls: Any) -> bool:
+    """True if msgspec builds the class as its constructor would.
+
+    It reads a named tuple from an array, and skips an `__init__` that `dataclass` did not write or with `InitVar`.
+    """
+    if is_named_tuple(cls) or not hasattr(cls, "__dataclass_fields__"):
+        return not is_named_tuple(cls)
     kinds = {field._field_type.name for field in cls.__dataclass_fields__.values()}
     code = getattr(cls.__init__, "__code__", None)
     return "_FIELD_INITVAR" not in kinds and code is not None and code.co_filename == "<string>"
 
 
-def _description(field: Field[Any], hint: Any) -> str | None:
-    text = field.metadata.get("description")
-    if text is None and typing.get_origin(hint) is Annotated:
-        found = (extra if isinstance(extra, str) else getattr(extra, "description", 0) for extra in hint.__metadata__)
+def _description(column: Column, hint: Any) -> str | None:
+    text = column.metadata.get("description")
+    while text is None and typing.get_origin(hint) in (Annotated, typing.Required, typing.NotRequired):
+        found = (getattr(extra, "description", extra) for extra in getattr(hint, "__metadata__", ()))
         text = next((each for each in found if isinstance(each, str)), None)
+        hint = typing.get_args(hint)[0]
     return None if text is None else str(text)
 
 
@@ -407,7 +459,8 @@ def _short(annotation: Any) -> str:
 
 def _unsupported(annotation: Any, where: str) -> SerdeError:
     message = (
-        f"type {_title(annotation)} is not supported; use dataclasses, str, int, float, bool, None, enums, Literal, "
-        "lists, tuples, sets, mappings, datetime, date, time, timedelta, UUID, Decimal, bytes or Path"
+        f"type {_title(annotation)} is not supported; use dataclasses, msgspec Structs, Pydantic models, TypedDict, "
+        "NamedTuple, str, int, float, bool, None, enums, Literal, lists, tuples, sets, mappings, datetime, date, time, "
+        "timedelta, UUID, Decimal, bytes or Path"
     )
     return SerdeError((FieldProblem(where, message),))

@@ -19,15 +19,18 @@ from weakincentives.serde.nodes import (
     Enumeration,
     FixedTuple,
     Map,
+    Model,
     Node,
     Record,
     Scalar,
     accepts_null,
 )
+from weakincentives.serde.problems import describe, field_path
 
 MAX_PROBLEMS = 100
 _INVALID: Any = object()
 _INTEGER = re.compile(r"-?[0-9]{1,4000}")
+_OTHER_FIELDS = ("missing", "unknown field")
 _NOTATIONS = {
     "datetime": "an ISO 8601 date and time",
     "date": "an ISO 8601 date",
@@ -52,33 +55,6 @@ def read(node: Node, data: Any, *, allow_extra: bool = False) -> Any:
     if len(reader.problems) > MAX_PROBLEMS:
         problems.append(FieldProblem("$", f"and {len(reader.problems) - MAX_PROBLEMS} more problems"))
     raise SerdeError(tuple(problems))
-
-
-def field_path(path: str, name: str) -> str:
-    return f"{path}.{name}" if name.isidentifier() and len(name) <= 100 else f"{path}[{quote(name)}]"
-
-
-def quote(value: object) -> str:
-    """A value as messages show it, always short."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= 40 else value[:37] + "...")
-    if isinstance(value, int) and abs(value) >= 10**40:
-        return "a very large number"
-    return repr(value)
-
-
-def describe(value: object) -> str:
-    """What messages call a value of the wrong type."""
-    match value:
-        case None:
-            return "null"
-        case bool() | int() | float() | str():
-            return f"{type(value).__name__} {quote(value)}"
-        case abc.Mapping():
-            return "an object"
-        case list() | tuple() | set() | frozenset():
-            return "an array"
-    return type(value).__name__
 
 
 class _Reader:
@@ -106,6 +82,8 @@ class _Reader:
                 return self.map(node, data, path)
             case FixedTuple():
                 return self.fixed_tuple(node, data, path)
+            case Model():
+                return self.model(node, data, path)
         return data
 
     def scalar(self, node: Scalar, data: Any, path: str) -> Any:
@@ -211,8 +189,8 @@ class _Reader:
             failures.append((option, attempt.problems))
         likely = [(option, problems) for option, problems in failures if _same_shape(option, data)]
         tagged = [(option, problems) for option, problems in likely if _tag_matches(option, data)]
-        if len(tagged) == 1:
-            likely = tagged
+        named = [each for each in likely if not any(message.startswith(_OTHER_FIELDS) for _, message in each[1])]
+        likely = next((found for found in (tagged, named) if len(found) == 1), likely)
         if len(likely) == 1:
             self.problems.extend(likely[0][1])
             return _INVALID
@@ -222,27 +200,39 @@ class _Reader:
         )
         return self.problem(path, f"expected {node.name}, got {describe(data)}{details}")
 
+    def model(self, node: Model, data: Any, path: str) -> Any:
+        try:
+            return node.source.read(data, allow_extra=self.allow_extra)
+        except SerdeError as error:
+            for problem in error.problems:
+                self.problem(path + problem.path[1:], problem.message)
+            return _INVALID
+
     def record(self, node: Record, data: Any, path: str) -> Any:
         if not isinstance(data, abc.Mapping):
             if isinstance(data, node.type):
                 return data
             return self.problem(path, f"expected {node.name} (an object), got {describe(data)}")
         before = len(self.problems)
+        known = 0
         arguments = {}
         for name, field in node.fields.items():
             if name in data:
                 value = data[name]
+                known += 1
                 if value is not None or field.required or accepts_null(field.node):
-                    arguments[name] = self.read(field.node, value, field_path(path, name))
+                    arguments[field.attribute] = self.read(field.node, value, field_path(path, name))
             elif field.required:
                 self.problem(field_path(path, name), f"missing, expected {field.node.name}")
-        if not self.allow_extra and len(data) > len(arguments):
+        if (node.closed or not self.allow_extra) and len(data) > known:
             allowed = ", ".join(node.fields) or "none"
             for name in data:
                 if name not in node.fields:
                     self.problem(field_path(path, str(name)), f"unknown field ({node.name} has {allowed})")
         if len(self.problems) > before:
             return _INVALID
+        # The tag of a Struct is part of the data and not of the value.
+        arguments.pop("", None)
         try:
             return node.type(**arguments)
         except RecursionError:
@@ -272,6 +262,8 @@ def _number(node: Node, key: str) -> int | float | None:
 
 
 def _same_shape(node: Node, data: Any) -> bool:
+    if isinstance(node, Model):
+        return node.source.has_fields == isinstance(data, abc.Mapping)
     if isinstance(data, abc.Mapping):
         return isinstance(node, Record | Map)
     if isinstance(data, list | tuple):

@@ -1,17 +1,14 @@
-"""JSON Schema of a node, in the strict form that providers require or in plain form.
-
-Strict means that every property is required, none may be added, and keywords that providers reject are left out. The
-reader understands what takes their place: null for a field with a default, a list of entries for a mapping.
-"""
+"""JSON Schema of a node, in the strict form that providers require (see `strict.py`) or in plain form."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
-from weakincentives.errors import SerdeError
-from weakincentives.serde.constraints import BOUNDS, LENGTHS, words
+from weakincentives.serde.constraints import LENGTHS, words
+from weakincentives.serde.models import PydanticType
 from weakincentives.serde.nodes import (
     AnyOf,
     Array,
@@ -19,15 +16,27 @@ from weakincentives.serde.nodes import (
     Enumeration,
     FixedTuple,
     Map,
+    Model,
     Node,
     Record,
     RecordField,
     Scalar,
     accepts_null,
 )
-from weakincentives.serde.writer import dump, encode
-
-JsonSchema = dict[str, Any]
+from weakincentives.serde.strict import (
+    JSON_VALUE,
+    KEYWORDS,
+    JsonSchema,
+    any_of,
+    default_note,
+    described,
+    entries,
+    json_value,
+    object_schema,
+    to_strict,
+    tuple_schema,
+)
+from weakincentives.serde.writer import dump
 
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "null": "null"}
 _FORMATS = {"datetime": "date-time", "date": "date", "time": "time", "timedelta": "duration", "UUID": "uuid"}
@@ -40,23 +49,14 @@ _NOTES = {
     "Decimal": "decimal number as text",
     "bytes": "base64",
 }
-_KEYWORDS = {
-    "ge": "minimum",
-    "gt": "exclusiveMinimum",
-    "le": "maximum",
-    "lt": "exclusiveMaximum",
-    "multiple_of": "multipleOf",
-    "pattern": "pattern",
-}
-_BOUND_KEYWORDS = {name: _KEYWORDS[name] for name in BOUNDS} | {"min_length": "minItems", "max_length": "maxItems"}
-_JSON_VALUE = "JsonValue"
-MAX_DEFAULT_LENGTH = 60
 
 
 def schema(node: Node, *, strict: bool = True) -> JsonSchema:
-    """A new schema of `node`; a dataclass at the top is written in place, others go under `$defs`."""
+    """A new schema of `node`; a type with fields is written in place at the top, others go under `$defs`."""
     writer = _Writer(strict)
     top = writer.record(node) if isinstance(node, Record) else writer.write(node)
+    while isinstance(node, Model) and "$ref" in top:
+        top = writer.definitions[top["$ref"].rpartition("/")[2]]
     return {**top, "$defs": writer.definitions} if writer.definitions else top
 
 
@@ -65,6 +65,7 @@ class _Writer:
         self.strict = strict
         self.definitions: dict[str, JsonSchema] = {}
         self.names: dict[Record, str] = {}
+        self.models: dict[PydanticType, JsonSchema] = {}
 
     def write(self, node: Node) -> JsonSchema:
         match node:
@@ -82,14 +83,16 @@ class _Writer:
             case Map():
                 return self.map(node)
             case AnyOf():
-                return _any_of([self.write(option) for option in node.options])
+                return any_of([self.write(option) for option in node.options])
             case Record():
                 return {"$ref": f"#/$defs/{self.define(node)}"}
+            case Model():
+                return self.model(node)
         return self.anything()
 
     def scalar(self, node: Scalar) -> JsonSchema:
         if (known := _TYPES.get(node.plain_name)) is not None:
-            bounds = {_KEYWORDS[name]: limit for name, limit in node.constraints.items() if name in _KEYWORDS}
+            bounds = {KEYWORDS[name]: limit for name, limit in node.constraints.items() if name in KEYWORDS}
             lengths = {name: limit for name, limit in node.constraints.items() if name in LENGTHS}
             if not lengths:
                 return {"type": known, **bounds}
@@ -107,36 +110,54 @@ class _Writer:
         size = len(items)
         if not self.strict:
             return {"type": "array", "prefixItems": items, "items": False, "minItems": size, "maxItems": size}
-        note = f"exactly {size} items: {', '.join(item.name for item in node.items)}"
-        return {"type": "array", "items": _any_of(items) if items else {"type": "null"}, "description": note}
+        return tuple_schema(items, [item.name for item in node.items])
 
     def map(self, node: Map) -> JsonSchema:
         value = self.write(node.value)
         if not self.strict:
             return {"type": "object", "additionalProperties": value, **_lengths(node, "Properties")}
-        entry = _object({"key": self.write(node.key), "value": value}, ["key", "value"])
-        return {"type": "array", "items": entry, **_lengths(node, "Items"), "description": "one entry for each key"}
+        return entries(self.write(node.key), value, **_lengths(node, "Items"))
 
     def anything(self) -> JsonSchema:
         if not self.strict:
             return {}
-        if _JSON_VALUE not in self.definitions:
-            reference = {"$ref": f"#/$defs/{_JSON_VALUE}"}
-            plain = [{"type": kind} for kind in ("string", "number", "boolean", "null")]
-            self.definitions[_JSON_VALUE] = {"anyOf": [*plain, {"type": "array", "items": reference}]}
-        return {"$ref": f"#/$defs/{_JSON_VALUE}"}
+        self.definitions.setdefault(JSON_VALUE, json_value())
+        return {"$ref": f"#/$defs/{JSON_VALUE}"}
+
+    def model(self, node: Model) -> JsonSchema:
+        """A Pydantic type's own schema, its definitions moved to where the others are."""
+        if (known := self.models.get(node.source)) is not None:
+            return known
+        own = to_strict(node.source.schema) if self.strict else node.source.schema
+        inner = own.get("$defs", {})
+        moved = {
+            name: name if self.definitions.get(name, definition) == definition else self.free_name(name)
+            for name, definition in inner.items()
+        }
+        for name, definition in inner.items():
+            self.definitions[moved[name]] = _with_references(definition, moved)
+        top: JsonSchema = _with_references({key: value for key, value in own.items() if key != "$defs"}, moved)
+        if "properties" in top:
+            name = self.free_name(node.name)
+            self.definitions[name] = top
+            top = {"$ref": f"#/$defs/{name}"}
+        self.models[node.source] = top
+        return top
 
     def define(self, node: Record) -> str:
         if (known := self.names.get(node)) is not None:
             return known
-        name = base = re.sub(r"\W+", "_", node.name).strip("_")
+        name = self.names[node] = self.free_name(node.name)
+        self.definitions[name] = self.record(node)
+        return name
+
+    def free_name(self, title: str) -> str:
+        name = base = re.sub(r"\W+", "_", title).strip("_")
         count = 1
-        while name in self.definitions or name == _JSON_VALUE:
+        while name in self.definitions or name == JSON_VALUE:
             count += 1
             name = f"{base}_{count}"
-        self.names[node] = name
         self.definitions[name] = {}
-        self.definitions[name] = self.record(node)
         return name
 
     def record(self, node: Record) -> JsonSchema:
@@ -146,55 +167,20 @@ class _Writer:
             for name, field in node.fields.items()
             if field.required or (self.strict and not _may_be_omitted(field))
         ]
-        return _object(properties, required)
+        return object_schema(properties, required)
 
     def field(self, field: RecordField) -> JsonSchema:
         written = self.write(field.node)
         notes = []
         if self.strict and not field.required:
             if not accepts_null(field.node):
-                written = _any_of([written, {"type": "null"}])
+                written = any_of([written, {"type": "null"}])
                 notes.append(f"null for the default{_default_text(field)}")
             elif _may_be_omitted(field):
                 notes.append(f"leave out for the default{_default_text(field)}")
         elif field.default is not MISSING:
             written = {**written, "default": dump(field.default)}
-        if "description" in written:
-            notes.insert(0, written["description"])
-        text = "; ".join(notes)
-        if field.description is not None:
-            text = f"{field.description} ({text})" if text else field.description
-        if not text:
-            return written
-        # Strict mode allows no other keyword next to a reference.
-        return {**({"anyOf": [written]} if "$ref" in written else written), "description": text}
-
-
-def is_strict(schema: JsonSchema) -> bool:
-    """True if every object in the schema requires all of its properties, as strict modes demand."""
-    properties = schema.get("properties", {})
-    nested = [*properties.values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
-    if isinstance(schema.get("items"), dict):
-        nested.append(schema["items"])
-    return set(schema.get("required", ())) == set(properties) and all(map(is_strict, nested))
-
-
-def describe_bounds(schema: JsonSchema) -> JsonSchema:
-    """The schema with bounds as words in descriptions, for providers that reject the keywords."""
-    written = {key: _described(key, value) for key, value in schema.items()}
-    moved = {name: written.pop(keyword) for name, keyword in _BOUND_KEYWORDS.items() if keyword in written}
-    if not moved:
-        return written
-    text = words(moved)
-    return {**written, "description": f"{written['description']} ({text})" if "description" in written else text}
-
-
-def _described(key: str, value: Any) -> Any:
-    if key in ("properties", "$defs"):
-        return {name: describe_bounds(inner) for name, inner in value.items()}
-    if key == "anyOf":
-        return [describe_bounds(option) for option in value]
-    return describe_bounds(value) if key == "items" and isinstance(value, dict) else value
+        return described(written, field.description, notes)
 
 
 def _may_be_omitted(field: RecordField) -> bool:
@@ -204,27 +190,14 @@ def _may_be_omitted(field: RecordField) -> bool:
 
 def _default_text(field: RecordField) -> str:
     """The default as part of a description; empty if it is computed or too long."""
-    if field.default is not MISSING:
-        default = field.default
-    elif field.default_factory in (list, dict, tuple, set, frozenset):
-        default = field.default_factory()
-    else:
-        return ""
-    try:
-        text = encode(default).decode()
-    except SerdeError:
-        return ""
-    return f", {text}" if len(text) <= MAX_DEFAULT_LENGTH else ""
+    computed = field.default_factory not in (list, dict, tuple, set, frozenset)
+    return default_note(field.default if computed else field.default_factory())
 
 
 def _lengths(node: Constrained, noun: str) -> JsonSchema:
     """The length constraints as keywords: `minItems`, `maxLength` and so on."""
     keywords = {"min_length": f"min{noun}", "max_length": f"max{noun}"}
     return {keywords[name]: limit for name, limit in node.constraints.items() if name in keywords}
-
-
-def _object(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _enumeration(node: Enumeration) -> JsonSchema:
@@ -235,22 +208,19 @@ def _enumeration(node: Enumeration) -> JsonSchema:
     groups: dict[str, list[Any]] = {}
     for value in values:
         groups.setdefault(kinds[type(value)], []).append(value)
-    return _any_of(
+    return any_of(
         [{"type": kind} if kind == "null" else {"type": kind, "enum": found} for kind, found in groups.items()]
     )
 
 
-def _any_of(options: list[JsonSchema]) -> JsonSchema:
-    """A flat union. Never a list under `type`: not every provider's client supports it."""
-    distinct: list[JsonSchema] = []
-    for option in options:
-        for part in option["anyOf"] if option.keys() == {"anyOf"} else [option]:
-            if part not in distinct:
-                distinct.append(part)
-    if len(distinct) == 1:
-        return distinct[0]
-    notes = [option["description"] for option in distinct if "description" in option]
-    if len(notes) == 1 and len(distinct) == 2:
-        bare = [{key: value for key, value in option.items() if key != "description"} for option in distinct]
-        return {**_any_of(bare), "description": notes[0]}
-    return {"anyOf": distinct}
+def _with_references(schema: Any, moved: Mapping[str, str]) -> Any:
+    """The schema with its references to definitions under their new names."""
+    if isinstance(schema, list):
+        return [_with_references(item, moved) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    written = {key: _with_references(value, moved) for key, value in schema.items()}
+    if isinstance(reference := schema.get("$ref"), str):
+        name = reference.removeprefix("#/$defs/")
+        written["$ref"] = f"#/$defs/{moved.get(name, name)}"
+    return written

@@ -25,7 +25,9 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import FieldProblem, SerdeError
-from weakincentives.serde.reader import field_path
+from weakincentives.serde.models import is_pydantic, pydantic_type
+from weakincentives.serde.problems import field_path
+from weakincentives.serde.records import is_named_tuple, is_pydantic_model, is_struct
 
 T = TypeVar("T")
 Dump = Callable[[Any], Any]
@@ -67,8 +69,8 @@ def register_type(
 ) -> type[T]:
     """Make a class known to `load_tagged`. Can be used as a decorator.
 
-    Dataclasses, enums and named tuples need nothing else. For any other class pass `dump`, which converts an instance
-    to something that can be dumped, and `load`, which converts it back.
+    Dataclasses, Structs, Pydantic models, enums and named tuples need nothing else. For any other class pass `dump`,
+    which converts an instance to something that can be dumped, and `load`, which converts it back.
     """
     name = _remember(cls)
     if dump is not None and load is not None:
@@ -278,6 +280,7 @@ _DUMPERS.update(
         bytes: _tagger("bytes", lambda value: b64encode(value).decode()),
         Blob: _tagger("blob", _dump_blob),
         bytearray: _tagger("bytearray", lambda value: b64encode(value).decode()),
+        msgspec.UnsetType: _tagger("unset", lambda value: None),
         complex: _tagger("complex", lambda value: [_dump_float(value.real), _dump_float(value.imag)]),
     }
 )
@@ -305,6 +308,7 @@ _LOADERS.update(
         "bytes": lambda data: b64decode(data, validate=True),
         "blob": _load_blob,
         "bytearray": lambda data: bytearray(b64decode(data, validate=True)),
+        "unset": lambda data: msgspec.UNSET,
         "complex": lambda data: complex(*_load_items(data)),
         "type": lambda data: find_class(data),
     }
@@ -334,6 +338,7 @@ TAG_TYPES: dict[str, type] = {
     "bytes": bytes,
     "blob": Blob,
     "bytearray": bytearray,
+    "unset": msgspec.UnsetType,
     "complex": complex,
     "type": type,
 }
@@ -349,12 +354,16 @@ def _dumper_for(cls: type) -> Dump:
         return _tagger(
             _remember(cls), lambda value: value.name if value.name in cls.__members__ else _dump(value.value)
         )
+    if is_pydantic_model(cls):
+        return _tagger(_remember(cls), _dump_pydantic)
     if is_dataclass(cls):
         return _record_dumper(cls, tuple(field.name for field in fields(cls)))
-    if hasattr(cls, "__struct_fields__"):
-        return _record_dumper(cls, cls.__struct_fields__)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if is_struct(cls):
+        return _record_dumper(cls, cls.__struct_fields__)  # type: ignore[attr-defined]
+    if is_named_tuple(cls):
         return _tagger(_remember(cls), _dump_items)
+    if _is_pydantic_value(cls):
+        return _tagger(_remember(cls), str)
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
     if plain is not None:
         return _tagger(_remember(cls), lambda value: _dump(plain(value)))
@@ -383,19 +392,61 @@ def _loader_for(tag: str) -> Load:
     cls: Any = find_class(tag)
     if issubclass(cls, enum.Enum):
         return lambda data: cls[data] if isinstance(data, str) and data in cls.__members__ else cls(_load(data))
+    if is_pydantic_model(cls):
+        return lambda data: _load_pydantic(cls, data)
     if is_dataclass(cls):
-        return _record_loader(cls)
-    if hasattr(cls, "__struct_fields__"):
-        return lambda data: cls(**{name: _load_at(name, item) for name, item in data.items()})
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return _record_loader(cls, {field.name: field.init for field in fields(cls)}, object.__setattr__)
+    if is_struct(cls):
+        return _record_loader(cls, dict.fromkeys(cls.__struct_fields__, True), msgspec.structs.force_setattr)
+    if is_named_tuple(cls):
         return lambda data: cls(*_load_items(data))
+    if _is_pydantic_value(cls):
+        return pydantic_type(cls).read
     if issubclass(cls, str | int | float | bytes):
         return lambda data: cls(_load(data))
     raise Failure(f"{tag} cannot be loaded; call serde.register_type with dump= and load=")
 
 
-def _record_loader(cls: Any) -> Load:
-    settable = {field.name: field.init for field in fields(cls)}
+def _is_pydantic_value(cls: type) -> bool:
+    """Whether Pydantic makes such a value of text, as it does of URLs; not one that hides what it holds."""
+    own = cls.__module__.partition(".")[0] == "pydantic" and not issubclass(cls, str | int | float | bytes)
+    return own and is_pydantic(cls) and not hasattr(cls, "get_secret_value")
+
+
+def _dump_pydantic(value: Any) -> Any:
+    """The fields, and what else there is of a model's state."""
+    state = value.__getstate__()
+    dumped = {
+        name: _dump_dict(found)
+        for name, found in (
+            ("fields", {name: state["__dict__"][name] for name in type(value).model_fields}),
+            ("extra", state.get("__pydantic_extra__")),
+            ("private", state.get("__pydantic_private__")),
+        )
+        if found is not None
+    }
+    return {**dumped, "set": sorted(state["__pydantic_fields_set__"])}
+
+
+def _load_pydantic(cls: Any, data: Any) -> Any:
+    """A model in the state that was dumped, which its validators have seen before."""
+    values = _load_at("fields", data["fields"])
+    if unknown := [name for name in values if name not in cls.model_fields]:
+        raise Failure(f"{_name(cls)} has no field {unknown[0]!r}")
+    for name, info in cls.model_fields.items():
+        if name not in values:
+            if info.is_required():
+                raise Failure(f"{_name(cls)} needs the field {name!r}")
+            values[name] = info.get_default(call_default_factory=True)
+    record = cls.__new__(cls)
+    state = {"__dict__": values, "__pydantic_fields_set__": set(data["set"])}
+    for name in ("extra", "private"):
+        state[f"__pydantic_{name}__"] = _load_at(name, data.get(name))
+    record.__setstate__(state)
+    return record
+
+
+def _record_loader(cls: Any, settable: dict[str, bool], write: Callable[[Any, str, Any], None]) -> Load:
     # The constructor may change or compute fields, so the dumped values are set again afterwards.
     rewrite = hasattr(cls, "__post_init__") or not all(settable.values())
 
@@ -411,7 +462,7 @@ def _record_loader(cls: Any) -> Load:
         record = cls(**arguments)
         if rewrite:
             for name, value in loaded.items():
-                object.__setattr__(record, name, value)
+                write(record, name, value)
         return record
 
     return load_record

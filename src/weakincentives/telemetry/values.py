@@ -6,9 +6,11 @@ import enum
 import math
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
+
+from weakincentives.serde import columns, is_record
 
 _PAIRS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 MAX_DEPTH = 100
@@ -58,6 +60,8 @@ def plain(value: Any, depth: int = 0) -> Any:
             return f"<{value.type}> {value.text}"
         case Mapping():
             return {_key(key): plain(item, depth + 1) for key, item in value.items()}
+        case _ if is_record(type(value)):
+            return {column.name: plain(getattr(value, column.name), depth + 1) for column in columns(type(value))}
         case list() | tuple() | set() | frozenset():
             return [plain(item, depth + 1) for item in value]
         case datetime() | date() | time():
@@ -66,8 +70,6 @@ def plain(value: Any, depth: int = 0) -> Any:
             return value.total_seconds()
         case bytes() | bytearray():
             return f"<{len(value):,} bytes>"
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return {field.name: plain(getattr(value, field.name), depth + 1) for field in fields(value)}
     return str(value)
 
 

@@ -9,7 +9,14 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 from tests.adapters.claude_agent_sdk.cli_runs import Notes, adapter, prompt, section, tool
 from tests.servers.claude_cli import CliServer, call, say
 from tests.servers.turn import Call, Turn
-from weakincentives.prompt import SectionVisibility, VisibilityExpansionRequired, VisibilityOverrides
+from weakincentives.prompt import (
+    SectionVisibility,
+    Tool,
+    ToolResult,
+    VisibilityExpansionRequired,
+    VisibilityOverrides,
+    portable_name,
+)
 from weakincentives.runtime import MainLoop, PromptRendered, RunRestarted, ToolInvoked, ToolsInjected
 from weakincentives.session import Session
 
@@ -108,3 +115,21 @@ def test_the_main_loop_starts_again_with_the_section_open() -> None:
     assert response.text == "kept"
     assert api.offers == [{READ}, {KEEP}, {KEEP}]
     assert len(session[RunRestarted].all()) == 1
+
+
+def test_a_tool_of_others_keeps_its_name_description_and_schema() -> None:
+    session = Session()
+    schema = {"type": "object", "properties": {"x": {"oneOf": [{"const": 1}, {"type": "string"}]}}}
+    foreign = Tool.from_schema(
+        name="repo.list",
+        description="List. " * 500,
+        schema=schema,
+        handler=lambda params, *, context: ToolResult(f"Got {params}."),
+    )
+    with CliServer([call(portable_name("repo.list"), x="a"), say("listed")]) as api:
+        adapter(api).evaluate(prompt(section("task", tools=(foreign,))), session=session)
+    (sent,) = (each for each in api.requests[-1].json["tools"] if portable_name("repo.list") in each["name"])
+    assert (sent["description"], sent["input_schema"]["properties"]) == (foreign.description, schema["properties"])
+    assert [(event.name, event.result.message) for event in session[ToolInvoked].all()] == [
+        ("repo.list", "Got {'x': 'a'}.")
+    ]

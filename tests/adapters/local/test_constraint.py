@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,3 +69,16 @@ def test_the_text_of_an_answer_is_told_while_its_json_is_written() -> None:
     for piece in ('{"ans', 'wer": "', "a \\", "n b \\ud83d", '\\ude00"', "}"):
         answer.feed(piece)
     assert heard == ["a ", "\n b ", "\U0001f600"]
+
+
+def test_a_tool_of_others_is_held_to_the_strict_form_of_its_schema() -> None:
+    texts = {"type": "object", "additionalProperties": {"type": "string"}}
+    foreign = Tool.from_schema(
+        name="Run.it",
+        description="Run it.",
+        schema={"type": "object", "properties": {"times": {"type": "integer"}, "env": texts}, "required": ["env"]},
+        handler=lambda params, *, context: ToolResult(),
+    )
+    arguments = {"times": None, "env": [{"key": "a", "value": "b"}]}
+    jsonschema.validate({"tool": "Run.it", "arguments": arguments}, reply_schema([foreign], [], None))
+    assert foreign.parse(json.dumps(arguments)) == {"env": {"a": "b"}}

@@ -17,7 +17,7 @@ from weakincentives.adapters.network import (
     encode,
     select_tools,
 )
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 from weakincentives.serde import describe_bounds
 
@@ -37,7 +37,11 @@ def best_route(model: str) -> Route:
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+    return {"name": _name(tool.name), "description": tool.description, "input_schema": tool.schema}
+
+
+def _name(name: str) -> str:
+    return portable_name(name, limit=128)
 
 
 class MessagesWire(Wire):
@@ -185,7 +189,7 @@ class MessagesWire(Wire):
         for tool in request.hosted_tools:
             if tool.name == name:
                 return str(self._codec(tool, request).serialize(tool).get("name", name))
-        return name
+        return _name(name)
 
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:
         return parse_reply(body)
@@ -203,7 +207,7 @@ def _blocks(message: Message) -> list[bytes]:
         return [item.encode() for item in message.items if not item.startswith(CONTAINER)]
     blocks = [encode({"type": "text", "text": message.text})] if message.text else []
     for call in message.tool_calls:
-        head = encode({"type": "tool_use", "id": call.id, "name": call.name})
+        head = encode({"type": "tool_use", "id": call.id, "name": _name(call.name)})
         blocks.append(head[:-1] + b',"input":' + _object(call.arguments) + b"}")
     return blocks
 

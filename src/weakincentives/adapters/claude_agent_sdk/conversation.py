@@ -30,7 +30,7 @@ from weakincentives.adapters.claude_agent_sdk.wire import (
 )
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import ModelReply, ModelRequest
 
 # Generous, for a busy machine.
@@ -137,7 +137,7 @@ class Conversation:
         """Offer more tools; True once the CLI reports that it has them."""
         if not await server.add(tools, RELIST_SECONDS):
             return False
-        names = {tool.name for tool in tools}
+        names = {portable_name(tool.name) for tool in tools}
         try:
             async with asyncio.timeout(RELIST_SECONDS):
                 while not names <= _listed(await client.get_mcp_status()):

@@ -23,7 +23,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declare_tool
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, portable_name
 
 _CALL_ID = "claudecode/toolUseId"
 
@@ -49,7 +49,7 @@ class ToolServer:
     """Serves a list of tools; calls wait until `answer` is given for their id."""
 
     def __init__(self, tools: Iterable[Tool[Any, Any]]) -> None:
-        self._tools = {tool.name: declare_tool(tool) for tool in tools}
+        self._tools = {portable_name(tool.name): declare_tool(tool) for tool in tools}
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._listed = asyncio.Event()
         self._bus = InMemorySubscriptionBus()
@@ -106,7 +106,7 @@ class ToolServer:
 
     async def add(self, tools: Iterable[Tool[Any, Any]], timeout: float) -> bool:
         """Offer more tools and announce them; False if the CLI does not list the tools again."""
-        self._tools |= {tool.name: declare_tool(tool) for tool in tools}
+        self._tools |= {portable_name(tool.name): declare_tool(tool) for tool in tools}
         self._listed.clear()
         await self._bus.publish(ToolsListChanged())
         if self._older_session is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, StopReason, ToolCall
 from weakincentives.session import LogEntry
 
@@ -57,7 +57,7 @@ class CliToolUse:
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     """A tool as MCP lists it; `_meta` asks the CLI to show it at once and to pass on large results whole."""
     return {
-        "name": tool.name,
+        "name": portable_name(tool.name),
         "description": tool.description,
         "input_schema": tool.schema,
         "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},

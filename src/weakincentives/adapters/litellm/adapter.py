@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from weakincentives._imports import require_extra
 from weakincentives.adapters.litellm.transport import LiteLLMTransport, litellm
-from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire
+from weakincentives.adapters.litellm.wire import MAX_DESCRIPTION, PROVIDER, ChatWire
 from weakincentives.adapters.network import KeyRedactor, NetworkChannel, Retries, define_hosted_tool
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.prompt import AnyTool, HostedTool, Tokenizer
@@ -28,6 +28,7 @@ class LiteLLMAdapter(ProviderAdapter):
     """
 
     name = PROVIDER
+    max_tool_description = MAX_DESCRIPTION
 
     def __init__(
         self,

@@ -7,19 +7,20 @@ from typing import Any
 
 from weakincentives.adapters.litellm.reply import ChunkParser, parse_reply
 from weakincentives.adapters.network import FIRST_USER_TURN, EncodedRequest, ToolCache, Wire, encode
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 from weakincentives.serde import is_strict
 
 PROVIDER = "litellm"
+MAX_DESCRIPTION = 1024
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
-            "name": tool.name,
-            "description": tool.description,
+            "name": portable_name(tool.name),
+            "description": tool.brief(MAX_DESCRIPTION),
             "parameters": tool.schema,
             "strict": is_strict(tool.schema),
         },
@@ -93,6 +94,9 @@ class ChatWire(Wire):
         elif role in ("system", "user"):
             self._opened = self._opened or role == "user"
             self._append(encode({"role": role, "content": message.text}))
+        elif role == "tools_added" and message.text:
+            # Not every provider takes a system message here.
+            self._append(encode({"role": "user", "content": message.text}))
 
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:
         return parse_reply(body)
@@ -107,7 +111,11 @@ def _assistant(message: Message) -> bytes:
     spoken: dict[str, Any] = {"role": "assistant", "content": message.text or None}
     if message.tool_calls:
         spoken["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": portable_name(call.name), "arguments": call.arguments},
+            }
             for call in message.tool_calls
         ]
     return encode(spoken)

@@ -23,7 +23,7 @@ class Grounding:
 
 def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
     """What the question says about a tool's arguments; None if it lacks a number, a code or a choice that is needed."""
-    schema = tool.schema
+    schema = tool.strict_schema
     definitions = schema.get("$defs", {})
     given: dict[str, Any] = {}
     missing: list[str] = []
@@ -45,7 +45,7 @@ def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
 def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """The schema itself, and whether null would do as well."""
     if "$ref" in node:
-        return _resolve(definitions[node["$ref"].rpartition("/")[2]], definitions)
+        return _resolve(definitions.get(node["$ref"].rpartition("/")[2], {}), definitions)
     kinds = node.get("type")
     if isinstance(kinds, list) and "null" in kinds:
         rest = [kind for kind in kinds if kind != "null"]

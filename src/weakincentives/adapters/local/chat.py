@@ -77,6 +77,6 @@ def _listed(tools: Sequence[Tool[Any, Any]]) -> str:
 
 
 def _arguments(tool: Tool[Any, Any]) -> str:
-    properties = tool.schema["properties"]
+    properties = tool.strict_schema["properties"]
     names = (f"{name} ({node['description']})" if "description" in node else name for name, node in properties.items())
     return ", ".join(names) or "none"

@@ -43,7 +43,7 @@ def reply_schema(
 
 def arguments_schema(tool: Tool[Any, Any], keys: Sequence[str]) -> dict[str, Any]:
     """A tool's arguments; what names a section is one of those that can be opened now."""
-    schema = tool.schema
+    schema = tool.strict_schema
     if tool.name == "read_section" and keys:
         return _with(schema, section_key={"type": "string", "enum": list(keys)})
     if tool.name == "open_sections" and keys:

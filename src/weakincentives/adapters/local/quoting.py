@@ -114,7 +114,7 @@ class Quoter:
                 if filled is None:
                     continue
                 arguments = filled
-            return tool.name, json.dumps({name: arguments[name] for name in tool.schema["properties"]}), ()
+            return tool.name, json.dumps({name: arguments[name] for name in tool.strict_schema["properties"]}), ()
         return None
 
     def _fits(self, tool: Tool[Any, Any], grounding: Grounding, question: str) -> bool:
@@ -130,7 +130,7 @@ class Quoter:
     ) -> Mapping[str, Any] | None:
         """All arguments, with those the question lacks written by the model."""
         known = {name: {"enum": [value]} for name, value in grounding.given.items()}
-        schema = {**tool.schema, "properties": {**tool.schema["properties"], **known}}
+        schema = {**tool.strict_schema, "properties": {**tool.strict_schema["properties"], **known}}
         task = f"{outlook.question}\n\nWrite the JSON arguments of the tool {tool.name}: {tool.description}"
         written = write_json(self._engine, [_user(task)], watch, schema, max_tokens=self._max_tokens)
         return json.loads(written.text) if written.whole else None

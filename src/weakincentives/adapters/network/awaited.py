@@ -53,10 +53,17 @@ class AwaitedTransport:
 
     async def _post(self, request: EncodedRequest) -> _Body:
         (session, keeper), body = await self._session(), request.body()
+        small, large = _upload_types()
         # aiohttp sends a large body in parts, and warns if it is given as bytes.
-        data = body if len(body) < LARGE_BODY else io.BytesIO(body)
+        upload = small(body) if len(body) < LARGE_BODY else large(io.BytesIO(body))
         url = _url(self._endpoint.url)
-        return _Body(await session.post(url, data=data, headers=request.headers, allow_redirects=False), keeper)
+        try:
+            response = await session.post(url, data=upload, headers=request.headers, allow_redirects=False)
+        except BaseException:
+            if upload.transport is not None:
+                upload.transport.abort()
+            raise
+        return _Body(response, keeper)
 
     async def _session(self) -> tuple[Any, AsyncGenerator[Any, None]]:
         loop = asyncio.get_running_loop()
@@ -125,6 +132,9 @@ class _Body:
                 self._ended = not data
             if self._ended:
                 self._stop_watching()
+                if self.response.connection is not None:
+                    # The answer came before the request was sent, and nobody will read the rest of that.
+                    self.close()
                 self._decoder.finish()
                 self._check_tls_end()
         except BaseException:
@@ -134,7 +144,12 @@ class _Body:
 
     def close(self) -> None:
         self._stop_watching()
+        connection = self.response.connection
+        transport = connection and connection.transport
         self.response.close()
+        if transport is not None:
+            # A transport that is only closed waits until the server has read what was sent.
+            transport.abort()
 
     def _wake(self, closed: asyncio.Future[None]) -> None:
         _retrieve(closed)
@@ -212,6 +227,27 @@ async def _bounded(work: Awaitable[ResultT], timeout: float | None) -> ResultT:
         if isinstance(error, (aiohttp.ClientError, aiohttp.http.HttpProcessingError, ValueError)):
             raise TransportError(f"The server sent a malformed response: {error!r}.", phase="response") from None
         raise
+
+
+@lru_cache(maxsize=1)
+def _upload_types() -> tuple[Any, Any]:
+    """aiohttp's bodies of bytes and of files, which remember the transport they are written to.
+
+    aiohttp only closes the connection of a request that is given up, and then it stays until the server has read what
+    was sent. An abort ends it at once.
+    """
+    from aiohttp import payload
+
+    class Upload:
+        transport: asyncio.Transport | None = None
+
+        async def write_with_length(self, writer: Any, content_length: int | None) -> None:
+            self.transport = writer.transport
+            await super().write_with_length(writer, content_length)  # type: ignore[misc]
+
+    return type("SmallUpload", (Upload, payload.BytesPayload), {}), type(
+        "LargeUpload", (Upload, payload.BytesIOPayload), {}
+    )
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from weakincentives.adapters.network import ClientAdapter, ClientOptions
-from weakincentives.adapters.openai.wire import PROVIDER, ResponsesWire, Route, best_route
+from weakincentives.adapters.openai.wire import MAX_DESCRIPTION, PROVIDER, ResponsesWire, Route, best_route
 
 
 class OpenAIAdapter(ClientAdapter):
@@ -24,6 +24,7 @@ class OpenAIAdapter(ClientAdapter):
     reserved = frozenset({"model", "input", "tools", "tool_choice", "stream"})
     client_types = ("OpenAI", "AsyncOpenAI")
     wire_type = ResponsesWire
+    max_tool_description = MAX_DESCRIPTION
 
     def __init__(
         self,

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, encode, select_tools
 from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
-from weakincentives.prompt import Tool
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
 from weakincentives.serde import is_strict
 
 PROVIDER = "openai"
+MAX_DESCRIPTION = 1024
 Route = Literal["additional_tools", "append"]
 
 _ACCEPTS_ADDITIONAL_TOOLS = re.compile(r"(ft:)?(gpt-(4o|4\.1|4\.5|[5-9]|[1-9]\d)|o[3-9])")
@@ -29,8 +30,8 @@ def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     """A function tool, strict if its schema allows it."""
     return {
         "type": "function",
-        "name": tool.name,
-        "description": tool.description,
+        "name": portable_name(tool.name),
+        "description": tool.brief(MAX_DESCRIPTION),
         "parameters": tool.schema,
         "strict": is_strict(tool.schema),
     }
@@ -110,7 +111,7 @@ class ResponsesWire(Wire):
                 return None
         if not tools and not hosted:
             return "none"
-        listed: list[dict[str, Any]] = [{"type": "function", "name": tool.name} for tool in tools]
+        listed: list[dict[str, Any]] = [{"type": "function", "name": portable_name(tool.name)} for tool in tools]
         listed += [{"type": self._codec(tool, request).serialize(tool)["type"]} for tool in hosted]
         return {"type": "allowed_tools", "mode": "auto", "tools": listed}
 
@@ -128,8 +129,11 @@ class ResponsesWire(Wire):
             self._append(encode({"role": "developer", "content": message.text}))
         elif role == "user":
             self._append(encode({"role": "user", "content": message.text}))
-        elif role == "tools_added" and self._route == "additional_tools":
-            self._add_tools(message, request)
+        elif role == "tools_added":
+            if self._route == "additional_tools":
+                self._add_tools(message, request)
+            if message.text:
+                self._append(encode({"role": "developer", "content": message.text}))
 
     def _add_assistant(self, message: Message) -> None:
         if message.items and message.provider == PROVIDER:
@@ -139,8 +143,9 @@ class ResponsesWire(Wire):
         if message.text:
             self._append(encode({"role": "assistant", "content": message.text}))
         for call in message.tool_calls:
+            name = portable_name(call.name)
             self._append(
-                encode({"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments})
+                encode({"type": "function_call", "call_id": call.id, "name": name, "arguments": call.arguments})
             )
 
     def _add_tools(self, message: Message, request: ModelRequest) -> None:

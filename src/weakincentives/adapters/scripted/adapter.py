@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import is_dataclass
 from types import TracebackType
 from typing import Any
 
@@ -109,7 +108,7 @@ class ScriptedAdapter(ProviderAdapter):
             spent = sum(len(item.arguments) for item in calls)
         else:
             calls, stop = (), "end"
-            structured = isinstance(line, list | tuple) or is_dataclass(line)
+            structured = isinstance(line, list | tuple | dict) or serde.is_record(type(line))
             text = serde.encode(line).decode() if structured else str(line)
             spent = len(text)
         usage = TokenUsage(input_tokens=self._characters(request) // 4, output_tokens=spent // 4)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from hashlib import sha256
 from textwrap import dedent
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol
 
+from weakincentives import serde
 from weakincentives.errors import PromptError, PromptValidationError
 from weakincentives.prompt.outline import Node, Outline
 from weakincentives.prompt.overrides.override import PromptOverride, SectionOverride, ToolOverride
@@ -243,7 +244,7 @@ class PromptOverridesStore(Protocol):
 def _describe_section(node: Node) -> SectionDescriptor:
     section = node.section
     params_type = section.params_type
-    names = () if params_type is None else tuple(column.name for column in fields(cast(Any, params_type)))
+    names = () if params_type is None else tuple(column.name for column in serde.columns(params_type))
     if section.source is None:
         made_by = f"{type(section).__module__}.{type(section).__qualname__}"
         return SectionDescriptor(node.path, _hash("code", made_by), accepts_overrides=False, placeholders=names)
@@ -256,9 +257,7 @@ def _describe_section(node: Node) -> SectionDescriptor:
 
 def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:
     """A name that tools of two sections share is closed: an override could not say which one it means."""
-    described = tool.param_descriptions
-    columns = () if tool.params_type is None else fields(cast(Any, tool.params_type))
-    params = {column.name: described.get(column.name, "") for column in columns}
+    params = tool.params
     words = [part for name, text in params.items() for part in (name, text)]
     return ToolDescriptor(
         tool.name,

@@ -1,0 +1,350 @@
+"""What the strict modes of providers ask of a JSON Schema, and schemas of others in that form.
+
+Strict means that every property is required, none may be added, and keywords that providers reject are left out. What
+takes their place is undone when the data comes back: null for a property with a default, a list of entries for a
+mapping with free keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING
+from typing import Any
+
+from weakincentives.errors import SerdeError
+from weakincentives.serde.constraints import BOUNDS, words
+from weakincentives.serde.writer import encode
+
+JsonSchema = dict[str, Any]
+
+JSON_VALUE = "JsonValue"
+MAX_DEFAULT_LENGTH = 60
+KEYWORDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+    "pattern": "pattern",
+}
+_BOUND_KEYWORDS = {name: KEYWORDS[name] for name in BOUNDS} | {"min_length": "minItems", "max_length": "maxItems"}
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_NOTES = frozenset({"title", "description", "default", "examples", "deprecated"})
+_KEPT = frozenset({*KEYWORDS.values(), "minItems", "maxItems"})
+_STRICT = _KEPT | {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf"}
+_STRICT |= {"$ref", "$defs", "description", "title", "format"}
+
+
+def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def any_of(options: list[JsonSchema]) -> JsonSchema:
+    """A flat union. Never a list under `type`: not every provider's client supports it."""
+    distinct: list[JsonSchema] = []
+    for option in options:
+        for part in option["anyOf"] if option.keys() == {"anyOf"} else [option]:
+            if part not in distinct:
+                distinct.append(part)
+    if len(distinct) == 1:
+        return distinct[0]
+    notes = [option["description"] for option in distinct if "description" in option]
+    if len(notes) == 1 and len(distinct) == 2:
+        bare = [{key: value for key, value in option.items() if key != "description"} for option in distinct]
+        return {**any_of(bare), "description": notes[0]}
+    return {"anyOf": distinct}
+
+
+def entries(key: JsonSchema, value: JsonSchema, **lengths: int) -> JsonSchema:
+    """A mapping in strict form, which cannot express arbitrary keys."""
+    entry = object_schema({"key": key, "value": value}, ["key", "value"])
+    return {"type": "array", "items": entry, **lengths, "description": "one entry for each key"}
+
+
+def tuple_schema(items: list[JsonSchema], names: list[str]) -> JsonSchema:
+    """An array of fixed length in strict form, which has one type for all items."""
+    note = f"exactly {len(items)} items: {', '.join(names)}"
+    return {"type": "array", "items": any_of(items) if items else {"type": "null"}, "description": note}
+
+
+def json_value() -> JsonSchema:
+    """The definition of `JSON_VALUE`: any JSON but objects, whose keys strict modes want to know."""
+    plain = [{"type": kind} for kind in ("string", "number", "boolean", "null")]
+    return {"anyOf": [*plain, {"type": "array", "items": {"$ref": f"#/$defs/{JSON_VALUE}"}}]}
+
+
+def described(schema: JsonSchema, description: str | None, notes: list[str]) -> JsonSchema:
+    """The schema with a description, and notes about it in brackets."""
+    if schema.get("description", description) != description:
+        notes = [schema["description"], *notes]
+    text = "; ".join(notes)
+    if description is not None:
+        text = f"{description} ({text})" if text else description
+    if not text:
+        return schema
+    # Strict mode allows no other keyword next to a reference.
+    return {**({"anyOf": [schema]} if "$ref" in schema else schema), "description": text}
+
+
+def default_note(default: Any) -> str:
+    """A default as part of a description; empty if there is none, it is too long, or it has no JSON form."""
+    if default is MISSING:
+        return ""
+    try:
+        text = encode(default).decode()
+    except SerdeError:
+        return ""
+    return f", {text}" if len(text) <= MAX_DEFAULT_LENGTH else ""
+
+
+def is_strict(schema: Any, *, root: bool = True) -> bool:
+    """True if strict modes take the schema as it is: all objects closed, with all of their properties required."""
+    if not isinstance(schema, dict) or not schema.keys() <= _STRICT or schema.get("format") not in (None, *_FORMATS):
+        return False
+    if root and (schema.get("type") != "object" or "anyOf" in schema):
+        return False
+    kind = schema.get("type")
+    if isinstance(kind, list) or (kind == "array" and "items" not in schema):
+        return False
+    properties = schema.get("properties", {})
+    if kind == "object" and (
+        schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(properties)
+    ):
+        return False
+    if not str(schema.get("$ref", "#")).startswith("#"):
+        return False
+    nested = [*properties.values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
+    nested += [schema["items"]] if "items" in schema else []
+    return bool(schema) and all(is_strict(each, root=False) for each in nested)
+
+
+def describe_bounds(schema: JsonSchema) -> JsonSchema:
+    """The schema with bounds as words in descriptions, for providers that reject the keywords."""
+    written = {key: _described(key, value) for key, value in schema.items()}
+    moved = {name: written.pop(keyword) for name, keyword in _BOUND_KEYWORDS.items() if keyword in written}
+    if not moved:
+        return written
+    text = words(moved)
+    return {**written, "description": f"{written['description']} ({text})" if "description" in written else text}
+
+
+def _described(key: str, value: Any) -> Any:
+    if key in ("properties", "$defs"):
+        return {name: describe_bounds(inner) for name, inner in value.items()}
+    if key == "anyOf":
+        return [describe_bounds(option) for option in value]
+    return describe_bounds(value) if key == "items" and isinstance(value, dict) else value
+
+
+def accepts_null(schema: Any, root: JsonSchema) -> bool:
+    schema = resolved(schema, root)
+    kinds = schema.get("type")
+    if kinds == "null" or (isinstance(kinds, list) and "null" in kinds) or None in schema.get("enum", ()):
+        return True
+    if not schema.keys() - _NOTES or ("const" in schema and schema["const"] is None):
+        return True
+    return any(accepts_null(option, root) for option in options_of(schema))
+
+
+def is_covered_by(schema: JsonSchema, other: JsonSchema, *, allow_extra: bool) -> bool:
+    """Whether all objects of a schema, with all of their properties, can be read by another schema as well."""
+    mine, theirs = resolved(schema, schema), resolved(other, other)
+    if "properties" not in mine or "properties" not in theirs:
+        return False
+    own, known = mine["properties"], theirs["properties"]
+    closed = theirs.get("additionalProperties") is False and not allow_extra
+    if (closed and own.keys() - known.keys()) or set(theirs.get("required", ())) - own.keys():
+        return False
+    shared = own.keys() & known.keys()
+    return not any(_disjoint(resolved(own[name], schema), resolved(known[name], other)) for name in shared)
+
+
+def _disjoint(one: JsonSchema, other: JsonSchema) -> bool:
+    """Whether no value fits both, as far as that can be told from the outside."""
+    choices = [set(map(encode, each["enum"])) for each in (one, other) if "enum" in each]
+    choices += [{encode(each["const"])} for each in (one, other) if "const" in each]
+    if len(choices) == 2:
+        return choices[0].isdisjoint(choices[1])
+    kinds = [each.get("type") for each in (one, other)]
+    return None not in kinds and kinds[0] != kinds[1] and set(kinds) != {"integer", "number"}
+
+
+def resolved(schema: Any, root: JsonSchema) -> JsonSchema:
+    """The schema itself where it is a reference to another place of `root`; a boolean as an object."""
+    seen = 0
+    while isinstance(schema, dict) and "$ref" in schema and seen < 100:
+        schema, seen = look_up(root, schema["$ref"]), seen + 1
+    if isinstance(schema, dict) and len(schema.get("allOf", ())) == 1:
+        rest = {key: value for key, value in schema.items() if key != "allOf"}
+        return {**resolved(schema["allOf"][0], root), **rest}
+    return schema if isinstance(schema, dict) else {} if schema else {"not": {}}
+
+
+def look_up(root: JsonSchema, reference: str) -> Any:
+    """What a reference such as `#/$defs/Name` points to; a `LookupError` says that there is nothing."""
+    found: Any = root
+    if reference != "#" and not reference.startswith("#/"):
+        raise LookupError(f"{reference!r} is not a path in the schema, and nothing is fetched")
+    for step in reference[1:].split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        try:
+            found = found[int(step) if isinstance(found, list) else step]
+        except (LookupError, TypeError, ValueError):
+            raise LookupError(f"{reference!r} leads nowhere in the schema") from None
+    return found
+
+
+def to_strict(schema: JsonSchema) -> JsonSchema:
+    """A schema in strict form; parts that have none are left as they are, which `is_strict` notices."""
+    writer = _StrictWriter(schema)
+    definitions = {name: writer.write(inner) for name, inner in schema.get("$defs", {}).items()}
+    written = writer.write({key: value for key, value in schema.items() if key != "$defs"})
+    if writer.uses_json_value:
+        definitions[JSON_VALUE] = json_value()
+    return {**written, "$defs": definitions} if definitions else written
+
+
+class _StrictWriter:
+    def __init__(self, root: JsonSchema) -> None:
+        self.root = root
+        self.uses_json_value = False
+
+    def write(self, schema: Any, *, default: str = "", omitted: bool = False) -> JsonSchema:
+        """The strict form; null gives the `default`, or leaving the value out does if it may be `omitted`."""
+        declared: JsonSchema = schema if isinstance(schema, dict) else {} if schema else {"not": {}}
+        written = self.form({key: value for key, value in declared.items() if key not in _NOTES})
+        if written is None:
+            return declared
+        notes = [f"such as {encode(example).decode()}" for example in declared.get("examples", ())[:1]]
+        if default:
+            written = written if omitted else any_of([written, {"type": "null"}])
+            notes.append(f"leave out for {default}" if omitted else f"null for {default}")
+        return described(written, declared.get("description"), notes)
+
+    def form(self, schema: JsonSchema) -> JsonSchema | None:
+        """The strict form of a schema without its notes; None if it has none."""
+        if not schema:
+            self.uses_json_value = True
+            return {"$ref": f"#/$defs/{JSON_VALUE}"}
+        if schema.keys() == {"$ref"}:
+            return schema
+        if len(schema.get("allOf", ())) == 1:
+            return self.write({**schema["allOf"][0], **{key: schema[key] for key in schema if key != "allOf"}})
+        options = options_of(schema)
+        if options and not schema.keys() - {"anyOf", "oneOf", "discriminator"}:
+            return any_of([self.write(option) for option in options])
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return any_of([self.write({**schema, "type": each}) for each in kind])
+        if "enum" in schema or "const" in schema:
+            return {**({"type": kind} if kind else {}), "enum": schema.get("enum", [schema.get("const")])}
+        if kind == "object":
+            return self.object(schema)
+        if kind == "array":
+            return self.array(schema)
+        return self.scalar(schema) if isinstance(kind, str) else None
+
+    def scalar(self, schema: JsonSchema) -> JsonSchema | None:
+        moved = {name: schema[keyword] for name, keyword in _LENGTHS.items() if keyword in schema}
+        notes = [words(moved, "character")] if moved else []
+        written = {key: value for key, value in schema.items() if key in _KEPT or key == "type"}
+        if schema.get("format") in _FORMATS:
+            written["format"] = schema["format"]
+        elif "format" in schema:
+            notes.append(str(schema["format"]))
+        return described(written, None, notes)
+
+    def array(self, schema: JsonSchema) -> JsonSchema | None:
+        if "prefixItems" in schema:
+            items = schema["prefixItems"]
+            return tuple_schema([self.write(item) for item in items], [_kind_name(item, self.root) for item in items])
+        lengths: dict[str, int] = {key: schema[key] for key in ("minItems", "maxItems") if key in schema}
+        return {"type": "array", "items": self.write(schema.get("items", {})), **lengths}
+
+    def object(self, schema: JsonSchema) -> JsonSchema | None:
+        properties, further = schema.get("properties"), schema.get("additionalProperties", True)
+        if properties is None and further is not False:
+            key = {"type": "string", **schema.get("propertyNames", {})}
+            lengths = {f"{end}Items": schema[f"{end}Properties"] for end in _ENDS if f"{end}Properties" in schema}
+            return entries(self.write(key), self.write(further), **lengths)
+        if schema.get("additionalProperties") or schema.keys() & {"patternProperties", "propertyNames"}:
+            return None
+        required = schema.get("required", ())
+        written, needed = {}, []
+        for name, declared in (properties or {}).items():
+            note = "" if name in required else f"the default{default_note(declared.get('default', MISSING))}"
+            nullable = accepts_null(declared, self.root)
+            # Where null is a value of its own, only leaving the property out gives the default.
+            omitted = bool(note) and nullable and declared.get("default", MISSING) is not None
+            written[name] = self.write(declared, default="" if nullable and not omitted else note, omitted=omitted)
+            needed += [] if omitted else [name]
+        return object_schema(written, needed)
+
+
+_ENDS = ("min", "max")
+_LENGTHS = {"min_length": "minLength", "max_length": "maxLength"}
+
+
+def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
+    """Data that was written by the strict form of a schema, in the schema's own form."""
+    schema = resolved(schema, root)
+    if "properties" not in schema and (options := options_of(schema)):
+        entries = [option for option in options if isinstance(data, list) and _is_mapping(resolved(option, root))]
+        fitting = next((option for option in options if _fits(option, data, root)), next(iter(entries), None))
+        return data if fitting is None else from_strict(fitting, data, root)
+    if isinstance(data, list):
+        if _is_mapping(schema) and all(isinstance(item, dict) and item.keys() == {"key", "value"} for item in data):
+            data = {item["key"]: item["value"] for item in data}
+        else:
+            first = schema.get("prefixItems", ())
+            items = [*first, *([schema.get("items", True)] * (len(data) - len(first)))]
+            return [from_strict(item, value, root) for item, value in zip(items, data, strict=False)]
+    if not isinstance(data, dict):
+        return data
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    further = schema.get("additionalProperties", True)
+    return {
+        name: from_strict(properties.get(name, further), value, root)
+        for name, value in data.items()
+        if value is not None or name in required or name not in properties or accepts_null(properties[name], root)
+    }
+
+
+def _fits(option: Any, data: Any, root: JsonSchema) -> bool:
+    """Whether the data can be meant for this option of a union, judged by its outside."""
+    schema = resolved(option, root)
+    if options := options_of(schema):
+        return any(_fits(each, data, root) for each in options)
+    if "const" in schema or "enum" in schema:
+        return data in schema.get("enum", [schema.get("const")])
+    if isinstance(data, dict) and "properties" in schema:
+        properties = schema["properties"]
+        known = data.keys() <= properties.keys() or schema.get("additionalProperties") not in (None, False)
+        tags = ((resolved(properties[name], root), value) for name, value in data.items() if name in properties)
+        return (
+            known
+            and set(schema.get("required", ())) <= data.keys()
+            and all(value in tag.get("enum", [tag.get("const", value)]) for tag, value in tags)
+        )
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    return kinds is None or any(kind in kinds for kind in kinds_of(data))
+
+
+def options_of(schema: JsonSchema) -> list[Any]:
+    return [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+
+
+def _is_mapping(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "object" and "properties" not in schema
+
+
+def kinds_of(data: Any) -> tuple[str, ...]:
+    """The types of JSON Schema that a value has, the widest last."""
+    if type(data) is int or (type(data) is float and data.is_integer()):
+        return "integer", "number"
+    return ({bool: "boolean", float: "number", str: "string", list: "array", dict: "object"}.get(type(data), "null"),)
+
+
+def _kind_name(schema: Any, root: JsonSchema) -> str:
+    return str(resolved(schema, root).get("type", "any value"))

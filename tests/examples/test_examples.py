@@ -1,0 +1,67 @@
+"""The examples run, and are no longer than those they are compared with."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.runtime import Message
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def lines_of_code(source: str) -> int:
+    """The lines with code, docstrings included; blank lines, comments and the main block do not count."""
+    main = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
+    spaces = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    code = [token for token in tokens if token.type not in spaces and token.start[0] < main.lineno]
+    return len({line for token in code for line in range(token.start[0], token.end[0] + 1)})
+
+
+@pytest.mark.parametrize(("name", "most"), [("bank_support", 37), ("triage", 46)])
+def test_an_example_has_no_more_lines_than_that_of_the_other_library(name: str, most: int) -> None:
+    assert lines_of_code((EXAMPLES / f"{name}.py").read_text(encoding="utf-8")) <= most
+
+
+def test_bank_support_answers_with_the_balance() -> None:
+    from examples.bank_support import Customer, Support, ask
+
+    answer = Support(advice="John, your balance is $123.45.", block_card=False, risk=1)
+    model = ScriptedAdapter([call("customer_balance", include_pending=True), answer])
+    assert ask("What is my balance?", Customer(123, "John"), model) == answer
+    first, second = model.requests
+    assert "a customer of our bank called John." in first.messages[0].text
+    assert second.messages[-1].text == "$123.45"
+
+
+def test_bank_support_refuses_a_risk_that_is_no_risk() -> None:
+    from examples.bank_support import Customer, Support, ask
+
+    answer = Support(advice="John, your card is blocked.", block_card=True, risk=8)
+    model = ScriptedAdapter(['{"advice": "Hm", "block_card": true, "risk": 80}', answer])
+    assert ask("I lost my card!", Customer(123, "John"), model) == answer
+    assert "risk: Input should be less than or equal to 10, got int 80" in model.requests[1].messages[-1].text
+
+
+def test_triage_opens_the_tutor_and_no_other() -> None:
+    from examples.triage import Check, ask
+
+    script = [Check(True, "History."), call("read_section", section_key="history"), "George Washington."]
+    model = ScriptedAdapter(script)
+    assert ask("Who was the first president?", model) == "George Washington."
+    said: list[Message] = [message for message in model.requests[-1].messages if message.role == "tool"]
+    assert ["important events" in message.text for message in said] == [True]
+    assert "each step" not in "".join(message.text for message in model.requests[-1].messages)
+
+
+def test_triage_stops_what_is_no_homework() -> None:
+    from examples.triage import Check, ask
+
+    model = ScriptedAdapter([Check(False, "It is about lunch.")])
+    assert ask("What shall I eat?", model) == "I help with homework only. It is about lunch."
