@@ -12,7 +12,9 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
 
-GROUND = frozenset({"errors", "clock", "content", "redaction", "_fence", "_generics", "_imports", "_secrets"})
+GROUND = frozenset(
+    {"errors", "clock", "content", "redaction", "_display", "_fence", "_generics", "_imports", "_secrets"}
+)
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
 OUTER = LOOP | {"tools", "skills", "adapters", "telemetry", "durable", "mcp"}
@@ -20,6 +22,7 @@ FRONT = frozenset({""})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "": OUTER | {"contrib"},
+    "_display": GROUND,
     "_fence": GROUND,
     "_imports": GROUND,
     "errors": GROUND,

@@ -10,9 +10,10 @@ import argparse
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
-from weakincentives.cli.output import plural, print_line, progress, table
+from weakincentives._display import Table
+from weakincentives.cli.output import plural, print_table, progress
 from weakincentives.cli.params import read_params
-from weakincentives.cli.run import recorder
+from weakincentives.cli.recordings import recorder
 from weakincentives.cli.selection import add_params_option, named_template
 from weakincentives.cli.settings import default
 
@@ -39,7 +40,8 @@ def serve(arguments: argparse.Namespace) -> int:
     template = named_template(arguments.target)
     words = [word for group in arguments.params for word in group]
     server = serve(template, *read_params(words, template.outline.params_types))
-    with recorder(arguments.record or default("record")) or nullcontext():
+    file = arguments.record or default("record")
+    with (recorder(file) if file else None) or nullcontext():
         if arguments.http is None:
             server.run_stdio()
         else:
@@ -74,7 +76,7 @@ def lock(arguments: argparse.Namespace) -> int:
         changes = listing.changed_from(before.get(key, Listing()))
         words = "; ".join(f"{name} {how}" for name, how in changes.items()) if key in before else "new"
         rows.append((key, plural(len(listing.tools), "tool"), words or "unchanged"))
-    print_line(table(("server", "tools", "changes"), rows))
+    print_table(Table(("server", "tools", "changes"), rows, flexible="changes"))
     if not arguments.check:
         write_lock(path, {**kept, **listings})
     failed = len(listings) < len(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from weakincentives.cli.output import UsageError, progress
+from weakincentives.cli.output import UsageError, did_you_mean, progress
 from weakincentives.cli.params import read_params
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import resolve
@@ -75,7 +75,8 @@ def opened(arguments: argparse.Namespace, prompt: Prompt[Any]) -> dict[SectionPa
     by_key = prompt.template.outline.by_key
     unknown = [key for key in arguments.open if key not in by_key]
     if unknown:
-        raise UsageError(f"--open {unknown[0]}: no such section; there are {', '.join(by_key)}")
+        hint = did_you_mean(unknown[0], by_key)
+        raise UsageError(f"--open {unknown[0]}: no such section; there are {', '.join(by_key)}{hint}")
     return with_ancestors({by_key[key].path: SectionVisibility.FULL for key in arguments.open})
 
 

@@ -6,7 +6,7 @@ import contextvars
 import copy
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from weakincentives import serde
+from weakincentives._display import Displayed, Shown, Table
 from weakincentives._generics import OutputT, Specialized, inherited_type_args, is_open, type_args
-from weakincentives.errors import DeadlineExceededError, PromptRenderError, PromptValidationError
+from weakincentives.errors import DeadlineExceededError, PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import ReadSections
@@ -160,6 +161,21 @@ class PromptTemplate(Generic[OutputT]):
         other.structured_output = declared
         return other
 
+    def without(self, paths: Collection[SectionPath]) -> PromptTemplate[OutputT]:
+        """The template without these sections and what is in them."""
+        gone = set(paths)
+        unknown = [path for path in gone if path not in self.outline.by_path]
+        if unknown:
+            raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(unknown[0])}' to leave out.")
+        if not gone:
+            return self
+        other = copy.copy(self)
+        other.sections = _kept(self.sections, gone, ())
+        other.outline = Outline(other.sections, reserved=self._reserved)
+        other._overridden = (None, other.outline)
+        vars(other).pop("descriptor", None)
+        return other
+
     @property
     def counter(self) -> Tokenizer:
         """The template's tokenizer, or the offline default."""
@@ -174,6 +190,19 @@ class PromptTemplate(Generic[OutputT]):
         return f"PromptTemplate({self.ns!r}, {self.key!r})"
 
 
+def _kept(sections: Iterable[Section[Any]], gone: set[SectionPath], above: SectionPath) -> tuple[Section[Any], ...]:
+    kept: list[Section[Any]] = []
+    for section in sections:
+        path = (*above, section.key)
+        if path in gone:
+            continue
+        if any(other[: len(path)] == path for other in gone):
+            section = copy.copy(section)
+            section.children = _kept(section.children, gone, path)
+        kept.append(section)
+    return tuple(kept)
+
+
 class _RunBase(NamedTuple):
     """The run that a prompt is in: its session, and the visibility that it began with."""
 
@@ -182,7 +211,7 @@ class _RunBase(NamedTuple):
     state: VisibilityState
 
 
-class Prompt(Generic[OutputT]):
+class Prompt(Displayed, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; make one for each run.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
@@ -480,6 +509,18 @@ class Prompt(Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"Prompt({self.ns!r}, {self.key!r})"
+
+    def _display(self) -> Iterator[Shown]:
+        yield f"Prompt {self.ns}/{self.key}"
+        try:
+            yield from list(self.render()._display())[1:]
+        except PromptError as error:
+            yield f"It cannot be rendered yet: {error}"
+            rows = [
+                ("  " * node.depth + node.key, ", ".join(tool.name for tool in node.all_tools))
+                for node in self.template.outline.nodes
+            ]
+            yield Table(("section", "tools"), rows)
 
 
 class PromptResources:

@@ -150,6 +150,10 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
         self._events = events
         self._scope = scope
 
+    @property
+    def run_id(self) -> str:
+        return self._scope.run_id
+
     def __next__(self) -> StreamEvent[OutputT]:
         with self._scope.fence:
             try:

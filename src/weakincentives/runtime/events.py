@@ -17,7 +17,7 @@ class SectionState:
     """One section of the tree at render: what it shows, what decided it, and its tokens shown and in full.
 
     The counts are of the section by itself (no children); `tool_tokens` is what its tools add when it is open. `base`
-    is what it would show, were its ancestors open, without the session's overrides.
+    is what it would show, were its ancestors open, without the session's overrides. `filled` says that params fill it.
     """
 
     path: SectionPath
@@ -31,6 +31,7 @@ class SectionState:
     collapsible: bool = False
     base: SectionVisibility = SectionVisibility.FULL
     base_decided_by: str = "declared"
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +247,10 @@ class EvaluationFailed(LogEntry):
     phase: str = ""
     timestamp: float = field(default_factory=time.time)
     conversation_id: str = ""
+    prompt_ns: str = ""
+    prompt_key: str = ""
+    adapter: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,8 @@ class TurnSection:
     """A section at one turn.
 
     `rendered` is what the text of the prompt shows of it, `visibility` what it has been opened or closed to since, and
-    `read` says that its content came back as a tool result. `decided_by` and `reason` say why. `shown_tokens` and
-    `hidden_tokens` include its tools.
+    `read` says that its content came back as a tool result, of the call `call_id`. `seen` is where the model has its
+    content from. `decided_by` and `reason` say why. `shown_tokens` and `hidden_tokens` include its tools.
     """
 
     key: str
@@ -73,15 +73,8 @@ class TurnSection:
     tools: tuple[str, ...]
     tools_offered: tuple[str, ...]
     tool_tokens: int
-
-    @property
-    def seen(self) -> Seen:
-        """Where the model has its content from: the prompt, the conversation, a summary, or nowhere."""
-        if self.rendered is FULL:
-            return "prompt"
-        if self.read or self.visibility is FULL:
-            return "conversation"
-        return "summary" if self.visibility is SUMMARY else "never"
+    seen: Seen
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +245,7 @@ class HistoryBuilder:
         self._overrides = VisibilityOverrides()
         self._before_call = (self._overrides, 0)
         self._read: set[SectionPath] = set()
+        self._brought: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._definitions: dict[str, str] = {}
         self._callable: dict[str, None] = {}
@@ -297,6 +291,10 @@ class HistoryBuilder:
         """Take a tool call of which only this much was read."""
         self._at(use.seq, time)
         self._use(use)
+
+    def carry(self, brought: Mapping[str, str]) -> None:
+        """Take the calls that brought sections, by key, in the runs that this one continues."""
+        self._brought.update(brought)
 
     def skip_turn(self) -> None:
         """Count a model call that cannot be read."""
@@ -407,6 +405,7 @@ class HistoryBuilder:
         elif use.success and not use.rolled_back:
             for path in self._known(keys):
                 self._read.update(self._content_of(path, everything=use.wrote_files))
+                self._brought[".".join(path)] = use.call_id
             self._reasons.update(dict.fromkeys(keys, asked.reason))
             self._state = None
         route = "file" if use.wrote_files and use.success else ""
@@ -494,6 +493,7 @@ class HistoryBuilder:
     def _sections_with(self, tools: tuple[str, ...]) -> tuple[TurnSection, ...]:
         own, chosen = self._own_visibility(), with_ancestors(self._overrides.overrides)
         found = []
+        content: dict[SectionPath, bool] = {}
         for path, section in self._sections.items():
             key, read = ".".join(path), path in self._read
             visibility = HIDDEN if any(own.get(up) is SUMMARY for up in ancestors(path)) else own[path]
@@ -503,6 +503,8 @@ class HistoryBuilder:
             # What was opened in the conversation is there besides the summary that the prompt still shows.
             came = section.visibility is not FULL and (visibility is FULL or read)
             has_text = came or section.visibility is FULL
+            inside = content.get(path[:-1], False) and own[path] is SUMMARY
+            content[path] = has_text
             found.append(
                 TurnSection(
                     key=key,
@@ -519,9 +521,16 @@ class HistoryBuilder:
                     tools=section.tools,
                     tools_offered=offered,
                     tool_tokens=section.tool_tokens,
+                    seen=_seen(section.visibility, content=has_text, summary=inside or visibility is SUMMARY),
+                    call_id=self._call_of(path) if came else "",
                 )
             )
         return tuple(found)
+
+    def _call_of(self, path: SectionPath) -> str:
+        """The call whose result has the section's content: one that asked for it, or for one around it."""
+        around = (".".join(path[:length]) for length in range(len(path), 0, -1))
+        return next((self._brought[up] for up in around if up in self._brought), "")
 
     def _close_turn(self) -> None:
         if self._open_turn is not None:
@@ -559,6 +568,12 @@ _LOGGED: tuple[type[Any], ...] = (
     EvaluationFailed,
     PromptExecuted,
 )
+
+
+def _seen(rendered: SectionVisibility, *, content: bool, summary: bool) -> Seen:
+    if rendered is FULL:
+        return "prompt"
+    return "conversation" if content else "summary" if summary else "never"
 
 
 def _rendered(event: ToolInvoked) -> str:

@@ -204,6 +204,10 @@ class InnerLoop:
                 error=type(error).__name__,
                 message=str(error),
                 phase=phase_of(error),
+                prompt_ns=self.prompt.ns,
+                prompt_key=self.prompt.key,
+                adapter=self.config.adapter,
+                model=self.config.model,
             )
             raise
         except BaseException:
@@ -512,6 +516,8 @@ class InnerLoop:
         """Take over the state of a run; return its open calls."""
         self.prompt.resume(self.session, run.visibility)
         self._run = run
+        # What is said from here on belongs to this run, for those who listen too.
+        self._save()
         # A section that cannot be loaded any more has lost its tools, which the model is told below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
