@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from weakincentives.adapters.network import ClientAdapter, ClientOptions
-from weakincentives.adapters.openai.wire import MAX_DESCRIPTION, PROVIDER, ResponsesWire, Route, best_route
+from weakincentives.adapters.openai.wire import (
+    MAX_DESCRIPTION,
+    PROVIDER,
+    ResponsesWire,
+    Route,
+    best_route,
+    media_support,
+)
+from weakincentives.runtime import MediaSupport
 
 
 class OpenAIAdapter(ClientAdapter):
@@ -21,6 +29,8 @@ class OpenAIAdapter(ClientAdapter):
     name = PROVIDER
     package = "openai"
     path = "/responses"
+    count_path = "/responses/input_tokens"
+    count_fields = ("model", "input", "tools", "text", "reasoning", "tool_choice", "instructions")
     reserved = frozenset({"model", "input", "tools", "tool_choice", "stream"})
     client_types = ("OpenAI", "AsyncOpenAI")
     wire_type = ResponsesWire
@@ -41,7 +51,19 @@ class OpenAIAdapter(ClientAdapter):
         """How tools that appear mid-conversation are announced."""
         return self._tool_route
 
+    @property
+    def supports_operator_text(self) -> bool:
+        return True
+
+    @property
+    def media(self) -> MediaSupport:
+        return media_support(self.model)
+
     def _wire(self) -> ResponsesWire:
         return ResponsesWire(
-            self.model, route=self.tool_route, codecs=self.hosted_tool_codecs, parameters=self._parameters
+            self.model,
+            route=self.tool_route,
+            codecs=self.hosted_tool_codecs,
+            parameters=self._parameters,
+            media=self.media,
         )
