@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.npm_support import npm_modules as npm_modules
+
 # Tests that import LiteLLM themselves, as a user would, must not make it fetch its price list.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weakincentives._imports import lazy_front
 
 if TYPE_CHECKING:
+    from weakincentives.adapters import FallbackAdapter as FallbackAdapter, adapter_for as adapter_for
     from weakincentives.adapters.anthropic import AnthropicAdapter as AnthropicAdapter
     from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter as ClaudeAgentSDKAdapter
     from weakincentives.adapters.litellm import LiteLLMAdapter as LiteLLMAdapter
@@ -97,6 +98,7 @@ _HOMES = {
     "Deadline": "limits",
     "DeadlineExceededError": "errors",
     "Document": "content",
+    "FallbackAdapter": "adapters",
     "HostFilesystem": "filesystem",
     "HostedTool": "prompt",
     "Image": "content",
@@ -145,6 +147,7 @@ _HOMES = {
     "VisibilityOverrides": "prompt",
     "WinkError": "errors",
     "WorkspaceSection": "prompt",
+    "adapter_for": "adapters",
     "export_skill": "skills",
     "markdown_sections": "prompt",
     "parse_structured_output": "prompt",

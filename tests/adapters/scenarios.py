@@ -30,7 +30,7 @@ from weakincentives.prompt import (
     ToolResult,
     tool,
 )
-from weakincentives.runtime import ModelCalled, ToolInvoked, ToolsInjected
+from weakincentives.runtime import ArgumentsDelta, ModelCalled, ToolInvoked, ToolsInjected
 from weakincentives.session import Session, Snapshot, reducer
 
 PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"
@@ -39,11 +39,12 @@ START, END = "<!-- scenarios: made by tests/adapters/scenarios.py -->", "<!-- en
 
 @dataclass
 class Stage:
-    """A scripted model behind an adapter; `sent` says how many requests have reached it."""
+    """A scripted model behind an adapter; `sent` says how many requests have reached it, `received` what they said."""
 
     adapter: Any
     clock: FakeClock
     sent: Callable[[], int]
+    received: Callable[[], list[str]] = list
 
 
 class Subject(Protocol):
@@ -67,10 +68,15 @@ class Network:
         return self.vendor.name
 
     @contextmanager
-    def stage(self, *steps: Step) -> Any:
+    def stage(self, *steps: Step, **options: Any) -> Any:
         clock = FakeClock()
-        with self.vendor.server(steps) as server, self.vendor.adapter(server, clock=clock) as adapter:
-            yield Stage(adapter, clock, lambda: len(server.requests))
+        with self.vendor.server(steps) as server, self.vendor.adapter(server, clock=clock, **options) as adapter:
+            yield Stage(
+                adapter,
+                clock,
+                lambda: len(server.requests),
+                lambda: [request.body.decode() for request in server.requests],
+            )
 
 
 @dataclass(frozen=True)
@@ -307,6 +313,7 @@ def resumed_from_json(subject: Subject) -> None:
 
 
 def _check_stream(events: list[Any]) -> None:
+    events = [event for event in events if not isinstance(event, ArgumentsDelta)]
     kinds = [type(event).__name__ for event in events]
     assert kinds[:2] == ["ToolStarted", "ToolEnded"]
     assert set(kinds[2:-1]) == {"TextDelta"} and len(kinds) > 4

@@ -14,7 +14,7 @@ from tests.servers.turn import Raw, Turn
 from weakincentives.clock import FakeClock
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline
-from weakincentives.runtime import ModelReply, ModelRequest
+from weakincentives.runtime import ModelReply, ModelRequest, TextDelta
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
@@ -228,7 +228,7 @@ def test_a_stream_that_breaks_at_the_deadline_is_late(vendor: Vendor) -> None:
     clock = FakeClock()
     with vendor.server([Turn("one two three", cut_after=4)]) as server, vendor.adapter(server, clock=clock) as adapter:
         stream = adapter.channel().stream(ask([SYSTEM], deadline=Deadline.after(5, clock=clock)))
-        assert next(stream) == "one "
+        assert next(stream) == TextDelta("one ")
         clock.advance(6)
         with pytest.raises(DeadlineExceededError):
             list(stream)
@@ -247,7 +247,7 @@ def test_a_stream_ends_with_the_reply_that_a_call_gives(vendor: Vendor) -> None:
     with vendor.server(script) as server, vendor.adapter(server) as adapter:
         channel = adapter.channel()
         *deltas, reply = channel.stream(ask([SYSTEM]))
-        assert "".join(deltas) == reply.text == channel.call(ask([SYSTEM])).text
+        assert "".join(delta.text for delta in deltas) == reply.text == channel.call(ask([SYSTEM])).text
     assert (len(deltas), reply.usage.input_tokens, reply.stop_reason) == (3, 10, "end")
 
 

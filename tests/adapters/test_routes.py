@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from tests.adapters.scenarios import call
+from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import ANTHROPIC, LEAN, OPENAI, VENDORS, Vendor
 from tests.servers.turn import Raw, Turn
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, tool
-from weakincentives.runtime import ToolInvoked, ToolsInjected, assert_prefix_kept, prefix_breaks
+from weakincentives.runtime import Message, ToolInvoked, ToolsInjected, assert_prefix_kept, prefix_breaks
 from weakincentives.session import Session, Snapshot
 
 
@@ -113,6 +114,14 @@ def test_a_paused_turn_goes_back_and_the_run_goes_on() -> None:
     ):
         assert adapter.evaluate(prompt(), session=Session()).text == "3"
     assert server.requests[1].json["messages"][-1] == {"role": "assistant", "content": [searched]}
+
+
+@pytest.mark.parametrize("adapter", [OpenAIAdapter("gpt-5.6"), AnthropicAdapter("claude-opus-5")])
+def test_a_conversation_that_was_begun_anew_is_encoded_anew(adapter: Any) -> None:
+    wire, spoken = adapter._wire(), Message("user", "Hi.")
+    wire.encode_request(ask([SYSTEM, spoken]))
+    body = wire.encode_request(ask([Message("system", "Be brief."), spoken])).body()
+    assert b"Be brief." in body and SYSTEM.text.encode() not in body
 
 
 def test_the_route_is_the_users_to_force() -> None:

@@ -31,7 +31,8 @@ def openai_adapter(server: Loopback, **options: Any) -> Any:
 
     from weakincentives.adapters.openai import OpenAIAdapter
 
-    return OpenAIAdapter("gpt-5.6", client=openai.OpenAI(api_key=KEY, base_url=f"{server.url}/v1"), **options)
+    model = options.pop("model", "gpt-5.6")
+    return OpenAIAdapter(model, client=openai.OpenAI(api_key=KEY, base_url=f"{server.url}/v1"), **options)
 
 
 def anthropic_adapter(server: Loopback, **options: Any) -> Any:
@@ -39,14 +40,15 @@ def anthropic_adapter(server: Loopback, **options: Any) -> Any:
 
     from weakincentives.adapters.anthropic import AnthropicAdapter
 
-    return AnthropicAdapter("claude-opus-5", client=anthropic.Anthropic(api_key=KEY, base_url=server.url), **options)
+    model = options.pop("model", "claude-opus-5")
+    return AnthropicAdapter(model, client=anthropic.Anthropic(api_key=KEY, base_url=server.url), **options)
 
 
 def litellm_adapter(server: Loopback, **options: Any) -> Any:
     from weakincentives.adapters.litellm import LiteLLMAdapter
 
     parameters = {"api_base": server.url, "api_key": KEY, **options.pop("parameters", {})}
-    return LiteLLMAdapter("openai/scripted", parameters=parameters, **options)
+    return LiteLLMAdapter(options.pop("model", "openai/scripted"), parameters=parameters, **options)
 
 
 OPENAI = Vendor("openai", ResponsesServer, openai_adapter)

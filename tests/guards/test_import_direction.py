@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "telemetry": LOOP,
     "durable": LOOP,
     "contrib": OUTER | FRONT,
+    "ui": OUTER | FRONT,
     "viewer": OUTER | FRONT | {"contrib"},
     "cli": OUTER | FRONT | {"contrib", "viewer"},
     "demo": OUTER | FRONT | {"contrib", "cli"},

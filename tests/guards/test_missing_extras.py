@@ -33,6 +33,7 @@ USES = {
     "local": EVALUATE.format("LocalAdapter", ""),
     "otel": "from weakincentives.telemetry import instrument\ninstrument()",
     "durable": "from weakincentives.durable import DurableClient\nDurableClient('triage').status('ticket-7')",
+    "ui": "from weakincentives.ui import Threads",
     "viewer": "from weakincentives.viewer import Viewer\nViewer('runs.db', port=0)",
 }
 

@@ -26,6 +26,7 @@ from weakincentives.prompt import (
     tool,
 )
 from weakincentives.runtime import (
+    ArgumentsDelta,
     BudgetExceededError,
     Channel,
     Completed,
@@ -247,6 +248,7 @@ def test_streaming_tells_what_happens_and_ends_with_the_response() -> None:
     adapter = ScriptedAdapter([call("add", call_id="c1", a=1, b=2), "one\ntwo"])
     events = list(adapter.stream(Prompt(TEMPLATE), session=Session()))
     assert events[:-1] == [
+        ArgumentsDelta("c1", "add", '{"a": 1, "b": 2}'),
         ToolStarted("c1", "add", '{"a": 1, "b": 2}'),
         ToolEnded("c1", "add", True, "3"),
         TextDelta("one\n"),
@@ -261,7 +263,7 @@ def test_async_streaming_is_the_same() -> None:
         adapter = ScriptedAdapter([call("add", call_id="c1", a=1, b=2), "done"])
         return [type(event) async for event in adapter.stream_async(Prompt(TEMPLATE), session=Session())]
 
-    assert asyncio.run(collect()) == [ToolStarted, ToolEnded, TextDelta, Completed]
+    assert asyncio.run(collect()) == [ArgumentsDelta, ToolStarted, ToolEnded, TextDelta, Completed]
 
 
 def test_a_stream_that_is_left_early_frees_the_session() -> None:

@@ -19,6 +19,7 @@ from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult, tool
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import (
+    ArgumentsDelta,
     EvaluationStopped,
     Message,
     ResourcesNotClosed,
@@ -290,7 +291,7 @@ def test_a_stream_may_be_closed_from_another_thread_while_a_tool_runs() -> None:
     assert adapter.evaluate(prompt(), session=session).text == "Again."
     block.go.set()
     reader.join(10)
-    assert (seen, session[Noted].all()) == (["ToolStarted"], ())
+    assert (seen, session[Noted].all()) == (["ArgumentsDelta", "ToolStarted"], ())
     assert [event.success for event in session[ToolInvoked]] == [False]
 
 
@@ -314,7 +315,7 @@ def test_an_async_stream_may_be_closed_by_another_task_while_a_tool_runs() -> No
         reader = asyncio.create_task(read())
         await begun.wait()
         await events.aclose()
-        assert await reader == ["ToolStarted"]
+        assert await reader == ["ArgumentsDelta", "ToolStarted"]
         assert (await adapter.evaluate_async(prompt(), session=session)).text == "Again."
 
     asyncio.run(main())
@@ -331,5 +332,5 @@ def test_a_tool_whose_end_was_shown_keeps_its_result() -> None:
         for event in events:
             if isinstance(event, ToolEnded):
                 break
-            assert isinstance(event, ToolStarted)
+            assert isinstance(event, ArgumentsDelta | ToolStarted)
     assert [(m.role, m.text) for m in session[Message]][2:] == [("tool", "noted")]

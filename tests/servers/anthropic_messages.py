@@ -6,22 +6,31 @@ import json
 from typing import Any
 
 from tests.servers.loopback import Answer, Loopback, Received, event
+from tests.servers.rules import counting_problem, messages_problem, sign
 from tests.servers.turn import Turn, words
 
 _STOPS = {"length": "max_tokens", "refusal": "refusal", "content_filter": "refusal", "pause": "pause_turn"}
 
 
 class MessagesServer(Loopback):
-    """Answers `POST /v1/messages`."""
+    """Answers `POST /v1/messages` and its counting of tokens; refuses what the vendor refuses."""
 
     def render(self, turn: Turn, received: Received) -> Answer:
-        message = self._message(turn, len(self.requests))
+        if "count_tokens" in received.target:
+            refusal = counting_problem(received.target, received.json)
+            body = refusal or {"input_tokens": turn.input_tokens}
+            return Answer(400 if refusal else 200, json.dumps(body).encode())
+        if refusal := messages_problem(received.json):
+            return Answer(400, json.dumps(refusal).encode())
+        message = self._message(turn, len(self.requests), received.json)
         if not received.json.get("stream"):
             return Answer(body=json.dumps(message).encode(), delay=turn.delay, cut=turn.cut_after is not None)
         return Answer(events=tuple(_events(message)), delay=turn.delay, cut_after=turn.cut_after)
 
-    def _message(self, turn: Turn, number: int) -> dict[str, Any]:
+    def _message(self, turn: Turn, number: int, asked: dict[str, Any]) -> dict[str, Any]:
         content: list[Any] = list(turn.items)
+        if turn.reasoning:
+            content.append({"type": "thinking", "thinking": turn.reasoning, "signature": sign(asked)})
         if turn.text:
             content.append({"type": "text", "text": turn.text})
         for index, call in enumerate(turn.calls):

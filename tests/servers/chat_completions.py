@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tests.servers.loopback import Answer, Loopback, Received
+from tests.servers.rules import chat_problem
 from tests.servers.turn import Turn, words
 
 _STOPS = {"length": "length", "content_filter": "content_filter"}
@@ -15,6 +16,8 @@ class ChatServer(Loopback):
     """Answers `POST /chat/completions`; the items of a turn are the annotations of its text."""
 
     def render(self, turn: Turn, received: Received) -> Answer:
+        if refusal := chat_problem(received.json):
+            return Answer(400, json.dumps(refusal).encode())
         number = len(self.requests)
         usage = {
             "prompt_tokens": turn.input_tokens,
@@ -39,6 +42,8 @@ class ChatServer(Loopback):
             message: dict[str, Any] = {"role": "assistant", "content": turn.text or None}
             if turn.stop == "refusal":
                 message = {"role": "assistant", "content": None, "refusal": turn.text}
+            if turn.reasoning:
+                message["reasoning_content"] = turn.reasoning
             if calls:
                 message["tool_calls"] = calls
             if turn.items:
@@ -48,6 +53,8 @@ class ChatServer(Loopback):
             return Answer(body=json.dumps(body).encode(), delay=turn.delay, cut=turn.cut_after is not None)
         field = "refusal" if turn.stop == "refusal" else "content"
         deltas: list[dict[str, Any]] = [{"role": "assistant", field: piece} for piece in words(turn.text) if piece]
+        if turn.reasoning:
+            deltas[:0] = [{"role": "assistant", "reasoning_content": piece} for piece in words(turn.reasoning)]
         for index, call in enumerate(calls):
             function: dict[str, Any] = call["function"]  # type: ignore[assignment]
             deltas.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})

@@ -18,7 +18,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer of the model."""
+    """One answer of the model; `reasoning` is what it thinks before it speaks."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
@@ -27,6 +27,7 @@ class Turn:
     output_tokens: int = 5
     cached_tokens: int = 0
     items: tuple[Mapping[str, Any], ...] = ()
+    reasoning: str = ""
     delay: float = 0.0
     cut_after: int | None = None
 

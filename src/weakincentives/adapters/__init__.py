@@ -1,1 +1,12 @@
 """One subpackage per provider; each imports its vendor's SDK only when an adapter is made."""
+
+from typing import TYPE_CHECKING
+
+from weakincentives._imports import lazy_front
+
+if TYPE_CHECKING:
+    from weakincentives.adapters.selection import FallbackAdapter, adapter_for
+
+__all__ = ["FallbackAdapter", "adapter_for"]
+
+__getattr__ = lazy_front(__name__, {"FallbackAdapter": "selection", "adapter_for": "selection"})

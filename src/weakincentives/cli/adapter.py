@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from weakincentives.adapters import adapter_for
 from weakincentives.cli.output import UsageError
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import exists, resolve
@@ -37,8 +38,7 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
         return _named(text)
     if spec.requires_model and not model:
         raise UsageError(f"--adapter {name} needs a model, as in {spec.usage}")
-    adapter: ProviderAdapter = spec.load()(model) if model else spec.load()()
-    return adapter
+    return adapter_for(text)
 
 
 def _named(target: str) -> ProviderAdapter:

@@ -24,6 +24,7 @@ from weakincentives.prompt.disclosure import (
     SearchSectionsResult,
 )
 from weakincentives.prompt.hosted import HostedTool, HostedToolConfig, HostedToolOutput
+from weakincentives.prompt.layout import Placed
 from weakincentives.prompt.markdown import MarkdownSection, TextSection
 from weakincentives.prompt.outline import AnyTool
 from weakincentives.prompt.output import StructuredOutputConfig, parse_structured_output
@@ -86,6 +87,7 @@ __all__ = [
     "Opening",
     "OutputParseError",
     "Overrides",
+    "Placed",
     "Prompt",
     "PromptDescriptor",
     "PromptError",

@@ -11,7 +11,7 @@ from weakincentives.runtime.accounts import (
     ledger_of,
     request_tokens,
 )
-from weakincentives.runtime.adapter import ProviderAdapter, closing_resources
+from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources
 from weakincentives.runtime.conversation import Conversation
 from weakincentives.runtime.drivers import (
     ArgumentsDelta,
@@ -40,6 +40,7 @@ from weakincentives.runtime.events import (
     PromptChanged,
     PromptExecuted,
     PromptRendered,
+    ReasoningDropped,
     ResourcesNotClosed,
     RunRestarted,
     SectionLoaded,
@@ -64,6 +65,7 @@ from weakincentives.runtime.history import (
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
 from weakincentives.runtime.main_loop import Expansions, MainLoop
+from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
 from weakincentives.runtime.messages import (
     CallModel,
     Effect,
@@ -82,6 +84,8 @@ from weakincentives.runtime.providers import AdapterSpec, adapter_spec, adapter_
 from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
+    "MEGABYTE",
+    "TEXT_TYPES",
     "AdapterSpec",
     "ArgumentsDelta",
     "AsyncEventStream",
@@ -111,6 +115,7 @@ __all__ = [
     "LoadSections",
     "LoopCursor",
     "MainLoop",
+    "MediaSupport",
     "Message",
     "ModelCalled",
     "ModelDelta",
@@ -126,11 +131,13 @@ __all__ = [
     "PromptResponse",
     "ProviderAdapter",
     "ReasoningDelta",
+    "ReasoningDropped",
     "RequestTokens",
     "ResourcesNotClosed",
     "Restarted",
     "Run",
     "RunHistory",
+    "RunOptions",
     "RunRestarted",
     "RunScope",
     "RunState",
@@ -159,6 +166,7 @@ __all__ = [
     "assert_prefix_kept",
     "cache_safe_routes",
     "closing_resources",
+    "document_tokens",
     "ledger",
     "ledger_of",
     "load_sections",

@@ -10,8 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from weakincentives._generics import AnyOutputT
-from weakincentives.content import Part, Text
-from weakincentives.errors import PromptEvaluationError
+from weakincentives.content import Media, Part
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.resources import ResourceCloseError
@@ -29,7 +28,8 @@ from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import Beginning, InnerLoop, InnerLoopConfig
-from weakincentives.runtime.messages import Message, PromptResponse, Settings
+from weakincentives.runtime.media import MediaSupport
+from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings, user_message
 from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.run import RunScope
 from weakincentives.session import Session
@@ -107,6 +107,10 @@ class ProviderAdapter(Generic[AnyOutputT]):
         """Whether the model takes system messages in mid-conversation."""
         return False
 
+    def binds_reasoning(self, message: Message) -> bool:
+        """Whether a message holds reasoning that the provider takes only under the text it was written under."""
+        return False
+
     @property
     def defers_tools(self) -> bool:
         """Whether the tools of closed sections are sent too, for the provider's own search to find."""
@@ -138,15 +142,26 @@ class ProviderAdapter(Generic[AnyOutputT]):
         """The tool as JSON text, as this adapter sends it to the model."""
         return tool.definition
 
+    @property
+    def media(self) -> MediaSupport:
+        """What the model takes besides text."""
+        return MediaSupport()
+
     def check_content(self, parts: Sequence[Part]) -> None:
         """Raise `PromptEvaluationError` for media that this adapter's model does not take."""
-        media = [part for part in parts if not isinstance(part, Text)]
-        if media:
-            kind = type(media[0]).__name__.lower()
-            raise PromptEvaluationError(
-                f"The {self.name} adapter with model '{self.model}' takes text only, got {kind} {media[0]}.",
-                phase="request",
-            )
+        self.media.check(parts, self._described)
+
+    def check_amount(self, parts: Sequence[Part]) -> None:
+        """Raise `PromptEvaluationError` if a conversation has more media than the model takes in one request."""
+        self.media.check_amount(parts, self._described)
+
+    def count_media(self, part: Media) -> int:
+        """The tokens of a medium, by the vendor's formula."""
+        return self.media.count(part)
+
+    @property
+    def _described(self) -> str:
+        return f"The {self.name} adapter with model '{self.model}'"
 
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
@@ -211,7 +226,41 @@ class ProviderAdapter(Generic[AnyOutputT]):
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:
         """What would happen, before any money is spent."""
-        return explain(prompt, self.config(), session=session, visibility_overrides=visibility_overrides)
+        return explain(
+            prompt,
+            self.config(),
+            session=session,
+            visibility_overrides=visibility_overrides,
+            takes=str(self.media),
+        )
+
+    def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
+        """The tokens of the next request: as the vendor counts them where it can be asked, else as estimated."""
+        request = self.first_request(prompt, session)
+        spoken = [part for message in request.messages for part in message.parts if isinstance(part, Media)]
+        texts = [message.text for message in request.messages]
+        offered: list[AnyTool] = [*request.tools, *request.hosted_tools]
+        texts += map(self.define_tool, offered)
+        return sum(map(self._count_tokens, texts)) + sum(map(self.count_media, spoken))
+
+    def first_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
+        """The request that an evaluation begins with, or that goes on with the conversation of a session."""
+        rendered = prompt.render(session=session)
+        messages = () if session is None else session[Message].all()
+        if not messages:
+            said = user_message(rendered.user_parts) if rendered.user_parts else None
+            told = Message("system", rendered.system_text) if rendered.system_text else None
+            messages = tuple(message for message in (told, said) if message is not None)
+        return ModelRequest(
+            prompt.name,
+            messages,
+            tools=rendered.tools,
+            hosted_tools=rendered.hosted_tools,
+            initial_tools=len(rendered.tools),
+            initial_hosted_tools=len(rendered.hosted_tools),
+            output=prompt.template.structured_output,
+            settings=self.settings,
+        )
 
     def loop(self, prompt: Prompt[Any], session: Session, **options: Unpack[RunOptions]) -> InnerLoop:
         """The inner loop of one evaluation, for a driver to run."""
@@ -242,8 +291,11 @@ class ProviderAdapter(Generic[AnyOutputT]):
             tokenizer=self.tokenizer.name,
             define_tool=self.define_tool,
             check_content=self.check_content,
+            check_amount=self.check_amount,
+            count_media=self.count_media,
             supports_operator_text=self.supports_operator_text,
             found_tools=self.found_tools if self.defers_tools else None,
+            binds_reasoning=self.binds_reasoning,
             max_tool_description=self.max_tool_description,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass, replace
@@ -135,6 +136,8 @@ def _deltas(reply: ModelReply) -> Iterator[ModelDelta]:
         yield ReasoningDelta(reply.reasoning)
     if reply.text:
         yield TextDelta(reply.text)
+    for call in reply.tool_calls:
+        yield ArgumentsDelta(call.id, call.name, call.arguments)
 
 
 class EventStream(Iterator[StreamEvent[OutputT]]):
@@ -360,6 +363,9 @@ def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Ex
     return failed
 
 
+_NUMBER_AT_END = re.compile(r"-?[\d.]+(?:[eE][-+]?\d*)?$")
+
+
 class PartialParser:
     """Reads the typed answer while it is still being written."""
 
@@ -379,8 +385,10 @@ class PartialParser:
             return
         self._parsed = len(self._text)
         start = self._text.find("{")
+        # A number at the end may have more digits to come.
+        known = _NUMBER_AT_END.sub("", self._text[max(start, 0) :])
         try:
-            value = parse(self._text[max(start, 0) :].encode(), partial_mode="trailing-strings")
+            value = parse(known.encode("utf-8", "replace"), partial_mode="trailing-strings")
         except ValueError:
             return
         value = self._config.unwrapped(value)

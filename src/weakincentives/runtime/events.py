@@ -212,6 +212,16 @@ class PromptChanged(LogEntry):
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDropped(LogEntry):
+    """The reasoning of earlier turns goes to the model no more, since its provider would not take it."""
+
+    run_id: str
+    reason: str
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ResourcesNotClosed(LogEntry):
     """Resources failed to close after a run; its answer was returned all the same."""
 

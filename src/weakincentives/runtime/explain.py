@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from weakincentives.content import Media
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.hosted import hosted_problems
@@ -42,7 +43,11 @@ class HostedToolExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The plan of an evaluation: sections, tools, tokens, and the route by which tools would appear."""
+    """The plan of an evaluation: sections, tools, tokens, and the route by which tools would appear.
+
+    `takes` is the content that the model takes; `operator_text` says whether the operator may speak in
+    mid-conversation.
+    """
 
     prompt_name: str
     adapter: str
@@ -55,6 +60,8 @@ class Explanation:
     tool_tokens: int
     full_tokens: int
     tokenizer: str
+    takes: str = "text only"
+    operator_text: bool = False
 
     def render(self) -> str:
         """A table to read in a terminal."""
@@ -83,6 +90,8 @@ class Explanation:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
         ]
         lines += ["", f"tools offered: {', '.join(self.tools) or 'none'}"]
+        spoken = "as system messages" if self.operator_text else "as results and reminders"
+        lines.append(f"the model takes {self.takes}; what it is told in mid-conversation comes {spoken}")
         for hosted in self.hosted_tools:
             lines.append(f"hosted tool '{hosted.name}' ({hosted.kind}): {hosted.problem or 'supported'}")
         return "\n".join(lines)
@@ -94,12 +103,14 @@ def explain(
     *,
     session: Session | None,
     visibility_overrides: Overrides | None,
+    takes: str,
 ) -> Explanation:
     rendered = prompt.render(session=session, visibility_overrides=visibility_overrides)
     view = rendered.view
     assert view is not None
     count = config.count_tokens
-    states = inventory(view, rendered.text, count, config.define_tool)
+    states = inventory(view, rendered.text, count, config.define_tool, count_media=config.count_media)
+    media = sum(config.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
     offered = [tool for _, tool in view.offered()]
     return Explanation(
         prompt_name=prompt.name,
@@ -116,10 +127,12 @@ def explain(
                 config.adapter,
             )
         ),
-        text_tokens=count(rendered.text),
+        text_tokens=count(rendered.text) + media,
         tool_tokens=sum(count(config.define_tool(tool)) for tool in offered),
         full_tokens=sum(state.full_tokens + state.tool_tokens for state in states),
         tokenizer=config.tokenizer,
+        takes=takes,
+        operator_text=config.supports_operator_text,
     )
 
 

@@ -11,8 +11,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from weakincentives.content import Part, parts_of, text_of
-from weakincentives.errors import AbandonedCallError, OutputParseError, PromptError, PromptEvaluationError
+from weakincentives.content import Media, Part, parts_of, text_of
+from weakincentives.errors import (
+    AbandonedCallError,
+    ContextOverflowError,
+    OutputParseError,
+    PromptError,
+    PromptEvaluationError,
+)
 from weakincentives.limits import Spent
 from weakincentives.prompt import (
     AnyTool,
@@ -41,6 +47,7 @@ from weakincentives.runtime.events import (
     PromptChanged,
     PromptExecuted,
     PromptRendered,
+    ReasoningDropped,
     SectionLoaded,
     SectionsOpened,
     ToolsInjected,
@@ -49,6 +56,7 @@ from weakincentives.runtime.events import (
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, hosted_outputs
 from weakincentives.runtime.inventory import Count, Define, inventory, sections_to_close
+from weakincentives.runtime.media import estimate_tokens
 from weakincentives.runtime.messages import (
     PROMPT_TURN,
     CallModel,
@@ -82,6 +90,7 @@ _STOPPED = {
     "refusal": "refused to answer",
     "content_filter": "was stopped by a content filter",
     "length": "was cut off at its length limit",
+    "overflow": "was cut off at the end of its context window",
 }
 
 
@@ -89,7 +98,9 @@ _STOPPED = {
 class InnerLoopConfig:
     """What the loop needs to know about its adapter.
 
-    `define_tool` gives a tool as the adapter sends it; `check_content` raises for parts that its model does not take.
+    `define_tool` gives a tool as the adapter sends it; `check_content` raises for parts that its model does not take,
+    and `check_amount` for too many of them in one conversation. `binds_reasoning` says whether a message holds
+    reasoning that its provider takes only under the text that it was written under.
     `found_tools`, where tools of closed sections are sent for the provider to search, reads from a reply what it found.
     """
 
@@ -103,7 +114,10 @@ class InnerLoopConfig:
     tokenizer: str = ""
     define_tool: Define = field(default=lambda tool: tool.definition)
     check_content: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
+    check_amount: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
+    count_media: Callable[[Media], int] = estimate_tokens
     supports_operator_text: bool = False
+    binds_reasoning: Callable[[Message], bool] = field(default=lambda message: False)
     settings: Settings = field(default_factory=Settings)
     found_tools: Callable[[Sequence[str]], tuple[str, ...]] | None = None
     max_tool_description: int | None = None
@@ -153,7 +167,10 @@ class InnerLoop:
         self.partial_text: list[str] = []
         # What was opened without the model, for a streaming driver to show.
         self.opened: list[str] = []
+        # Ends a stream that the run's own thread is reading; a channel that can do so sets it.
+        self.interrupt: Callable[[], None] = lambda: None
         self._beginning = beginning
+        self.in_conversation = beginning == "turn"
         self._message = message
         self._visibility_overrides = visibility_overrides
         self._seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
@@ -218,6 +235,7 @@ class InnerLoop:
         self.executor.abandon()
         self._stop()
         self.session.release(self.owner)
+        self.interrupt()
 
     def _stop(self) -> None:
         """Leave a conversation that can go on: the text so far stays, and every open call has an answer."""
@@ -276,7 +294,7 @@ class InnerLoop:
         run = self.session[Run].latest()
         self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
         if self._message is not None:
-            self.config.check_content(self._message.parts)
+            self._check_content(self._message.parts, earlier=self._beginning == "turn")
         restarts = self.scope.attempt > 1 or (run is not None and run.opening and run.run_id == self.prompt.run_id)
         same_prompt = run is not None and (run.prompt_ns, run.prompt_key) == (self.prompt.ns, self.prompt.key)
         if self._beginning == "resume":
@@ -367,7 +385,10 @@ class InnerLoop:
             return
         self._loaded = len(self.prompt.loaded)
         view = self.prompt.view(self.session)
-        states = inventory(view, "".join(view.pieces()), self.config.count_tokens, self.config.define_tool)
+        config = self.config
+        states = inventory(
+            view, "".join(view.pieces()), config.count_tokens, config.define_tool, count_media=config.count_media
+        )
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
             self._emit(SectionLoaded, section_key=".".join(path), sections=within)
@@ -375,7 +396,8 @@ class InnerLoop:
     def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
         messages = self.session[Message].all()
-        kept = rebased(messages) if restarts or self._beginning == "turn" else unanswered_words(messages)
+        goes_on = restarts or self._beginning == "turn"
+        kept = rebased(messages) if goes_on else unanswered_words(messages)
         said = next((m for m in (*kept, self._message) if m is not None and m.role == "user"), None)
         words = "" if said is None else said.text
         rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
@@ -384,7 +406,7 @@ class InnerLoop:
             rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
         view = self.prompt.view(self.session)
         self._check_hosted(self._all_hosted(view))
-        self.config.check_content(rendered.user_parts)
+        self._check_content(rendered.user_parts, earlier=False)
         self._run = Run(
             run_id=self.scope.run_id,
             prompt_ns=self.prompt.ns,
@@ -400,6 +422,8 @@ class InnerLoop:
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
         self._emit_rendered(rendered, view)
+        if goes_on and any(self.config.binds_reasoning(message) for message in messages if not message.rebased):
+            self._emit(ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew")
         if not restarts:
             self._emit_opened(view)
         offered = self.toolbox.offered
@@ -433,7 +457,9 @@ class InnerLoop:
             tools=tuple(tool.name for tool in rendered.tools),
             hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
             spans=rendered.spans,
-            sections=inventory(view, rendered.text, count, define, base=self.prompt.base_view()),
+            sections=inventory(
+                view, rendered.text, count, define, count_media=self.config.count_media, base=self.prompt.base_view()
+            ),
             tokenizer=self.config.tokenizer,
             builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
             definitions=self._definitions(),
@@ -570,6 +596,8 @@ class InnerLoop:
             tools=self.toolbox.callable_names,
             overrides=self._overrides(),
         )
+        if reply.reasoning_dropped:
+            self._emit(ReasoningDropped, reason="the provider no longer accepts it")
         # A reply that is not whole stays out of the conversation: none of its calls may run, now or on resume.
         self._check_stop(reply)
         self._say(
@@ -603,12 +631,19 @@ class InnerLoop:
         text, success, parts = outcome.message, outcome.success, outcome.attachments
         if parts:
             try:
-                self.config.check_content(parts)
+                self._check_content(parts, earlier=True)
                 parts = parts_of([text, *parts])
                 text = text_of(parts)
             except PromptEvaluationError as error:
                 text, success, parts = f"{text}\n\nThe attachments cannot be shown: {error}".lstrip(), False, ()
         return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
+
+    def _check_content(self, parts: Sequence[Part], *, earlier: bool) -> None:
+        if not any(isinstance(part, Media) for part in parts):
+            return
+        self.config.check_content(parts)
+        messages = self.session[Message].view() if earlier else ()
+        self.config.check_amount([*(part for message in messages for part in message.parts), *parts])
 
     def _say_operator_texts(self) -> None:
         """Say what was read as the operator, after all results of the turn."""
@@ -694,7 +729,8 @@ class InnerLoop:
     def _check_stop(self, reply: ModelReply) -> None:
         problem = _STOPPED.get(reply.stop_reason)
         if problem is not None:
-            raise PromptEvaluationError(
+            kind = ContextOverflowError if reply.stop_reason == "overflow" else PromptEvaluationError
+            raise kind(
                 f"The model {problem} in '{self.prompt.name}': {reply.text[:200]!r}",
                 prompt_name=self.prompt.name,
                 phase="response",

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
+from weakincentives.content import Media
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt import AnyTool, SectionPath, SectionVisibility, View
+from weakincentives.prompt import AnyTool, Placed, SectionPath, SectionVisibility, View
 from weakincentives.runtime.events import SectionState
+from weakincentives.runtime.media import estimate_tokens
 
 Count = Callable[[str], int]
+CountMedia = Callable[[Media], int]
 Define = Callable[[AnyTool], str]
 
 
 def inventory(
-    view: View, text: str, count: Count, define: Define, *, base: View | None = None
+    view: View,
+    text: str,
+    count: Count,
+    define: Define,
+    *,
+    count_media: CountMedia = estimate_tokens,
+    base: View | None = None,
 ) -> tuple[SectionState, ...]:
     """Every enabled section with its tokens, as the tokenizer counts and the adapter defines tools.
 
     `base` is the view without the session's overrides.
     """
     base = base or view
-    shown = {span.path: text[span.start : span.end] for span in view.spans(view.pieces())}
+    pieces = view.pieces()
+    shown = {span.path: text[span.start : span.end] for span in view.spans(pieces)}
+    media = _media_tokens(view, pieces, count_media)
     return tuple(
         SectionState(
             path=node.path,
             title=node.section.title,
             visibility=view.visibility_of(node),
             decided_by=view.decided_by(node),
-            shown_tokens=count(shown[node.path]) if node.path in shown else 0,
-            full_tokens=_full_tokens(view, node.path, count),
+            shown_tokens=count(shown[node.path]) + media[node.path] if node.path in shown else 0,
+            full_tokens=_full_tokens(view, node.path, count) + media[node.path],
             tools=tuple(tool.name for tool in node.all_tools),
             tool_tokens=sum(count(define(tool)) for tool in node.all_tools),
             collapsible=node.summary is not None,
@@ -64,3 +77,13 @@ def _full_tokens(view: View, path: SectionPath, count: Count) -> int:
         return count(view.own_text(path))
     except PromptRenderError:
         return 0
+
+
+def _media_tokens(view: View, pieces: Sequence[str], count: CountMedia) -> Counter[SectionPath]:
+    """The tokens of the media in the user sections, which alone can have some, by section."""
+    marks, first = view.layout.marks, view.layout.user_piece
+    tokens: Counter[SectionPath] = Counter()
+    for index, piece in enumerate(pieces[first:], start=first):
+        if isinstance(piece, Placed):
+            tokens[marks[bisect_right(marks, index, key=lambda mark: mark[1]) - 1][0].path] += count(piece.part)
+    return tokens

@@ -17,7 +17,7 @@ from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import HostedTool, OpenSectionsResult, SectionPath, StructuredOutputConfig, Tool
 
 Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_removed"]
-StopReason = Literal["end", "tool_calls", "length", "refusal", "content_filter", "pause"]
+StopReason = Literal["end", "tool_calls", "length", "overflow", "refusal", "content_filter", "pause"]
 Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
 PROMPT_TURN = "prompt"
@@ -47,7 +47,7 @@ class Settings:
         """These settings, with what the other one sets on top."""
         if other is None:
             return self
-        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) not in (None, False)}
+        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) != f.default}
         return replace(self, **chosen)
 
 
@@ -94,7 +94,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One answer of a model; `reasoning` is what it showed of its thinking."""
+    """One answer of a model; `reasoning` is what it showed of its thinking.
+
+    `reasoning_dropped` says that its provider no longer took the reasoning of earlier turns.
+    """
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -105,6 +108,7 @@ class ModelReply:
     model: str = ""
     retries: int = 0
     reasoning: str = ""
+    reasoning_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class Run:
 class RunScope:
     """What all evaluations of one execution share: the id, the meter, and the number of the attempt.
 
+    `adapter` is the one in use of those that a `FallbackAdapter` has.
     `abandon`, set by the evaluation under way, stops it from any thread; `fence` then refuses what its own thread still
     writes.
     """
@@ -65,6 +66,7 @@ class RunScope:
     meter: Meter
     run_id: str = field(default_factory=lambda: os.urandom(8).hex())
     attempt: int = 1
+    adapter: int = 0
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None
     fence: Fence = field(default_factory=Fence)

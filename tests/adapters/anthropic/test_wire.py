@@ -189,7 +189,7 @@ def test_a_reply_has_text_calls_usage_and_its_items() -> None:
     ("stop", "reason"),
     [
         ("max_tokens", "length"),
-        ("model_context_window_exceeded", "length"),
+        ("model_context_window_exceeded", "overflow"),
         ("pause_turn", "pause"),
         ("refusal", "refusal"),
         ("stop_sequence", "end"),

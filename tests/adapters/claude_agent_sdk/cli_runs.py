@@ -19,7 +19,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.session import reducer
 
-MODEL = "claude-sonnet-5"
+MODEL = "claude-opus-5"
 
 
 @dataclass(frozen=True, slots=True)

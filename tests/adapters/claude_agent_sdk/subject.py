@@ -14,6 +14,10 @@ from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.clock import SYSTEM_CLOCK
 
 ASKED_THREE_TIMES = 3
+ASKED_AND_COMPACTED = 5
+FULL = (
+    b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 208310 tokens > 200000"}}'
+)
 
 
 @dataclass(frozen=True)
@@ -21,21 +25,29 @@ class Claude:
     """The CLI behind a scripted server; it waits by the real clock, and needs a moment to start."""
 
     name: str = "claude agent sdk"
-    patience: float = 3.0
+    patience: float = 8.0
     exempt: Mapping[str, str] = field(default_factory=dict)
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    overflow: Raw = field(default=Raw(400, FULL))
 
     @contextmanager
     def stage(self, *steps: Step) -> Iterator[Any]:
         from tests.adapters.scenarios import Stage
 
         with CliServer([step for given in steps for step in _as_the_cli_asks(given)]) as server:
-            adapter = ClaudeAgentSDKAdapter("claude-sonnet-5", api_key="not-a-key", base_url=server.url)
-            yield Stage(adapter, SYSTEM_CLOCK, lambda: len(server.requests))  # type: ignore[arg-type]
+            adapter = ClaudeAgentSDKAdapter("claude-opus-5", api_key="not-a-key", base_url=server.url)
+            try:
+                bodies = lambda: [request.body.decode() for request in server.requests]  # noqa: E731
+                yield Stage(adapter, SYSTEM_CLOCK, lambda: len(server.requests), bodies)  # type: ignore[arg-type]
+            finally:
+                adapter.close()
 
 
 def _as_the_cli_asks(step: Step) -> list[Step]:
-    """The CLI asks three times before it believes a 400."""
-    return [step] * (ASKED_THREE_TIMES if isinstance(step, Raw) and step.status == 400 else 1)
+    """The CLI asks three times before it believes a 400, and tries to compact a conversation that is too long."""
+    if not isinstance(step, Raw) or step.status != 400:
+        return [step]
+    return [step] * (ASKED_AND_COMPACTED if step.body == FULL else ASKED_THREE_TIMES)
 
 
 SUBJECT = Claude()

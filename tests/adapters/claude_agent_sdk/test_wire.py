@@ -8,14 +8,15 @@ from typing import Any
 from tests.servers.claude_cli import CliServer
 from tests.servers.loopback import Received
 from tests.servers.turn import Call, Turn as Scripted
-from weakincentives.adapters.claude_agent_sdk.wire import Turn, first_turn, unreported_usage, usage
+from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, Turn, system_text, turns, unreported_usage, usage
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime.messages import Message, ToolCall
+from weakincentives.runtime import ArgumentsDelta, Message, TextDelta, ToolCall
 
 
 def events(text: str, *calls: Call) -> list[Any]:
     """What the service streams for such a message."""
-    asked = Received("POST", "/v1/messages", {}, b'{"stream": true, "messages": []}')
+    body = {"model": "claude-opus-5", "stream": True, "messages": [{"role": "user", "content": "Go."}]}
+    asked = Received("POST", "/v1/messages", {}, json.dumps(body).encode())
     rendered = CliServer().render(Scripted(text, calls), asked).events or ()
     return [json.loads(event.partition(b"data: ")[2]) for event in rendered]
 
@@ -57,7 +58,11 @@ def test_a_structured_answer_is_not_work_of_the_cli() -> None:
 def test_text_and_structured_answers_are_streamed() -> None:
     turn = Turn()
     streamed = events("a b", Call("StructuredOutput", {"n": 1}), Call("add", {"a": 1}))
-    assert "".join(turn.feed(event) for event in streamed) == 'a b{"n": 1}'
+    deltas = [delta for event in streamed if (delta := turn.feed(event)) is not None]
+    assert "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)) == 'a b{"n": 1}'
+    calls = [delta for delta in deltas if isinstance(delta, ArgumentsDelta)]
+    assert {(delta.call_id, delta.name) for delta in calls} == {("toolu_0_1", "add")}
+    assert "".join(delta.text for delta in calls) == '{"a": 1}'
 
 
 def test_cached_input_counts_as_input() -> None:
@@ -75,17 +80,39 @@ def test_what_the_cli_spent_beyond_its_messages_is_the_difference() -> None:
     )
 
 
-def test_a_prompt_without_a_user_turn_gets_one() -> None:
-    assert first_turn([Message("system", "You add.")]) == ("You add.", "Begin.")
+def test_a_conversation_is_resumed_in_its_roles() -> None:
+    thinking = json.dumps({"type": "thinking", "thinking": "Add.", "signature": "s"})
+    use = json.dumps({"type": "tool_use", "id": "1", "name": "mcp__wink__add", "input": {"a": 1}})
+    messages = [
+        Message("system", "You add."),
+        Message("user", "One?"),
+        Message("assistant", items=(thinking, use), tool_calls=(ToolCall("1", "add", "{}"),), provider=PROVIDER),
+        Message("tool", "1", call_id="1", name="add"),
+        Message("assistant", "It is 1.", provider="openai", items=("{}",)),
+        Message("system", "Be brief."),
+    ]
+    assert system_text(messages) == "You add."
+    assert turns(messages, thinking=False) == [
+        {"role": "user", "content": [{"type": "text", "text": "One?"}]},
+        {"role": "assistant", "content": [json.loads(use)]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "1"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "It is 1."}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "<system-reminder>\nBe brief.\n</system-reminder>"}],
+        },
+    ]
 
 
-def test_a_conversation_that_goes_on_is_told_as_text() -> None:
-    system, user = first_turn(
-        [
-            Message("system", "You add."),
-            Message("assistant", tool_calls=(ToolCall("1", "add", '{"a": 1}'),)),
-            Message("tool", "1", call_id="1", name="add"),
-        ]
-    )
-    assert system == "You add."
-    assert 'You called add with {"a": 1}\n\nadd answered: 1' in user
+def test_a_call_of_the_clis_own_that_was_cut_off_is_not_resumed() -> None:
+    done, cut = ({"type": "tool_use", "id": name, "name": "Read", "input": {}} for name in ("r1", "r2"))
+    result = {"type": "tool_result", "tool_use_id": "r1", "content": "x", "is_error": False}
+    messages = [
+        Message("user", "Read both."),
+        Message("assistant", provider=PROVIDER, items=(json.dumps(done),), paused=True),
+        Message("assistant", provider=PROVIDER, items=(json.dumps(result), json.dumps(cut)), paused=True),
+    ]
+    assert turns(messages, thinking=True)[1:] == [
+        {"role": "assistant", "content": [done]},
+        {"role": "user", "content": [result]},
+    ]

@@ -15,6 +15,7 @@ import pytest
 from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import LEAN, OPENAI, Vendor
 from tests.servers.turn import Turn
+from weakincentives.runtime import TextDelta
 
 ROOT = Path(__file__).parents[3]
 
@@ -104,7 +105,7 @@ def test_a_cancelled_call_leaves_no_connection_behind() -> None:
 def test_a_stream_that_is_not_read_to_its_end_is_closed() -> None:
     with OPENAI.server(endless) as server, OPENAI.adapter(server) as adapter:
         stream = adapter.channel().stream(ask([SYSTEM]))
-        assert next(stream) == "hello"
+        assert next(stream) == TextDelta("hello")
         stream.close()
         assert adapter.channel().call(ask([SYSTEM])).text == "hello"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import KEY
 from tests.servers.anthropic_messages import MessagesServer
+from tests.servers.loopback import Received
 from tests.servers.openai_responses import ResponsesServer
 from tests.servers.turn import Raw, Turn
 from weakincentives.adapters.anthropic import AnthropicAdapter
@@ -108,8 +108,7 @@ def test_a_transport_of_the_users_own_sends_every_request(adapter: Any, client: 
     def handle(request: httpx2.Request) -> httpx2.Response:
         seen.append(request)
         api.requests.append(request)
-        streams = json.loads(request.content).get("stream", False)
-        answer = api.render(Turn("hello"), type("Received", (), {"json": {"stream": streams}})())
+        answer = api.render(Turn("hello"), Received("POST", request.url.path, {}, request.content))
         return httpx2.Response(200, content=b"".join(answer.events or ()) or answer.body)
 
     made = client(api_key=KEY, http_client=httpx2.Client(transport=httpx2.MockTransport(handle)))

@@ -6,8 +6,19 @@ from collections.abc import Sequence
 from typing import Literal, Unpack
 
 from weakincentives.adapters.anthropic.reply import found_tools
-from weakincentives.adapters.anthropic.wire import PROVIDER, MessagesWire, Route, best_route, has_tool_search
+from weakincentives.adapters.anthropic.wire import (
+    PROVIDER,
+    MessagesWire,
+    Route,
+    accepts_system_messages,
+    best_route,
+    binds_thinking,
+    has_thinking,
+    has_tool_search,
+    media_support,
+)
 from weakincentives.adapters.network import ClientAdapter, ClientOptions
+from weakincentives.runtime import MediaSupport, Message
 
 
 class AnthropicAdapter(ClientAdapter):
@@ -24,6 +35,8 @@ class AnthropicAdapter(ClientAdapter):
     name = PROVIDER
     package = "anthropic"
     path = "/v1/messages"
+    count_path = "/v1/messages/count_tokens"
+    count_fields = ("model", "messages", "system", "tools", "thinking", "tool_choice", "output_config", "cache_control")
     reserved = frozenset({"model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens"})
     client_types = ("Anthropic", "AsyncAnthropic")
     wire_type = MessagesWire
@@ -37,6 +50,11 @@ class AnthropicAdapter(ClientAdapter):
         tool_search: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
+        if tool_route == "append" and binds_thinking(model):
+            raise ValueError(
+                f"tool_route must be 'auto' or 'tool_addition' for '{model}', which binds its thinking to the list of "
+                "tools, got 'append'"
+            )
         super().__init__(model, **options)
         self.max_tokens = max_tokens
         self._tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
@@ -56,6 +74,17 @@ class AnthropicAdapter(ClientAdapter):
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)
 
+    @property
+    def supports_operator_text(self) -> bool:
+        return accepts_system_messages(self.model)
+
+    @property
+    def media(self) -> MediaSupport:
+        return media_support(self.model)
+
+    def binds_reasoning(self, message: Message) -> bool:
+        return binds_thinking(self.model) and has_thinking(message)
+
     def _wire(self) -> MessagesWire:
         return MessagesWire(
             self.model,
@@ -63,4 +92,5 @@ class AnthropicAdapter(ClientAdapter):
             codecs=self.hosted_tool_codecs,
             parameters=self._parameters,
             max_tokens=self.max_tokens,
+            media=self.media,
         )

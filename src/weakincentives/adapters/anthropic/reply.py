@@ -9,7 +9,15 @@ import msgspec
 
 from weakincentives.adapters.network import TransportError, encode
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime import ModelReply, StopReason, ToolCall
+from weakincentives.runtime import (
+    ArgumentsDelta,
+    ModelDelta,
+    ModelReply,
+    ReasoningDelta,
+    StopReason,
+    TextDelta,
+    ToolCall,
+)
 
 CONTAINER = '{"type":"container",'
 """How a reply's container is kept among its items: it is not sent back, but the next request names it."""
@@ -20,7 +28,7 @@ _STOPS: dict[str, StopReason] = {
     "stop_sequence": "end",
     "tool_use": "tool_calls",
     "max_tokens": "length",
-    "model_context_window_exceeded": "length",
+    "model_context_window_exceeded": "overflow",
     "refusal": "refusal",
     "pause_turn": "pause",
     # The conversation was summarized; sent back, the turn continues from the summary.
@@ -83,6 +91,7 @@ class _Kind(msgspec.Struct):
 
 class _Text(msgspec.Struct):
     text: str = ""
+    thinking: str = ""
 
 
 class _ToolUse(msgspec.Struct):
@@ -100,6 +109,7 @@ _decode_use = msgspec.json.Decoder(_ToolUse).decode
 
 def _reply(answer: _Answer) -> ModelReply:
     texts: list[str] = []
+    thoughts: list[str] = []
     calls: list[ToolCall] = []
     items: list[str] = []
     hosted = 0
@@ -111,6 +121,8 @@ def _reply(answer: _Answer) -> ModelReply:
         elif kind == "tool_use":
             use = _decode_use(raw)
             calls.append(ToolCall(use.id, use.name, bytes(use.input).decode()))
+        elif kind == "thinking":
+            thoughts += filter(None, [_decode_text(raw).thinking])
         elif kind == "server_tool_use":
             hosted += 1
     stop = _STOPS.get(answer.stop_reason or "end_turn", "end")
@@ -133,6 +145,7 @@ def _reply(answer: _Answer) -> ModelReply:
         items=tuple(items),
         response_id=answer.id,
         model=answer.model,
+        reasoning="\n\n".join(thoughts),
     )
 
 
@@ -148,15 +161,21 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     return sum((one.usage() for one in usage.iterations or () if one.type == "compaction"), total)
 
 
+def is_thinking(item: str) -> bool:
+    """Whether an item of a message holds thinking, open or redacted."""
+    return _decode_kind(item).type in ("thinking", "redacted_thinking")
+
+
 class MessageEventParser:
-    """Assembles the blocks of a streamed message, and passes on its text."""
+    """Assembles the blocks of a streamed message, and passes on its deltas."""
 
     def __init__(self) -> None:
         self._answer: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._inputs: dict[int, list[str]] = {}
+        self._thought: int | None = None
 
-    def feed(self, event: bytes) -> Iterable[str | ModelReply]:
+    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
         data = msgspec.json.decode(event, type=dict[str, Any])
         match data.get("type"):
             case "message_start":
@@ -186,16 +205,21 @@ class MessageEventParser:
                 )
         return ()
 
-    def _delta(self, index: int, delta: dict[str, Any]) -> Iterable[str | ModelReply]:
+    def _delta(self, index: int, delta: dict[str, Any]) -> Iterable[ModelDelta | ModelReply]:
         block = self._blocks[index]
         match delta.get("type"):
             case "text_delta":
                 block["text"] = block.get("text", "") + delta["text"]
-                return (delta["text"],) if delta["text"] else ()
+                return (TextDelta(delta["text"]),) if delta["text"] else ()
             case "input_json_delta":
                 self._inputs.setdefault(index, []).append(delta["partial_json"])
+                if block["type"] == "tool_use" and delta["partial_json"]:
+                    return (ArgumentsDelta(block["id"], block["name"], delta["partial_json"]),)
             case "thinking_delta":
+                gap = "\n\n" if self._thought not in (None, index) else ""
+                self._thought = index
                 block["thinking"] = block.get("thinking", "") + delta["thinking"]
+                return (ReasoningDelta(gap + delta["thinking"]),) if delta["thinking"] else ()
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case "citations_delta":
@@ -206,9 +230,10 @@ class MessageEventParser:
 
 
 def _input(text: str) -> Any:
-    """The streamed input of a tool; if the reply was cut off in it, it is not JSON."""
+    """The streamed input of a tool, as it came; if the reply was cut off in it, it is not JSON."""
     try:
-        return msgspec.json.decode(text or "{}")
+        msgspec.json.decode(text)
+        return msgspec.Raw(text.encode())
     except msgspec.DecodeError:
         return {"malformed": text}
 

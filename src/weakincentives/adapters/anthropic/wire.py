@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
 
-from weakincentives.adapters.anthropic.reply import CONTAINER, MessageEventParser, decode_container, parse_reply
+from weakincentives.adapters.anthropic.reply import (
+    CONTAINER,
+    MessageEventParser,
+    decode_container,
+    is_thinking,
+    parse_reply,
+)
 from weakincentives.adapters.network import (
     FIRST_USER_TURN,
     EncodedRequest,
     ToolCache,
     Wire,
+    base64_text,
     encode,
+    refused,
     select_tools,
 )
+from weakincentives.content import Image, Media, Part
 from weakincentives.prompt import Tool, portable_name
-from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
+from weakincentives.runtime import (
+    MEGABYTE,
+    TEXT_TYPES,
+    MediaSupport,
+    Message,
+    ModelReply,
+    ModelRequest,
+    document_tokens,
+)
 from weakincentives.serde import describe_bounds
 
 PROVIDER = "anthropic"
@@ -29,12 +48,53 @@ INLINE_TOOLS = "inline-tools-2026-09-15"
 CACHED = {"type": "ephemeral"}
 
 _SEARCHES = re.compile(r"claude-((opus|sonnet)-[4-9]|haiku-(4-5|[5-9])|fable|mythos)")
-_ACCEPTS_TOOL_ADDITION = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
+_ACCEPTS_SYSTEM_MESSAGES = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
+_BINDS_THINKING = re.compile(r"claude-((fable|mythos)-5-\d|(opus|sonnet|haiku)-5-5)")
+_MODEL = re.compile(r"claude-(opus|sonnet|haiku|fable|mythos)-(\d+)(?:-(\d{1,2}))?(?!\d)")
+_TEXT = b'{"type":"text","text":'
+_BUDGETS = {"low": 1024, "medium": 2048, "high": 4096}
+
+
+def accepts_system_messages(model: str) -> bool:
+    """Whether the model takes system messages in mid-conversation, with text or with changes of tools."""
+    return _ACCEPTS_SYSTEM_MESSAGES.match(model) is not None
+
+
+def binds_thinking(model: str) -> bool:
+    """Whether the model takes its thinking back only after the very text that it followed."""
+    return _BINDS_THINKING.match(model) is not None
+
+
+def has_thinking(message: Message) -> bool:
+    return message.provider == PROVIDER and any(map(is_thinking, message.items))
 
 
 def best_route(model: str) -> Route:
     """`tool_addition` if the model is documented to accept it, else `append`."""
-    return "tool_addition" if _ACCEPTS_TOOL_ADDITION.match(model) else "append"
+    return "tool_addition" if accepts_system_messages(model) else "append"
+
+
+def media_support(model: str) -> MediaSupport:
+    """Images, PDF documents and plain text; base64 may take 10 MB an image and 32 MB a request."""
+    return MediaSupport(
+        images=tuple(dict.fromkeys(Image.types.values())),
+        documents=("application/pdf", *TEXT_TYPES),
+        max_image_bytes=10 * MEGABYTE * 3 // 4,
+        max_document_bytes=32 * MEGABYTE * 3 // 4,
+        max_total_bytes=32 * MEGABYTE * 3 // 4,
+        max_images=600 if accepts_system_messages(model) else 100,
+        max_side=8000,
+        count=lambda part: image_tokens(part, model) if isinstance(part, Image) else document_tokens(part),
+    )
+
+
+def image_tokens(image: Image, model: str) -> int:
+    """What an image costs: a token for each square of 28 pixels, after it was scaled down to what the model sees."""
+    width, height = image.dimensions or (1024, 1024)
+    _, version = _family(model)
+    scale = min(1.0, (2000 if version >= (4, 7) else 1568) / max(width, height))
+    tokens = math.ceil(width * scale / 28) * math.ceil(height * scale / 28)
+    return tokens if version >= (4, 7) else min(tokens, 1568)
 
 
 def has_tool_search(model: str) -> bool:
@@ -50,6 +110,22 @@ def _name(name: str) -> str:
     return portable_name(name, limit=128)
 
 
+def content_block(part: Part) -> dict[str, Any]:
+    """A part of content as a block of the Messages API."""
+    if not isinstance(part, Media):
+        return {"type": "text", "text": part.text}
+    kind = "image" if isinstance(part, Image) else "document"
+    source: dict[str, Any] = {"type": "base64", "media_type": part.media_type}
+    if part.url or part.file_id:
+        source = {"type": "url", "url": part.url} if part.url else {"type": "file", "file_id": part.file_id}
+    elif part.media_type in TEXT_TYPES:
+        source = {"type": "text", "media_type": "text/plain", "data": part.data.decode("utf-8", "replace")}
+    else:
+        source["data"] = base64_text(part)
+    title = {"title": part.name} if part.name and kind == "document" else {}
+    return {"type": kind, "source": source, **title}
+
+
 class MessagesWire(Wire):
     """One run in the format of the Messages API.
 
@@ -63,41 +139,38 @@ class MessagesWire(Wire):
     search_tool = b'{"type":"tool_search_tool_bm25_20251119","name":"tool_search_tool_bm25"}'
 
     def __init__(
-        self,
-        model: str,
-        *,
-        route: Route,
-        codecs: Mapping[str, HostedToolCodec[Any, Any]],
-        parameters: Mapping[str, Any],
-        max_tokens: int,
+        self, model: str, *, route: Route, max_tokens: int, parameters: Mapping[str, Any], **options: Any
     ) -> None:
-        super().__init__(codecs)
-        self._model = model
+        plain = {name: value for name, value in parameters.items() if name != "cache_control"}
+        super().__init__(model, parameters=plain, **options)
         self._route = route
-        self._parameters = {name: value for name, value in parameters.items() if name != "cache_control"}
         self._cached: Mapping[str, Any] | None = parameters.get("cache_control", CACHED)
         self._max_tokens = max_tokens
         self._start = b""
-        self._start_of: tuple[int, int, object, bytes] | None = None
+        self._start_of: tuple[object, ...] = ()
         self._forget()
 
     def _forget(self) -> None:
         self._system: list[bytes] = []
-        self._results: list[bytes] = []
-        self._changes: list[bytes] = []
+        self._begin_turn()
         self._betas: dict[str, None] = {}
         self._declared: set[str] = set()
         self._container = b""
 
+    def _begin_turn(self) -> None:
+        self._results: list[bytes] = []
+        self._words: list[bytes] = []
+        self._operator: list[bytes] = []
+
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
-        self._close_turn()
-        if not self._buffer:
-            self._append(encode({"role": "user", "content": FIRST_USER_TURN}))
+        turn = self._turn()
+        if turn and self._buffer:
+            turn = b"," + turn
         end = (b'],"cache_control":' + encode(self._cached) if self._cached else b"]") + self._container
         if stream:
             end += b',"stream":true'
-        return EncodedRequest((self._begin(request), self._buffer, end, b"}"), self._headers(request))
+        return EncodedRequest((self._begin(request), self._buffer, turn, end, b"}"), self._headers(request))
 
     def _headers(self, request: ModelRequest) -> Mapping[str, str]:
         betas = list(self._betas)
@@ -110,23 +183,61 @@ class MessagesWire(Wire):
         offered = len(request.tools) if append else request.initial_tools
         hosted = len(request.hosted_tools) if append else request.initial_hosted_tools
         system = b",".join(self._system)
-        known = (offered, hosted, request.output, system)
+        known = (request.tools[:offered], request.hosted_tools[:hosted], request.output, system, request.settings)
         if self._start_of != known:
             tools = self._encode_tools(request.tools[:offered], request.hosted_tools[:hosted], request)
-            head = encode(
-                {"model": self._model, "max_tokens": self._max_tokens, **self._parameters, **self._output(request)}
-            )
+            limit = request.settings.max_output_tokens or self._max_tokens
+            fields = {"model": self._model, "max_tokens": limit, **self._parameters}
+            head = encode(fields | self._settings(request, limit))
             listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
             told = b',"system":[' + system + b"]" if system else b""
             self._start = head[:-1] + listed + told + b',"messages":['
             self._start_of = known
         return self._start
 
-    def _output(self, request: ModelRequest) -> dict[str, Any]:
-        if request.output is None:
-            return {}
-        form = {"type": "json_schema", "schema": describe_bounds(request.output.wire_schema)}
-        return {"output_config": {**self._parameters.get("output_config", {}), "format": form}}
+    def _settings(self, request: ModelRequest, limit: int) -> dict[str, Any]:
+        """Settings and output as fields; what the model does not take is refused here, before the request."""
+        settings = request.settings
+        if settings.temperature is not None:
+            raise refused(request, "temperature", self._model, "Anthropic's API has none any more")
+        fields: dict[str, Any] = {}
+        thinking = self._thinking(request, limit)
+        if thinking or "thinking" in self._parameters:
+            shows = settings.show_reasoning and settings.effort != "none" and _family(self._model)[1] >= (4, 6)
+            display = {"display": "summarized"} if shows else {}
+            fields["thinking"] = {**self._parameters.get("thinking", {}), **thinking, **display}
+        config = dict(self._parameters.get("output_config", {}))
+        if settings.effort not in (None, "none") and thinking.get("type") != "enabled":
+            config["effort"] = settings.effort
+        if request.output is not None:
+            config["format"] = {"type": "json_schema", "schema": describe_bounds(request.output.wire_schema)}
+        if config:
+            fields["output_config"] = config
+        if settings.parallel_tool_calls is False and (request.tools or request.hosted_tools):
+            fields["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
+        return fields
+
+    def _thinking(self, request: ModelRequest, limit: int) -> dict[str, Any]:
+        """How much the model thinks, as each generation takes it; left to the model if no effort is set."""
+        effort, (family, version) = request.settings.effort, _family(self._model)
+        if effort is None:
+            # From version 5 on these models think unless they are told not to.
+            return {"type": "adaptive"} if request.settings.show_reasoning and version >= (5, 0) else {}
+        if effort == "none":
+            if version <= (4, 5):
+                return {}
+            if family in ("fable", "mythos") or (family == "opus" and version >= (5, 5)):
+                raise refused(request, "effort='none'", self._model, "it always thinks; its least is 'low'")
+            return {"type": "between_tools" if family == "sonnet" and version >= (5, 5) else "disabled"}
+        if version < {"xhigh": (4, 7), "max": (4, 6)}.get(effort, (0, 0)):
+            since = "4.7" if effort == "xhigh" else "4.6"
+            raise refused(request, f"effort='{effort}'", self._model, f"models from {since} on have it")
+        if version >= (4, 6) or (family == "opus" and version == (4, 5)):
+            return {"type": "adaptive"} if version >= (4, 6) else {}
+        if limit <= _BUDGETS[effort]:
+            least = _BUDGETS[effort] + 1
+            raise refused(request, f"effort='{effort}'", self._model, f"it needs max_output_tokens of at least {least}")
+        return {"type": "enabled", "budget_tokens": _BUDGETS[effort]}
 
     def _restart(self) -> None:
         super()._restart()
@@ -135,25 +246,64 @@ class MessagesWire(Wire):
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role
         if role == "tool":
-            result = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.text}
+            result = {"type": "tool_result", "tool_use_id": message.call_id, "content": self._content(message)}
             self._results.append(encode(result if message.success else {**result, "is_error": True}))
-            return
-        if role in ("tools_added", "tools_removed"):
-            if self._route == "tool_addition":
-                self._add_changes(message, request)
-            return
-        if role == "system" and not self._buffer:
-            marked = {"cache_control": self._cached} if self._cached else {}
-            self._system.append(encode({"type": "text", "text": message.text, **marked}))
-            return
-        self._close_turn()
-        if role == "assistant":
-            if not self._buffer:
-                self._append(encode({"role": "user", "content": FIRST_USER_TURN}))
-            self._append(b'{"role":"assistant","content":[' + b",".join(_blocks(message)) + b"]}")
+        elif role == "user":
+            content = self._content(message)
+            parts = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+            self._words += map(encode, parts)
+        elif role == "assistant":
+            blocks = _blocks(message)
+            if blocks:
+                if turn := self._turn():
+                    self._append(turn)
+                self._begin_turn()
+                self._append(b'{"role":"assistant","content":[' + b",".join(blocks) + b"]}")
             self._keep_container(message)
+        elif role == "system":
+            self._add_operator(message.text)
+        elif self._route == "tool_addition":
+            self._add_changes(message, request)
+
+    def _add_operator(self, text: str) -> None:
+        if not self._buffer and not self._words and not self._results:
+            marked = {"cache_control": self._cached} if self._cached else {}
+            self._system.append(encode({"type": "text", "text": text, **marked}))
+        elif accepts_system_messages(self._model):
+            self._operator.append(encode({"type": "text", "text": text}))
         else:
-            self._append(encode({"role": "user", "content": message.text}))
+            reminder = f"<system-reminder>\n{text}\n</system-reminder>"
+            self._words.append(encode({"type": "text", "text": reminder}))
+
+    def _turn(self) -> bytes:
+        """What was said since the model spoke: one user message with the results first, then the operator's.
+
+        A message of the operator may be followed by the model alone, so it is written only when the turn is over.
+        """
+        said = [*self._results, *self._words]
+        messages = []
+        if not said and not self._buffer:
+            messages.append(encode({"role": "user", "content": FIRST_USER_TURN}))
+        elif len(said) == 1 and said[0].startswith(_TEXT):
+            messages.append(b'{"role":"user","content":' + said[0][len(_TEXT) :])
+        elif said:
+            messages.append(b'{"role":"user","content":[' + b",".join(said) + b"]}")
+        if self._operator:
+            messages.append(b'{"role":"system","content":[' + b",".join(self._operator) + b"]}")
+        return b",".join(messages)
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        return content_block(part)
+
+    @property
+    def binds_reasoning(self) -> bool:
+        return binds_thinking(self._model)
+
+    def rejects_reasoning(self, payload: object) -> bool:
+        return "in thinking block" in str(payload)
+
+    def _without_reasoning(self, message: Message) -> Message:
+        return replace(message, items=tuple(item for item in message.items if not is_thinking(item)))
 
     def _keep_container(self, message: Message) -> None:
         """Let code continue in the container it ran in, unless the user chose one."""
@@ -163,24 +313,15 @@ class MessagesWire(Wire):
             if item.startswith(CONTAINER):
                 self._container = b',"container":' + encode(decode_container(item).id)
 
-    def _close_turn(self) -> None:
-        """Write the results of a turn as one user message, followed by the tools that appeared with them."""
-        if self._results:
-            self._append(b'{"role":"user","content":[' + b",".join(self._results) + b"]}")
-            self._results = []
-        if self._changes:
-            self._append(b'{"role":"system","content":[' + b",".join(self._changes) + b"]}")
-            self._changes = []
-
     def _add_changes(self, message: Message, request: ModelRequest) -> None:
         self._betas[TOOL_CHANGES] = None
         if message.role == "tools_removed":
-            self._changes += [_change("tool_removal", self._name(name, request)) for name in message.tools]
+            self._operator += [_change("tool_removal", self._name(name, request)) for name in message.tools]
             return
         initial = {tool.name for tool in request.tools[: request.initial_tools]}
         initial |= {tool.name for tool in request.hosted_tools[: request.initial_hosted_tools]}
         known = [name for name in message.tools if name in self._declared or name in initial]
-        self._changes += [_change("tool_addition", self._name(name, request)) for name in known]
+        self._operator += [_change("tool_addition", self._name(name, request)) for name in known]
         new = [name for name in message.tools if name not in known]
         if not new and any(name in self._declared for name in known):
             self._betas[INLINE_TOOLS] = None
@@ -188,7 +329,7 @@ class MessagesWire(Wire):
         for encoded in self._encode_tools(tools, hosted, request):
             self._betas[INLINE_TOOLS] = None
             definition = b'{"type":"tool_definition","definition":' + encoded + b"}"
-            self._changes.append(b'{"type":"tool_addition","tool":' + definition + b"}")
+            self._operator.append(b'{"type":"tool_addition","tool":' + definition + b"}")
         self._declared.update(new)
 
     def _name(self, name: str, request: ModelRequest) -> str:
@@ -203,6 +344,12 @@ class MessagesWire(Wire):
 
     def event_parser(self) -> MessageEventParser:
         return MessageEventParser()
+
+
+def _family(model: str) -> tuple[str, tuple[int, int]]:
+    """The family and the version of a model; one of a gateway counts as new."""
+    found = _MODEL.search(model)
+    return (found[1], (int(found[2]), int(found[3] or 0))) if found else ("", (9, 0))
 
 
 def _change(kind: str, name: str) -> bytes:

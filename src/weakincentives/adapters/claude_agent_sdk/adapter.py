@@ -6,12 +6,16 @@ import asyncio
 import functools
 import json
 import os
+import threading
+import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 from weakincentives._imports import require_extra
+from weakincentives.adapters.anthropic.wire import media_support
 from weakincentives.adapters.claude_agent_sdk.cli import Cli, disprove, find_cli, follows_list_changes
 from weakincentives.adapters.claude_agent_sdk.home import credentials
 from weakincentives.adapters.claude_agent_sdk.permissions import (
@@ -24,7 +28,8 @@ from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, TOOLS, CliRu
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.prompt import AnyTool, Tokenizer, Tool, ToolResult, VisibilityExpansionRequired
-from weakincentives.runtime import InnerLoop, ProviderAdapter, ToolInvoked
+from weakincentives.runtime import InnerLoop, MediaSupport, ProviderAdapter, Settings, ToolInvoked
+from weakincentives.session import Session
 
 if TYPE_CHECKING:
     from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
@@ -42,6 +47,9 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     tools are off except for `allowed_cli_tools`. If the prompt's resources have a `HostFilesystem`, they work on those
     files, and `rollback_on_failure` undoes what a failed run did to them. `setting_sources=("user",)` admits the
     user's own configuration and login, `sdk_options` sets any other field of the SDK's `ClaudeAgentOptions`.
+
+    Between the turns of a `Conversation` the CLI stays open, for the `keep_open` conversations that spoke last. Where
+    it is gone, because a turn was stopped or another process goes on, a new CLI resumes the conversation.
     """
 
     name = PROVIDER
@@ -60,11 +68,13 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         sdk_options: Mapping[str, Any] | None = None,
         cli_path: str | os.PathLike[str] | None = None,
         dynamic_tools: bool | None = None,
+        keep_open: int = 2,
+        settings: Settings | None = None,
         max_retries: int = 2,
         output_retries: int = 1,
         tokenizer: Tokenizer | None = None,
     ) -> None:
-        super().__init__(model or "", output_retries=output_retries, tokenizer=tokenizer)
+        super().__init__(model or "", output_retries=output_retries, tokenizer=tokenizer, settings=settings)
         require_extra("claude_agent_sdk", "claude", "ClaudeAgentSDKAdapter")
         require_extra("mcp", "claude", "ClaudeAgentSDKAdapter")
         check_options(sdk_options or {})
@@ -80,6 +90,9 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         self._cli_path = None if cli_path is None else Path(cli_path)
         self._dynamic_tools = dynamic_tools
         self._found: Cli | None = None
+        self._keep_open = keep_open
+        self._open: WeakKeyDictionary[Session, ClaudeChannel] = WeakKeyDictionary()
+        self._lock = threading.Lock()
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -98,29 +111,70 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     def define_tool(self, tool: AnyTool) -> str:
         return TOOLS.text(tool) if isinstance(tool, Tool) else tool.definition
 
+    @property
+    def media(self) -> MediaSupport:
+        return media_support(self.model)
+
     def channel(self) -> ClaudeChannel:
         """A channel without a workspace; the caller closes it."""
-        return self._channel(None, None)
+        return self._channel(None)
 
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[ClaudeChannel]:
         with self._workspace(loop) as root:
-            channel = self._channel(root, loop)
+            channel, ended = self._take(loop, root), False
             try:
-                yield channel
+                with self._recording_end(loop, channel):
+                    yield channel
+                ended = True
             finally:
-                channel.close()
-                self._record_end(loop, channel)
+                self._put_back(loop, channel, ended)
 
     @asynccontextmanager
     async def open_channel_async(self, loop: InnerLoop) -> AsyncIterator[ClaudeChannel]:
         with self._workspace(loop) as root:
-            channel = await asyncio.to_thread(self._channel, root, loop)
+            channel, ended = await asyncio.to_thread(self._take, loop, root), False
             try:
-                yield channel
+                with self._recording_end(loop, channel):
+                    yield channel
+                ended = True
             finally:
-                await asyncio.to_thread(channel.close)
-                self._record_end(loop, channel)
+                await asyncio.to_thread(self._put_back, loop, channel, ended)
+
+    def close(self) -> None:
+        """Stop the CLIs that stayed open between turns; the adapter may be used again."""
+        with self._lock:
+            channels = list(self._open.values())
+            self._open.clear()
+        for channel in channels:
+            channel.close()
+
+    def _take(self, loop: InnerLoop, workspace: Path | None) -> ClaudeChannel:
+        with self._lock:
+            channel = self._open.pop(loop.session, None)
+        if channel is not None and channel.settings.workspace != workspace:
+            channel.close()
+            channel = None
+        if channel is None:
+            channel = self._channel(workspace)
+        channel.report = functools.partial(_record, loop)
+        return channel
+
+    def _put_back(self, loop: InnerLoop, channel: ClaudeChannel, ended: bool) -> None:
+        channel.report = None
+        kept = ended and loop.in_conversation and channel.idle and not loop.scope.fence.closed
+        if not kept or self._keep_open < 1:
+            channel.close()
+            return
+        if channel.finalizer is None:
+            # A conversation that nobody holds any more takes its CLI with it.
+            channel.finalizer = weakref.finalize(loop.session, channel.abandon)
+            channel.finalizer.atexit = False
+        with self._lock:
+            self._open[loop.session] = channel
+            over = [self._open.pop(session) for session in list(self._open)[: -self._keep_open]]
+        for oldest in over:
+            oldest.close()
 
     @contextmanager
     def _workspace(self, loop: InnerLoop) -> Iterator[Path | None]:
@@ -144,17 +198,24 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         finally:
             tracked.close()
 
-    def _record_end(self, loop: InnerLoop, channel: ClaudeChannel) -> None:
-        loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli().version, channel.cost_usd))
+    @contextmanager
+    def _recording_end(self, loop: InnerLoop, channel: ClaudeChannel) -> Iterator[None]:
+        before = channel.cost_usd
+        try:
+            yield
+        finally:
+            total = channel.cost_usd
+            cost = None if total is None or total == before else total - (before or 0.0)
+            loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli().version, cost))
 
-    def _channel(self, workspace: Path | None, loop: InnerLoop | None) -> ClaudeChannel:
+    def _channel(self, workspace: Path | None) -> ClaudeChannel:
         from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
-        from weakincentives.adapters.claude_agent_sdk.conversation import Settings
+        from weakincentives.adapters.claude_agent_sdk.conversation import Settings as RunSettings
 
         cli = self._cli()
         options = {**self._sdk_options, "hooks": hooks_for_cli_tools(self._hooks)} if self._hooks else self._sdk_options
         return ClaudeChannel(
-            Settings(
+            RunSettings(
                 cli=cli.path,
                 model=self.model or None,
                 env=self._env,
@@ -162,7 +223,6 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
                 setting_sources=self._setting_sources,
                 options={**permissions(self._cli_tools), **options},
                 unlisted=lambda: _restart(cli),
-                on_cli_tool=None if loop is None else functools.partial(_record, loop),
             )
         )
 

@@ -10,33 +10,45 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import claude_agent_sdk as sdk
 
+from weakincentives.adapters.anthropic.wire import binds_thinking, content_block
 from weakincentives.adapters.claude_agent_sdk.home import Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
 from weakincentives.adapters.claude_agent_sdk.wire import (
+    CONTINUE,
+    MEANWHILE,
     SERVER_NAME,
     WRONG_OUTPUT,
     CliToolUse,
     CliWork,
     Turn,
-    first_turn,
+    has_thinking,
+    system_text,
+    transcript,
+    turns,
     unreported_usage,
+    words,
 )
-from weakincentives.errors import PromptEvaluationError
+from weakincentives.adapters.network import FIRST_USER_TURN, refused
+from weakincentives.content import Text
+from weakincentives.errors import ContextOverflowError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool, portable_name
-from weakincentives.runtime import ModelReply, ModelRequest
+from weakincentives.runtime import Message, ModelDelta, ModelReply, ModelRequest
 
 # Generous, for a busy machine.
 CONNECT_SECONDS = 60.0
 RELIST_SECONDS = 15.0
 _POLL_SECONDS = 0.01
+
+OnDelta = Callable[[ModelDelta], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,6 @@ class Settings:
     setting_sources: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     unlisted: Callable[[], Exception] | None = None
-    on_cli_tool: Callable[[CliToolUse], None] | None = None
 
 
 class Conversation:
@@ -65,8 +76,10 @@ class Conversation:
         self._client: sdk.ClaudeSDKClient | None = None
         self._pump: asyncio.Task[None] | None = None
         self._begun: Turn | None = None
+        self._begun_with: ModelRequest | None = None
         self._known_tools = 0
-        self._known_messages = 0
+        self._known: Sequence[Message] = ()
+        self._dropped = False
         self._spent = TokenUsage()
         self._retries = 0
         self._work = CliWork()
@@ -74,7 +87,18 @@ class Conversation:
         self.idle = False
         self.cost_usd: float | None = None
 
-    async def turn(self, request: ModelRequest, on_text: Callable[[str], None]) -> ModelReply:
+    def continues(self, request: ModelRequest) -> bool:
+        """Whether the request goes on with this conversation, and its CLI still runs."""
+        first, known = self._begun_with, self._known
+        return first is None or (
+            (self._pump is not None and not self._pump.done())
+            and (first.output, first.settings) == (request.output, request.settings)
+            and first.tools == request.tools[: len(first.tools)]
+            and len(known) <= len(request.messages)
+            and all(request.messages[index] == known[index] for index in ({0, len(known) - 1} if known else ()))
+        )
+
+    async def turn(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
         """Pass on what is new in the request, and wait for the model's next message."""
         self.idle = False
         try:
@@ -82,7 +106,7 @@ class Conversation:
                 await self._start(request)
             else:
                 await self._continue(request)
-            return await self._reply(request, on_text)
+            return await self._reply(request, on_delta)
         except sdk.ClaudeSDKError as error:
             raise self._failure(request, str(error)) from error
 
@@ -102,15 +126,31 @@ class Conversation:
                 await self._server.close()
 
     async def _start(self, request: ModelRequest) -> None:
-        self._known_tools, self._known_messages = len(request.tools), len(request.messages)
-        system, user = first_turn(request.messages)
-        _, client = await self._connect(request, system)
-        await client.query(user)
+        """Begin with what was said before, which the CLI resumes, and pass on what the user says now."""
+        self._begun_with, self._known = request, request.messages
+        self._known_tools = len(request.tools)
+        model = self._settings.model or ""
+        bound = not model or binds_thinking(model)
+        spoken = turns(request.messages, thinking=not bound)
+        said: Any = [{"type": "text", "text": CONTINUE if spoken else FIRST_USER_TURN}]
+        if spoken and spoken[-1]["role"] == "user":
+            now = spoken.pop()["content"]
+            results = [block for block in now if block["type"] == "tool_result"]
+            said = now[len(results) :] or said
+            spoken += [{"role": "user", "content": results}] if results else []
+        resume = None
+        if spoken:
+            self._dropped = bound and any(has_thinking(message) for message in request.messages)
+            resume = str(self._home.write(f"{uuid4()}.jsonl", transcript(spoken, model)))
+        _, client = await self._connect(request, system_text(request.messages), resume)
+        await client.query(_message(said))
 
-    async def _connect(self, request: ModelRequest, system: str) -> tuple[ToolServer, sdk.ClaudeSDKClient]:
+    async def _connect(
+        self, request: ModelRequest, system: str, resume: str | None = None
+    ) -> tuple[ToolServer, sdk.ClaudeSDKClient]:
         self._server = server = ToolServer(request.tools)
         await server.start()
-        self._client = client = sdk.ClaudeSDKClient(self._options(request, system, server.url))
+        self._client = client = sdk.ClaudeSDKClient(self._options(request, system, server.url, resume))
         try:
             await client.connect()
         except Exception as error:
@@ -123,15 +163,19 @@ class Conversation:
     async def _continue(self, request: ModelRequest) -> None:
         assert self._server is not None and self._client is not None
         added = request.tools[self._known_tools :]
-        news = request.messages[self._known_messages :]
-        self._known_tools, self._known_messages = len(request.tools), len(request.messages)
+        news = request.messages[len(self._known) :]
+        self._known_tools, self._known = len(request.tools), request.messages
         if added and not await self._offer(self._server, self._client, added) and self._settings.unlisted:
             raise self._settings.unlisted()
-        for message in news:
-            if message.role == "tool":
-                self._server.answer(message.call_id, Answer(message.text, message.success))
-            elif message.role == "user":
-                await self._client.query(message.text)
+        results = [message for message in news if message.role == "tool"]
+        said = [part for message in news if message.role in ("user", "system") for part in words(message)]
+        for message in results:
+            # The CLI would hear words of their own only after its turn, as another one.
+            meanwhile = (Text(MEANWHILE), *said) if said and message is results[-1] else ()
+            answer = Answer((*(message.parts or (Text(message.text),)), *meanwhile), message.success)
+            self._server.answer(message.call_id, answer)
+        if said and not results:
+            await self._client.query(_message([content_block(part) for part in said]))
 
     async def _offer(self, server: ToolServer, client: sdk.ClaudeSDKClient, tools: tuple[Tool[Any, Any], ...]) -> bool:
         """Offer more tools; True once the CLI reports that it has them."""
@@ -154,7 +198,7 @@ class Conversation:
         except Exception as error:
             self._inbox.put_nowait(error)
 
-    async def _reply(self, request: ModelRequest, on_text: Callable[[str], None]) -> ModelReply:
+    async def _reply(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
         turn, self._begun = self._begun, None
         while True:
             message = await self._inbox.get()
@@ -176,8 +220,8 @@ class Conversation:
                     return self._count(finished.reply("pause"))
             if turn is None:
                 continue
-            if piece := turn.feed(message.event):
-                on_text(piece)
+            if delta := turn.feed(message.event):
+                on_delta(delta)
             if turn.complete and turn.tool_calls:
                 return self._count(turn.reply())
             if turn.complete and turn.uses_cli_tools:
@@ -199,9 +243,10 @@ class Conversation:
     def _count(self, reply: ModelReply) -> ModelReply:
         self._spent += reply.usage
         retries, self._retries = self._retries, 0
+        dropped, self._dropped = self._dropped, False
         items = (*self._work.items(), *reply.items)
         self._work.begin(reply.items)
-        return replace(reply, retries=retries, items=items)
+        return replace(reply, retries=retries, items=items, reasoning_dropped=dropped)
 
     def _failure(
         self, request: ModelRequest, message: str, result: sdk.ResultMessage | None = None
@@ -216,14 +261,16 @@ class Conversation:
             }
         if "/login" in message or (payload and payload["status"] in (401, 403)):
             hint = " (set ANTHROPIC_API_KEY, pass api_key=, or use your own login with setting_sources=('user',))"
-        return PromptEvaluationError(
+        overflow = payload is not None and payload["terminal_reason"] == "prompt_too_long"
+        kind = ContextOverflowError if overflow else PromptEvaluationError
+        return kind(
             "\n".join((f"Claude Code failed on prompt '{request.prompt_name}': {message}{hint}", *self._stderr)),
             prompt_name=request.prompt_name,
             phase="request",
             payload=payload,
         )
 
-    def _options(self, request: ModelRequest, system: str, url: str) -> sdk.ClaudeAgentOptions:
+    def _options(self, request: ModelRequest, system: str, url: str, resume: str | None) -> sdk.ClaudeAgentOptions:
         settings, home = self._settings, self._home
         servers = {"mcpServers": {SERVER_NAME: {"type": "http", "url": url}}}
         options: dict[str, Any] = {
@@ -238,6 +285,8 @@ class Conversation:
             "verbatim_prompts": True,
             "max_buffer_size": 64 * 1024 * 1024,
             "stderr": self._stderr.append,
+            "resume": resume,
+            **_chosen(request, settings.model or "the CLI's default"),
         }
         if request.output is not None:
             options["output_format"] = {"type": "json_schema", "schema": request.output.wire_schema}
@@ -249,6 +298,30 @@ class Conversation:
                 phase="request",
             )
         return sdk.ClaudeAgentOptions(**(options | settings.options))
+
+
+def _chosen(request: ModelRequest, model: str) -> dict[str, Any]:
+    """The neutral settings as options of the SDK."""
+    settings = request.settings
+    for name in ("temperature", "parallel_tool_calls"):
+        if getattr(settings, name) is not None:
+            raise refused(request, name, model, "Claude Code has no such setting")
+    chosen: dict[str, Any] = {}
+    if settings.effort == "none":
+        chosen["thinking"] = {"type": "disabled"}
+    elif settings.show_reasoning:
+        chosen["thinking"] = {"type": "adaptive", "display": "summarized"}
+    if settings.effort not in (None, "none"):
+        chosen["effort"] = settings.effort
+    if settings.max_output_tokens is not None:
+        chosen["env"] = {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(settings.max_output_tokens)}
+    return chosen
+
+
+async def _message(blocks: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    plain = len(blocks) == 1 and blocks[0]["type"] == "text"
+    content = blocks[0]["text"] if plain else blocks
+    yield {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None}
 
 
 def _listed(status: sdk.McpStatusResponse) -> set[str]:

@@ -22,7 +22,8 @@ from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declare_tool
+from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declare_tool, tool_content
+from weakincentives.content import Part
 from weakincentives.prompt import Tool, portable_name
 
 _CALL_ID = "claudecode/toolUseId"
@@ -32,7 +33,7 @@ _CALL_ID = "claudecode/toolUseId"
 class Answer:
     """The result of a tool call."""
 
-    text: str
+    parts: tuple[Part, ...]
     success: bool = True
 
 
@@ -139,6 +140,5 @@ class ToolServer:
     ) -> types.CallToolResult:
         call_id = str((params.meta or {}).get(_CALL_ID, ""))
         answer = await self._slot(call_id)
-        return types.CallToolResult(
-            content=[types.TextContent(type="text", text=answer.text)], is_error=not answer.success
-        )
+        content = [tool_content(part) for part in answer.parts]
+        return types.CallToolResult.model_validate({"content": content, "isError": not answer.success})

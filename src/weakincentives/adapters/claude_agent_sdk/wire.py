@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import dropwhile, takewhile
 from typing import Any
+from uuid import uuid4
 
-from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache
+from weakincentives.adapters.anthropic.wire import content_block
+from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache, base64_text
+from weakincentives.content import Document, Image, Part, Text
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool, portable_name
-from weakincentives.runtime import Message, ModelReply, StopReason, ToolCall
+from weakincentives.runtime import (
+    TEXT_TYPES,
+    ArgumentsDelta,
+    Message,
+    ModelDelta,
+    ModelReply,
+    ReasoningDelta,
+    StopReason,
+    TextDelta,
+    ToolCall,
+)
 from weakincentives.session import LogEntry
 
 PROVIDER = "claude_agent_sdk"
@@ -19,14 +33,16 @@ SERVER_NAME = "wink"
 PREFIX = f"mcp__{SERVER_NAME}__"
 STRUCTURED_OUTPUT = "StructuredOutput"
 WRONG_OUTPUT = "error_max_structured_output_retries"
-CONTINUED = "This conversation was interrupted. This is what was said and done so far, in order. Continue from here:"
+CONTINUE = "Continue."
+THINKING = ("thinking", "redacted_thinking")
+MEANWHILE = "While this ran, the following was said:"
 
 _STOP_REASONS: Mapping[str, StopReason] = {
     "end_turn": "end",
     "stop_sequence": "end",
     "tool_use": "tool_calls",
     "max_tokens": "length",
-    "model_context_window_exceeded": "length",
+    "model_context_window_exceeded": "overflow",
     "refusal": "refusal",
     "pause_turn": "pause",
 }
@@ -67,13 +83,95 @@ def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
 TOOLS = ToolCache(declare_tool)
 
 
-def first_turn(messages: Sequence[Message]) -> tuple[str, str]:
-    """The system prompt and the first user turn, which the CLI requires; earlier turns are retold as text."""
-    system = "\n\n".join(message.text for message in messages if message.role == "system")
-    if any(message.role == "assistant" for message in messages):
-        return system, f"{CONTINUED}\n\n{_transcript(messages)}"
-    user = "\n\n".join(message.text for message in messages if message.role == "user")
-    return system, user or FIRST_USER_TURN
+def system_text(messages: Sequence[Message]) -> str:
+    """What the operator said before the conversation began."""
+    told = takewhile(lambda message: message.role == "system", messages)
+    return "\n\n".join(message.text for message in told)
+
+
+def words(message: Message) -> tuple[Part, ...]:
+    """What a user or an operator says in mid-conversation."""
+    if message.role == "system":
+        return (Text(f"<system-reminder>\n{message.text}\n</system-reminder>"),)
+    return message.parts or (Text(message.text),)
+
+
+def tool_content(part: Part) -> dict[str, Any]:
+    """A part of a tool's result, as MCP has it; the CLI passes on no documents and no addresses."""
+    if isinstance(part, Image) and part.data:
+        return {"type": "image", "data": base64_text(part), "mimeType": part.media_type}
+    if isinstance(part, Document) and part.media_type in TEXT_TYPES:
+        return {"type": "text", "text": part.data.decode("utf-8", "replace")}
+    return {"type": "text", "text": part.text if isinstance(part, Text) else f"{part} cannot be shown in a result."}
+
+
+def turns(messages: Sequence[Message], *, thinking: bool) -> list[dict[str, Any]]:
+    """The conversation so far as the Messages API has it, without the system text.
+
+    Newer models take their thinking back only in the very conversation it was written in, hence `thinking`. Calls that
+    were never answered, of tools of a CLI that was stopped, are left out.
+    """
+    shown = {"text", "tool_use", "tool_result", *(THINKING if thinking else ())}
+    answered = {message.call_id for message in messages if message.role == "tool"}
+    answered |= {block["tool_use_id"] for m in messages for block in _items(m) if block["type"] == "tool_result"}
+    found: list[dict[str, Any]] = []
+    said = [message for message in messages if message.role in ("user", "assistant")]
+    if said and said[0].role == "assistant":
+        found.append({"role": "user", "content": [{"type": "text", "text": FIRST_USER_TURN}]})
+
+    def add(role: str, blocks: Iterable[dict[str, Any]]) -> None:
+        for block in blocks:
+            if not found or found[-1]["role"] != role:
+                found.append({"role": role, "content": []})
+            found[-1]["content"].append(block)
+
+    for message in dropwhile(lambda message: message.role == "system", messages):
+        if message.role == "assistant":
+            for block in _spoken(message, answered, shown):
+                add("user" if block["type"] == "tool_result" else "assistant", [block])
+        elif message.role == "tool":
+            result = [content_block(part) for part in message.parts] or message.text
+            failed = {} if message.success else {"is_error": True}
+            add("user", [{"type": "tool_result", "tool_use_id": message.call_id, "content": result, **failed}])
+        elif message.role in ("user", "system"):
+            add("user", map(content_block, words(message)))
+    return found
+
+
+def transcript(spoken: Sequence[Mapping[str, Any]], model: str) -> str:
+    """A conversation as the file from which the CLI resumes one."""
+    lines: list[str] = []
+    parent = None
+    session = str(uuid4())
+    for turn in spoken:
+        entry = {"type": turn["role"], "uuid": str(uuid4()), "parentUuid": parent, "sessionId": session}
+        made = {} if turn["role"] == "user" else {"id": f"msg_{entry['uuid']}", "type": "message", "model": model}
+        entry |= {"isSidechain": False, "timestamp": "1970-01-01T00:00:00.000Z", "message": {**made, **turn}}
+        lines.append(json.dumps(entry))
+        parent = entry["uuid"]
+    return "\n".join(lines) + "\n"
+
+
+def _spoken(message: Message, answered: Set[str], shown: Set[str]) -> Iterator[dict[str, Any]]:
+    """What the model said in a message, and what its own tools gave before."""
+    blocks = [block for block in _items(message) if block["type"] in shown]
+    if not blocks:
+        calls = [(call.id, PREFIX + portable_name(call.name), _object(call.arguments)) for call in message.tool_calls]
+        blocks = [{"type": "tool_use", "id": id_, "name": name, "input": given} for id_, name, given in calls]
+    if message.text and not any(block["type"] == "text" for block in blocks):
+        before = [block for block in blocks if block["type"] == "tool_result"]
+        blocks = [*before, {"type": "text", "text": message.text}, *blocks[len(before) :]]
+    for block in blocks:
+        if (block["type"] != "tool_use" or block["id"] in answered) and block.get("text") != "":
+            yield block
+
+
+def has_thinking(message: Message) -> bool:
+    return any(block["type"] in THINKING for block in _items(message))
+
+
+def _items(message: Message) -> list[dict[str, Any]]:
+    return [json.loads(item) for item in message.items] if message.provider == PROVIDER else []
 
 
 class Turn:
@@ -88,8 +186,8 @@ class Turn:
         self._blocks: list[dict[str, Any]] = []
         self._arguments: list[str] = []
 
-    def feed(self, event: Mapping[str, Any]) -> str:
-        """Process one event; returns the answer text in it, if any."""
+    def feed(self, event: Mapping[str, Any]) -> ModelDelta | None:
+        """Process one event; returns what it adds to the reply, if anything."""
         match event["type"]:
             case "message_start":
                 message = event["message"]
@@ -108,7 +206,7 @@ class Turn:
                 self._usage |= {name: value for name, value in (event.get("usage") or {}).items() if value is not None}
             case "message_stop":
                 self.complete = True
-        return ""
+        return None
 
     @property
     def text(self) -> str:
@@ -156,22 +254,27 @@ class Turn:
             items=tuple(json.dumps(block) for block in self._blocks),
             response_id=self._id,
             model=self._model,
+            reasoning="".join(block.get("thinking", "") for block in self._blocks),
         )
 
-    def _extend(self, delta: Mapping[str, Any]) -> str:
+    def _extend(self, delta: Mapping[str, Any]) -> ModelDelta | None:
         block = self._blocks[-1]
         match delta["type"]:
             case "text_delta":
                 block["text"] += delta["text"]
-                return str(delta["text"])
+                return TextDelta(delta["text"])
             case "input_json_delta":
                 self._arguments[-1] += delta["partial_json"]
-                return str(delta["partial_json"]) if block["name"] == STRUCTURED_OUTPUT else ""
+                if block["name"] == STRUCTURED_OUTPUT:
+                    return TextDelta(delta["partial_json"])
+                if block["name"].startswith(PREFIX):
+                    return ArgumentsDelta(block["id"], block["name"].removeprefix(PREFIX), delta["partial_json"])
             case "thinking_delta":
                 block["thinking"] += delta["thinking"]
+                return ReasoningDelta(delta["thinking"])
             case "signature_delta":
                 block["signature"] = delta["signature"]
-        return ""
+        return None
 
 
 class CliWork:
@@ -235,32 +338,6 @@ def unreported_usage(model_usage: Mapping[str, Mapping[str, Any]] | None, seen: 
         output_tokens=max(0, total.output_tokens - seen.output_tokens),
         cached_tokens=max(0, total.cached_tokens - seen.cached_tokens),
     )
-
-
-def _transcript(messages: Sequence[Message]) -> str:
-    lines: list[str] = []
-    for message in messages:
-        match message.role:
-            case "assistant":
-                lines += _cli_tool_lines(message)
-                if message.text:
-                    lines.append(f"You said: {message.text}")
-                lines += [f"You called {call.name} with {call.arguments}" for call in message.tool_calls]
-            case "tool":
-                lines.append(f"{message.name} {'answered' if message.success else 'failed'}: {message.text}")
-            case "user":
-                lines.append(f"The user said: {message.text}")
-    return "\n\n".join(lines)
-
-
-def _cli_tool_lines(message: Message) -> list[str]:
-    lines = []
-    for block in map(json.loads, message.items if message.provider == PROVIDER else ()):
-        if block["type"] == "tool_result":
-            lines.append(f"It gave: {block['content']}")
-        elif block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT)):
-            lines.append(f"You used {block['name']} with {json.dumps(block['input'])}")
-    return lines
 
 
 def _plain(content: Any) -> str:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, Unpack
 
-from weakincentives._imports import require_extra
+import msgspec
+
+from weakincentives.adapters.anthropic.wire import accepts_system_messages, binds_thinking
 from weakincentives.adapters.litellm.transport import LiteLLMTransport, litellm
-from weakincentives.adapters.litellm.wire import MAX_DESCRIPTION, PROVIDER, ChatWire
-from weakincentives.adapters.network import KeyRedactor, NetworkChannel, Retries, define_hosted_tool
-from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.prompt import AnyTool, HostedTool, Tokenizer
-from weakincentives.runtime import HostedToolCodec, ProviderAdapter
+from weakincentives.adapters.litellm.wire import MAX_DESCRIPTION, PROVIDER, ChatWire, vendor_of
+from weakincentives.adapters.network import ClientOptions, NetworkAdapter
+from weakincentives.content import Audio, Image
+from weakincentives.prompt import Prompt
+from weakincentives.runtime import HostedToolCodec, MediaSupport, Message
+from weakincentives.session import Session
 
 _NEEDS_NO_USER_TURN = frozenset({"openai", "azure"})
 
 
-class LiteLLMAdapter(ProviderAdapter):
+class LiteLLMAdapter(NetworkAdapter):
     """Evaluates prompts on any model that LiteLLM supports.
 
         LiteLLMAdapter("gemini/gemini-3-pro").evaluate(prompt, session=session)
@@ -28,72 +32,66 @@ class LiteLLMAdapter(ProviderAdapter):
     """
 
     name = PROVIDER
+    package = "litellm"
+    wire_type = ChatWire
     max_tool_description = MAX_DESCRIPTION
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        client: Any = None,
-        hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None = None,
-        output_retries: int = 1,
-        tokenizer: Tokenizer | None = None,
-        max_retries: int = 2,
-        parameters: Mapping[str, Any] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        super().__init__(
-            model,
-            hosted_tool_codecs=hosted_tool_codecs,
-            output_retries=output_retries,
-            tokenizer=tokenizer,
-        )
-        if client is None:
-            require_extra("litellm", "litellm", "LiteLLMAdapter")
-        self._client = client
-        self._parameters = dict(parameters or {})
-        self._retries = Retries(limit=max_retries)
-        self._clock = clock
-        self._redactor = KeyRedactor(self._keys)
+    def __init__(self, model: str, **options: Unpack[ClientOptions]) -> None:
+        super().__init__(model, **options)
         self._first_user_turn: bool | None = None
 
     @property
-    def supports_dynamic_tools(self) -> bool:
-        return True
-
-    def channel(self) -> NetworkChannel:
-        module = litellm()
-        if self._first_user_turn is None:
-            self._first_user_turn = self._needs_user_turn(module)
-        wire = ChatWire(self.model, codecs=self.hosted_tool_codecs, first_user_turn=self._first_user_turn)
-        return NetworkChannel(
-            wire,
-            LiteLLMTransport(self._client or module, self._parameters),
-            retries=self._retries,
-            redactor=self._redactor,
-            clock=self._clock,
+    def supports_operator_text(self) -> bool:
+        vendor, _, name = self.model.rpartition("/")
+        return vendor_of(self.model) in _NEEDS_NO_USER_TURN or (
+            vendor in ("", "anthropic") and accepts_system_messages(name)
         )
 
-    def define_tool(self, tool: AnyTool) -> str:
-        if isinstance(tool, HostedTool):
-            return define_hosted_tool(tool, self.hosted_tool_codecs)
-        return ChatWire.tools.text(tool)
+    @cached_property
+    def media(self) -> MediaSupport:
+        """What LiteLLM's table says of the model; one that it does not know is taken to take everything."""
+        known: Mapping[str, Any] = {}
+        with suppress(Exception):
+            known = litellm().get_model_info(self.model)
+        # A Router enters the names of its models without saying anything about them.
+        if not known.get("mode"):
+            known = dict.fromkeys(("supports_vision", "supports_pdf_input", "supports_audio_input"), True)
+        vendor = vendor_of(self.model)
+        hears = known.get("supports_audio_input") or vendor in ("gemini", "vertex_ai")
+        return MediaSupport(
+            images=tuple(dict.fromkeys(Image.types.values())) if known.get("supports_vision") else (),
+            documents=("application/pdf",) if known.get("supports_pdf_input") else (),
+            # On the way to Anthropic, LiteLLM would leave recordings out without a word.
+            audio=tuple(Audio.types.values()) if hears and vendor != "anthropic" else (),
+            document_urls=False,
+        )
+
+    def binds_reasoning(self, message: Message) -> bool:
+        return (
+            message.provider == PROVIDER
+            and binds_thinking(self.model.rpartition("/")[2])
+            and any('"thinking_blocks"' in item for item in message.items)
+        )
 
     def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
         from weakincentives.adapters.litellm.codecs import LiteLLMWebSearchCodec
 
         return {"web_search": LiteLLMWebSearchCodec(self.model)}
 
-    def close(self) -> None:
-        """Nothing to close: LiteLLM keeps its own connections."""
+    def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
+        """The tokens of the next request, as LiteLLM estimates them for the model."""
+        body = msgspec.json.decode(self._wire().encode_request(self.first_request(prompt, session)).body())
+        return int(litellm().token_counter(self.model, messages=body["messages"], tools=body.get("tools")))
 
-    def __enter__(self) -> Self:
-        return self
+    def _wire(self) -> ChatWire:
+        if self._first_user_turn is None:
+            self._first_user_turn = self._needs_user_turn(litellm())
+        return ChatWire(
+            self.model, codecs=self.hosted_tool_codecs, media=self.media, first_user_turn=self._first_user_turn
+        )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _transport(self) -> LiteLLMTransport:
+        return LiteLLMTransport(self._client or litellm(), self._parameters)
 
     def _needs_user_turn(self, module: Any) -> bool:
         if self._client is not None:

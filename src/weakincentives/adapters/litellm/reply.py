@@ -9,7 +9,15 @@ import msgspec
 
 from weakincentives.adapters.network import TransportError, encode
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime import ModelReply, StopReason, ToolCall
+from weakincentives.runtime import (
+    ArgumentsDelta,
+    ModelDelta,
+    ModelReply,
+    ReasoningDelta,
+    StopReason,
+    TextDelta,
+    ToolCall,
+)
 
 SERVER_CALL = "srvtoolu_"
 """The prefix of the ids of calls that Anthropic runs itself, which LiteLLM lists among the model's."""
@@ -24,9 +32,13 @@ _STOPS: dict[str, StopReason] = {
 }
 
 
-def parse_reply(body: bytes | bytearray) -> ModelReply:
+ORIGIN = '{"type":"origin",'
+"""How a reply's vendor is kept among its items: to another one, its reasoning must not be sent."""
+
+
+def parse_reply(body: bytes | bytearray, origin: str) -> ModelReply:
     """The reply in a whole completion."""
-    return _reply(_decode_completion(body))
+    return _reply(_decode_completion(body), origin)
 
 
 class _Details(msgspec.Struct):
@@ -64,6 +76,9 @@ class _Message(msgspec.Struct):
     tool_calls: list[_Call] | None = None
     annotations: Any = None
     provider_specific_fields: dict[str, Any] | None = None
+    reasoning_content: str | None = None
+    thinking_blocks: Any = None
+    reasoning_items: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -82,7 +97,7 @@ _decode_completion = msgspec.json.Decoder(_Completion).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
 
 
-def _reply(completion: _Completion) -> ModelReply:
+def _reply(completion: _Completion, origin: str) -> ModelReply:
     if not completion.choices:
         raise TransportError(
             "litellm answered without any choices",
@@ -113,9 +128,10 @@ def _reply(completion: _Completion) -> ModelReply:
         tool_calls=calls,
         usage=_usage(completion.usage, hosted),
         stop_reason=stop,
-        items=(_echo(choice.message), *_grounding(message, hosted)),
+        items=(_echo(choice.message), *_grounding(message, hosted), *_origin(message, origin)),
         response_id=completion.id or "",
         model=completion.model or "",
+        reasoning=message.reasoning_content or "",
     )
 
 
@@ -124,6 +140,16 @@ def _echo(raw: msgspec.Raw) -> str:
     message = msgspec.json.decode(raw, type=dict[str, Any])
     kept = {key: value for key, value in message.items() if value is not None and key != "annotations"}
     return encode({"role": "assistant", "content": None, **kept}).decode()
+
+
+def _origin(message: _Message, origin: str) -> tuple[str, ...]:
+    own = (
+        message.thinking_blocks,
+        message.reasoning_items,
+        message.reasoning_content,
+        message.provider_specific_fields,
+    )
+    return (origin,) if any(own) else ()
 
 
 def _grounding(message: _Message, hosted: int) -> tuple[str, ...]:
@@ -161,6 +187,9 @@ class _Delta(msgspec.Struct):
     tool_calls: list[_Call] | None = None
     annotations: list[Any] | None = None
     provider_specific_fields: dict[str, Any] | None = None
+    reasoning_content: str | None = None
+    thinking_blocks: list[dict[str, Any]] | None = None
+    reasoning_items: list[Any] | None = None
 
 
 class _Streamed(msgspec.Struct):
@@ -181,8 +210,12 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class ChunkParser:
     """Assembles a streamed completion."""
 
-    def __init__(self) -> None:
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
         self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._blocks: list[dict[str, Any]] = []
+        self._reasoning_items: list[Any] = []
         self._refusal: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._annotations: list[Any] = []
@@ -192,25 +225,44 @@ class ChunkParser:
         self._last = _Chunk()
         self._usage: _Usage | None = None
 
-    def feed(self, event: bytes) -> Iterable[str | ModelReply]:
+    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
         if event == b"[DONE]":
             return (self._reply(),)
         chunk = _decode_chunk(event)
         self._last = chunk
         self._usage = chunk.usage or self._usage
-        deltas: list[str | ModelReply] = []
+        deltas: list[ModelDelta | ModelReply] = []
         for choice in chunk.choices[:1]:
             self._finish = choice.finish_reason or self._finish
             delta = choice.delta or _Delta()
+            if delta.reasoning_content:
+                self._thoughts.append(delta.reasoning_content)
+                deltas.append(ReasoningDelta(delta.reasoning_content))
+            for block in delta.thinking_blocks or ():
+                self._add_thinking(block)
+            self._reasoning_items += delta.reasoning_items or ()
             if delta.content:
                 self._text.append(delta.content)
-                deltas.append(delta.content)
+                deltas.append(TextDelta(delta.content))
             if delta.refusal:
                 self._refusal.append(delta.refusal)
             self._add_grounding(delta)
             for call in delta.tool_calls or ():
-                self._add_call(call)
+                kept = self._add_call(call)
+                if call.function.arguments:
+                    deltas.append(ArgumentsDelta(kept["id"], kept["function"]["name"], call.function.arguments))
         return deltas
+
+    def _add_thinking(self, block: dict[str, Any]) -> None:
+        """Add a piece of a block: its text comes in many, and its signature ends it."""
+        piece = {name: value for name, value in block.items() if value is not None and name != "index"}
+        last = self._blocks[-1] if self._blocks else {}
+        if piece.get("type") != "thinking" or last.get("type") != "thinking" or last.get("signature"):
+            self._blocks.append(piece)
+            return
+        last["thinking"] = last.get("thinking", "") + piece.get("thinking", "")
+        if piece.get("signature"):
+            last["signature"] = piece["signature"]
 
     def _add_grounding(self, delta: _Delta) -> None:
         self._annotations += delta.annotations or ()
@@ -219,13 +271,14 @@ class ChunkParser:
             self._citations.append([fields["citation"]])
         self._results = fields.get("web_search_results") or self._results
 
-    def _add_call(self, call: _Call) -> None:
+    def _add_call(self, call: _Call) -> dict[str, Any]:
         kept = self._calls.setdefault(
             call.index or 0, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
         )
         kept["id"] = call.id or kept["id"]
         kept["function"]["name"] = call.function.name or kept["function"]["name"]
         kept["function"]["arguments"] += call.function.arguments or ""
+        return kept
 
     def _reply(self) -> ModelReply:
         if self._finish is None:
@@ -233,6 +286,12 @@ class ChunkParser:
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None}
         if self._refusal:
             message["refusal"] = "".join(self._refusal)
+        thought = {
+            "reasoning_content": "".join(self._thoughts),
+            "thinking_blocks": self._blocks,
+            "reasoning_items": self._reasoning_items,
+        }
+        message |= {name: value for name, value in thought.items() if value}
         if self._calls:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         if self._annotations:
@@ -241,4 +300,4 @@ class ChunkParser:
         if any(fields.values()):
             message["provider_specific_fields"] = {name: value for name, value in fields.items() if value}
         choice = _Choice(msgspec.Raw(encode(message)), self._finish)
-        return _reply(_Completion([choice], self._last.id, self._last.model, self._usage))
+        return _reply(_Completion([choice], self._last.id, self._last.model, self._usage), self._origin)

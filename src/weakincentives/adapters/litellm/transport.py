@@ -98,6 +98,9 @@ class _Chunks:
         return [END]
 
     def close(self) -> None:
+        """Close the response, so that the model stops writing."""
+        if not self._ended and hasattr(self._chunks, "close"):
+            self._chunks.close()
         self._ended = True
 
 
@@ -119,6 +122,8 @@ class _AwaitedChunks:
         return [END]
 
     async def close(self) -> None:
+        if not self._ended and hasattr(self._chunks, "aclose"):
+            await self._chunks.aclose()
         self._ended = True
 
 
@@ -140,7 +145,8 @@ def _answer(error: Exception) -> Response:
     )
     found = {str(name).lower(): str(value) for name, value in dict(headers or {}).items()}
     body = getattr(error, "body", None)
-    payload = {"error": {"message": str(error), "type": type(error).__name__, "body": body}}
+    code = getattr(error, "code", None)
+    payload = {"error": {"message": str(error), "type": type(error).__name__, "code": code, "body": body}}
     return Response(status, found, encode(payload))
 
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from typing import Any
 
-from weakincentives.adapters.litellm.reply import ChunkParser, parse_reply
-from weakincentives.adapters.network import FIRST_USER_TURN, EncodedRequest, ToolCache, Wire, encode
+from weakincentives.adapters.anthropic.wire import binds_thinking
+from weakincentives.adapters.litellm.reply import ORIGIN, ChunkParser, parse_reply
+from weakincentives.adapters.network import (
+    FIRST_USER_TURN,
+    EncodedRequest,
+    ToolCache,
+    Wire,
+    base64_text,
+    data_url,
+    encode,
+)
+from weakincentives.content import Audio, Image, Media, Part
 from weakincentives.prompt import Tool, portable_name
-from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
+from weakincentives.runtime import Message, ModelReply, ModelRequest
 from weakincentives.serde import is_strict
 
 PROVIDER = "litellm"
 MAX_DESCRIPTION = 1024
+_OPENAI = re.compile(r"gpt-\d|o\d|chatgpt")
+_NAMES = ((re.compile("claude-"), "anthropic"), (_OPENAI, "openai"))
+
+
+def vendor_of(model: str) -> str:
+    """Whose model it is, by its name as LiteLLM writes it."""
+    vendor, slash, _ = model.partition("/")
+    return vendor if slash else next((vendor for name, vendor in _NAMES if name.match(model)), model)
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -33,19 +51,13 @@ class ChatWire(Wire):
     provider = PROVIDER
     tools = ToolCache(declare_tool)
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        codecs: Mapping[str, HostedToolCodec[Any, Any]],
-        first_user_turn: bool,
-    ) -> None:
-        super().__init__(codecs)
-        self._model = model
+    def __init__(self, model: str, *, first_user_turn: bool, **options: Any) -> None:
+        super().__init__(model, **options)
         self._first_user_turn = first_user_turn
         self._opened = not first_user_turn
+        self._origin = encode({"type": "origin", "vendor": vendor_of(model)}).decode()
         self._start = b""
-        self._start_of: tuple[int, int, object] | None = None
+        self._start_of: tuple[object, ...] = ()
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
@@ -64,9 +76,9 @@ class ChatWire(Wire):
         self._opened = not self._first_user_turn
 
     def _begin(self, request: ModelRequest) -> bytes:
-        known = (len(request.tools), len(request.hosted_tools), request.output)
+        known = (request.tools, request.hosted_tools, request.output, request.settings)
         if self._start_of != known:
-            head: dict[str, Any] = {"model": self._model}
+            head: dict[str, Any] = {"model": self._model, **self._settings(request)}
             tools = [self.tools.encoded(tool) for tool in request.tools]
             for hosted in request.hosted_tools:
                 declared = self._codec(hosted, request).serialize(hosted)
@@ -84,30 +96,74 @@ class ChatWire(Wire):
             self._start_of = known
         return self._start
 
+    def _settings(self, request: ModelRequest) -> dict[str, Any]:
+        """The neutral settings as LiteLLM's arguments; it refuses by itself what a model does not take."""
+        settings = request.settings
+        fields: dict[str, Any] = {
+            "reasoning_effort": settings.effort,
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_output_tokens,
+            "parallel_tool_calls": settings.parallel_tool_calls if request.tools else None,
+        }
+        if settings.effort == "none" and vendor_of(self._model) == "anthropic":
+            # LiteLLM would send nothing, and the model would think as it does by default.
+            fields |= {"reasoning_effort": None, "thinking": {"type": "disabled"}}
+        elif settings.effort and _OPENAI.match(self._model.rpartition("/")[2]):
+            # With tools LiteLLM takes another API for these, which would store the conversation.
+            fields["store"] = False
+        return {name: value for name, value in fields.items() if value is not None}
+
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role
         if role == "tool":
-            self._append(encode({"role": "tool", "tool_call_id": message.call_id, "content": message.text}))
+            content = self._content(message)
+            self._append(encode({"role": "tool", "tool_call_id": message.call_id, "content": content}))
         elif role == "assistant":
             self._open()
-            self._append(_assistant(message))
+            self._append(self._assistant(message))
         elif role in ("system", "user"):
             self._opened = self._opened or role == "user"
-            self._append(encode({"role": role, "content": message.text}))
+            self._append(encode({"role": role, "content": self._content(message)}))
         elif role == "tools_added" and message.text:
             # Not every provider takes a system message here.
             self._append(encode({"role": "user", "content": message.text}))
 
+    def _assistant(self, message: Message) -> bytes:
+        """The message as it came if it is from the same vendor, which alone understands its own reasoning."""
+        if message.items and message.provider == PROVIDER:
+            origin = next((item for item in message.items[1:] if item.startswith(ORIGIN)), self._origin)
+            if origin == self._origin:
+                return message.items[0].encode()
+        return _assistant(message)
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        if not isinstance(part, Media):
+            return {"type": "text", "text": part.text}
+        if isinstance(part, Image):
+            return {"type": "image_url", "image_url": {"url": part.url or part.file_id or data_url(part)}}
+        if isinstance(part, Audio):
+            form = "mp3" if part.media_type == "audio/mpeg" else "wav"
+            return {"type": "input_audio", "input_audio": {"data": base64_text(part), "format": form}}
+        if part.file_id:
+            return {"type": "file", "file": {"file_id": part.file_id}}
+        return {"type": "file", "file": {"filename": part.name or "document.pdf", "file_data": data_url(part)}}
+
+    @property
+    def binds_reasoning(self) -> bool:
+        return binds_thinking(self._model.rpartition("/")[2])
+
+    def rejects_reasoning(self, payload: object) -> bool:
+        told = str(payload)
+        return "in thinking block" in told or "invalid_encrypted_content" in told
+
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:
-        return parse_reply(body)
+        return parse_reply(body, self._origin)
 
     def event_parser(self) -> ChunkParser:
-        return ChunkParser()
+        return ChunkParser(self._origin)
 
 
 def _assistant(message: Message) -> bytes:
-    if message.items and message.provider == PROVIDER:
-        return message.items[0].encode()
     spoken: dict[str, Any] = {"role": "assistant", "content": message.text or None}
     if message.tool_calls:
         spoken["tool_calls"] = [

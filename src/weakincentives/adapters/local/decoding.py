@@ -10,7 +10,7 @@ from typing import Any
 
 from weakincentives.adapters.local.constraint import TIGHT, closed
 from weakincentives.adapters.local.engine import Engine, EngineError
-from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
 
 ChatMessage = Mapping[str, str]
@@ -127,9 +127,9 @@ def refusal(error: EngineError, engine: Engine, prompt_name: str) -> PromptEvalu
     )
 
 
-def too_long(tokens: int, engine: Engine, prompt_name: str) -> PromptEvaluationError:
+def too_long(tokens: int, engine: Engine, prompt_name: str) -> ContextOverflowError:
     name, size = engine.settings.path.name, engine.settings.context
-    return PromptEvaluationError(
+    return ContextOverflowError(
         f"The conversation of '{prompt_name}' has {tokens:,} tokens, and {name} is loaded with room for {size:,}. "
         "Summarize more sections, or take a model with a longer context: LocalAdapter('model.gguf', context=...).",
         prompt_name=prompt_name,

@@ -4,7 +4,7 @@ A `Wire` translates between a run and a vendor's JSON. A `ClientAdapter` sends i
 client; `NetworkChannel` adds retries and deadlines to any `Transport`.
 """
 
-from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions
+from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions, NetworkAdapter
 from weakincentives.adapters.network.channel import NetworkChannel
 from weakincentives.adapters.network.retry import KeyRedactor, Retries
 from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError, within
@@ -14,8 +14,11 @@ from weakincentives.adapters.network.wire import (
     EventParser,
     ToolCache,
     Wire,
+    base64_text,
+    data_url,
     define_hosted_tool,
     encode,
+    refused,
     select_tools,
 )
 
@@ -27,6 +30,7 @@ __all__ = [
     "EncodedRequest",
     "EventParser",
     "KeyRedactor",
+    "NetworkAdapter",
     "NetworkChannel",
     "Response",
     "Retries",
@@ -35,8 +39,11 @@ __all__ = [
     "Transport",
     "TransportError",
     "Wire",
+    "base64_text",
+    "data_url",
     "define_hosted_tool",
     "encode",
+    "refused",
     "select_tools",
     "within",
 ]

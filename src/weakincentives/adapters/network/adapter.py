@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar, Self, TypedDict
+from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
 from weakincentives.adapters.network.channel import NetworkChannel
 from weakincentives.adapters.network.client import ClientTransport
 from weakincentives.adapters.network.endpoint import keys
 from weakincentives.adapters.network.retry import KeyRedactor, Retries
-from weakincentives.adapters.network.wire import Wire, define_hosted_tool
+from weakincentives.adapters.network.transport import Transport
+from weakincentives.adapters.network.wire import CountingWire, Format, Wire, define_hosted_tool
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import AnyTool, HostedTool, Tokenizer
-from weakincentives.runtime import HostedToolCodec, ProviderAdapter
+from weakincentives.prompt import AnyTool, HostedTool, Prompt, Tokenizer
+from weakincentives.runtime import HostedToolCodec, InnerLoop, ProviderAdapter, Settings
+from weakincentives.session import Session
 
 
 class ClientOptions(TypedDict, total=False):
@@ -29,21 +33,17 @@ class ClientOptions(TypedDict, total=False):
     tokenizer: Tokenizer | None
     max_retries: int
     parameters: Mapping[str, Any] | None
+    settings: Settings | None
     clock: Clock
 
 
-class ClientAdapter(ProviderAdapter):
-    """An adapter over a vendor's client object: the user's, or the one the SDK makes from the environment.
+class NetworkAdapter(ProviderAdapter):
+    """An adapter that sends requests: retries, and one wire for each session, which keeps what it has encoded.
 
-    One adapter serves any number of runs, threads and event loops, and keeps its connections alive between them. A
-    subclass names the SDK's `package`, its `client_types` (blocking and async), the `path` to post to, the `reserved`
-    request fields that users may not set through `parameters=`, and the `wire_type` whose `_wire()` it makes.
+    A subclass names the SDK's `package` and its `wire_type`, makes a `_wire()`, and connects to a `_transport()`.
     """
 
     package: ClassVar[str]
-    path: ClassVar[str]
-    client_types: ClassVar[tuple[str, str]]
-    reserved: ClassVar[frozenset[str]]
     wire_type: ClassVar[type[Wire]]
 
     def __init__(
@@ -51,36 +51,100 @@ class ClientAdapter(ProviderAdapter):
         model: str,
         *,
         client: Any = None,
-        hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None = None,
-        output_retries: int = 1,
-        tokenizer: Tokenizer | None = None,
         max_retries: int = 2,
         parameters: Mapping[str, Any] | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        **unknown: Any,
+        **options: Any,
     ) -> None:
-        if unknown:
-            name, made = min(unknown), self.client_types[0]
-            raise TypeError(
-                f"{type(self).__name__} has no option '{name}'; pass fields of the request as "
-                f"parameters={{'{name}': ...}}, and settings of the client (a key, an address) as client={made}(...)"
-            )
-        super().__init__(
-            model, hosted_tool_codecs=hosted_tool_codecs, output_retries=output_retries, tokenizer=tokenizer
-        )
+        super().__init__(model, **options)
         if client is None:
             require_extra(self.package, self.package, type(self).__name__)
         self._client = client
-        self._parameters = self._checked(parameters or {})
+        self._parameters = dict(parameters or {})
         self._retries = Retries(limit=max_retries)
         self._clock = clock
-        self._redactor = KeyRedactor(lambda: keys(self._client) if self._client is not None else ())
-        self._transport: ClientTransport | None = None
+        self._redactor = KeyRedactor(self._keys)
+        self._wires: WeakKeyDictionary[Session, Wire] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     @property
     def supports_dynamic_tools(self) -> bool:
         return True
+
+    def define_tool(self, tool: AnyTool) -> str:
+        if isinstance(tool, HostedTool):
+            return define_hosted_tool(tool, self.hosted_tool_codecs)
+        return self.wire_type.tools.text(tool)
+
+    def channel(self) -> NetworkChannel:
+        return self._channel(self._wire(), self._transport())
+
+    @contextmanager
+    def open_channel(self, loop: InnerLoop) -> Iterator[NetworkChannel]:
+        with self._lock:
+            wire = self._wires.pop(loop.session, None)
+        wire = wire or self._wire()
+        channel = self._channel(wire, self._transport())
+        loop.interrupt = channel.interrupt
+        yield channel
+        # After an error it may be half extended; and the thread of a run that was abandoned may still use it.
+        if not loop.scope.fence.closed:
+            with self._lock:
+                self._wires[loop.session] = wire
+
+    def close(self) -> None:
+        """Close what is open and idle; the adapter may be used again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _channel(self, wire: Format, transport: Transport) -> NetworkChannel:
+        return NetworkChannel(wire, transport, retries=self._retries, redactor=self._redactor, clock=self._clock)
+
+    @abstractmethod
+    def _wire(self) -> Wire:
+        """The wire for a new session."""
+
+    @abstractmethod
+    def _transport(self) -> Transport:
+        """The connection to the vendor."""
+
+    @abstractmethod
+    def _keys(self) -> Iterable[str | None]:
+        """What errors must never show."""
+
+
+class ClientAdapter(NetworkAdapter):
+    """An adapter over a vendor's client object: the user's, or the one the SDK makes from the environment.
+
+    One adapter serves any number of runs, threads and event loops, and keeps its connections alive between them. A
+    subclass names the `client_types` of its SDK (blocking and async), the `path` to post to, the one at which tokens
+    are counted with the `count_fields` of a request, and the `reserved` fields that `parameters=` may not set.
+    """
+
+    path: ClassVar[str]
+    count_path: ClassVar[str]
+    count_fields: ClassVar[tuple[str, ...]]
+    client_types: ClassVar[tuple[str, str]]
+    reserved: ClassVar[frozenset[str]]
+
+    def __init__(self, model: str, **options: Any) -> None:
+        if unknown := options.keys() - ClientOptions.__annotations__.keys():
+            name, made = min(unknown), self.client_types[0]
+            raise TypeError(
+                f"{type(self).__name__} has no option '{name}'; pass fields of the request as "
+                f"parameters={{'{name}': ...}}, and settings of the client (a key, an address) as client={made}(...)"
+            )
+        taken = sorted(self.reserved & (options.get("parameters") or {}).keys())
+        if taken:
+            raise ValueError(f"parameters cannot set {', '.join(taken)}; the prompt and the adapter set them")
+        super().__init__(model, **options)
+        self._connection: ClientTransport | None = None
 
     @property
     def client(self) -> Any:
@@ -93,52 +157,36 @@ class ClientAdapter(ProviderAdapter):
         """Whether requests go over our own connections; False if the client carries more than settings."""
         return self._connected().direct
 
-    def define_tool(self, tool: AnyTool) -> str:
-        if isinstance(tool, HostedTool):
-            return define_hosted_tool(tool, self.hosted_tool_codecs)
-        return self.wire_type.tools.text(tool)
-
-    def channel(self) -> NetworkChannel:
-        return NetworkChannel(
-            self._wire(),
-            self._connected(),
-            retries=self._retries,
-            redactor=self._redactor,
-            clock=self._clock,
-        )
+    def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
+        """The tokens of the next request, as the vendor counts them."""
+        self._connected()
+        transport = self._connect(self.count_path)
+        channel = self._channel(CountingWire(self._wire(), self.count_fields), transport)
+        try:
+            return channel.call(self.first_request(prompt, session)).usage.input_tokens
+        finally:
+            transport.close()
 
     def close(self) -> None:
         """Close the idle connections; the adapter opens new ones when it is used again."""
-        if self._transport is not None:
-            self._transport.close()
+        if self._connection is not None:
+            self._connection.close()
 
-    def __enter__(self) -> Self:
-        return self
+    def _transport(self) -> Transport:
+        return self._connected()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @abstractmethod
-    def _wire(self) -> Wire:
-        """The wire for a new run."""
-
-    def _checked(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        taken = sorted(self.reserved & parameters.keys())
-        if taken:
-            raise ValueError(f"parameters cannot set {', '.join(taken)}; the prompt and the adapter set them")
-        return dict(parameters)
+    def _keys(self) -> Iterable[str | None]:
+        return keys(self._client) if self._client is not None else ()
 
     def _connected(self) -> ClientTransport:
         with self._lock:
-            if self._transport is None:
-                self._transport = self._connect()
+            if self._connection is None:
+                self._connection = self._connect(self.path)
             else:
-                self._transport.refresh()
-            return self._transport
+                self._connection.refresh()
+            return self._connection
 
-    def _connect(self) -> ClientTransport:
+    def _connect(self, path: str) -> ClientTransport:
         sdk = import_extra(self.package, self.package, type(self).__name__)
         if self._client is None:
             self._client = self._from_environment(sdk)
@@ -149,7 +197,7 @@ class ClientAdapter(ProviderAdapter):
                 "http_client="
             )
         plain = tuple(getattr(sdk, name) for name in self.client_types)
-        return ClientTransport(self._client, sdk, self.path, plain=plain)
+        return ClientTransport(self._client, sdk, path, plain=plain)
 
     def _from_environment(self, sdk: ModuleType) -> Any:
         name = self.client_types[0]

@@ -167,6 +167,9 @@ class _Connection:
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):
+            # Wakes a thread that waits for data, which closing alone does not.
+            self.sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
             self.sock.close()
 
     def _send(self, data: bytes) -> None:

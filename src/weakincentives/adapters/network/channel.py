@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from weakincentives.adapters.network.retry import Exchange, KeyRedactor, Outcome, Read, Retries, Sleep
+from weakincentives.adapters.network.retry import Exchange, KeyRedactor, Outcome, Read, Retries, Send, Sleep
 from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
-from weakincentives.adapters.network.wire import Wire
+from weakincentives.adapters.network.wire import Format
 from weakincentives.clock import Clock
-from weakincentives.runtime import ModelReply, ModelRequest
+from weakincentives.errors import AbandonedCallError
+from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
 
 
 class NetworkChannel:
@@ -16,7 +17,7 @@ class NetworkChannel:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: Format,
         transport: Transport,
         *,
         retries: Retries,
@@ -28,6 +29,14 @@ class NetworkChannel:
         self._retries = retries
         self._redactor = redactor
         self._clock = clock
+        self._open: Stream | None = None
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """End the stream that another thread is reading, so that the vendor stops writing."""
+        self._interrupted = True
+        if self._open is not None:
+            self._open.close()
 
     def call(self, request: ModelRequest) -> ModelReply:
         steps = self._exchange(request).steps()
@@ -66,7 +75,7 @@ class NetworkChannel:
             except TransportError as failure:
                 outcome = failure
 
-    def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
+    def stream(self, request: ModelRequest) -> Iterator[ModelDelta | ModelReply]:
         steps = self._exchange(request).stream_steps()
         outcome: Outcome = None
         stream: Stream | None = None
@@ -78,10 +87,10 @@ class NetworkChannel:
                     yield done.value
                     return
                 outcome = None
-                if isinstance(step, str):
-                    yield step
-                elif isinstance(step, Sleep):
+                if isinstance(step, Sleep):
                     self._clock.sleep(step.seconds)
+                elif not isinstance(step, Send | Read):
+                    yield step
                 else:
                     try:
                         if isinstance(step, Read):
@@ -91,13 +100,16 @@ class NetworkChannel:
                                 stream.close()
                             opened = self._transport.open(step.request, step.timeout)
                             stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
+                            self._open = stream
                     except TransportError as error:
                         outcome = error
+                    if self._interrupted:
+                        raise AbandonedCallError("the run was stopped while its stream was read")
         finally:
             if stream:
                 stream.close()
 
-    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelReply]:
         steps = self._exchange(request).stream_steps()
         outcome: Outcome = None
         stream: AsyncStream | None = None
@@ -109,10 +121,10 @@ class NetworkChannel:
                     yield done.value
                     return
                 outcome = None
-                if isinstance(step, str):
-                    yield step
-                elif isinstance(step, Sleep):
+                if isinstance(step, Sleep):
                     await self._clock.sleep_async(step.seconds)
+                elif not isinstance(step, Send | Read):
+                    yield step
                 else:
                     try:
                         if isinstance(step, Read):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,17 +18,21 @@ from typing import Any, TypeAlias
 import msgspec
 
 from weakincentives.adapters.network.transport import Response, TransportError
-from weakincentives.adapters.network.wire import EncodedRequest, Wire
+from weakincentives.adapters.network.wire import EncodedRequest, Format
 from weakincentives.clock import Clock
-from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.redaction import Redactor
-from weakincentives.runtime import ModelReply, ModelRequest
+from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
 
 MAX_WAIT = 60.0
 """If a provider asks for a longer pause than this, the run fails at once."""
 
 DRAIN_SECONDS = 0.25
 """How long to wait for the end of a stream whose reply is complete, so that its connection can be reused."""
+
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|ContextWindowExceeded|prompt is too long|exceeds? (?:the )?context (?:limit|window)"
+)
 
 MALFORMED = (msgspec.DecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """What reading a malformed response may raise."""
@@ -99,16 +104,16 @@ class Sleep:
 
 Outcome: TypeAlias = "Response | TransportError | list[bytes] | None"
 Steps: TypeAlias = Generator["Send | Sleep", "Outcome", ModelReply]
-StreamSteps: TypeAlias = Generator["Send | Sleep | Read | str", "Outcome", ModelReply]
+StreamSteps: TypeAlias = Generator["Send | Sleep | Read | ModelDelta", "Outcome", ModelReply]
 
 
 class Exchange:
     """One request of a run, with its retries."""
 
-    __slots__ = ("_clock", "_failures", "_name", "_redactor", "_request", "_retries", "_wire")
+    __slots__ = ("_clock", "_dropped", "_failures", "_name", "_redactor", "_request", "_retries", "_wire")
 
     def __init__(
-        self, wire: Wire, request: ModelRequest, retries: Retries, redactor: KeyRedactor, clock: Clock
+        self, wire: Format, request: ModelRequest, retries: Retries, redactor: KeyRedactor, clock: Clock
     ) -> None:
         self._wire = wire
         self._clock = clock
@@ -117,6 +122,7 @@ class Exchange:
         self._redactor = redactor
         self._name = wire.provider
         self._failures = 0
+        self._dropped = False
 
     def steps(self) -> Steps:
         """The steps to a whole reply."""
@@ -132,10 +138,13 @@ class Exchange:
                     failure = error
                 except MALFORMED as error:
                     failure = self._unreadable(error, outcome.body)
-            yield Sleep(self._pause(failure))
+            if self._drops_reasoning(failure):
+                encoded = self._wire.encode_request(self._request)
+            else:
+                yield Sleep(self._pause(failure))
 
     def stream_steps(self) -> StreamSteps:
-        """The steps to a whole reply, with its text as it arrives."""
+        """The steps to a whole reply, with what it shows as it arrives."""
         encoded = self._wire.encode_request(self._request, stream=True)
         streamed = False
         while True:
@@ -165,7 +174,18 @@ class Exchange:
                             return self._finished(piece)
                         streamed = True
                         yield piece
-            yield Sleep(self._pause(failure, streamed=streamed))
+            if not streamed and self._drops_reasoning(failure):
+                encoded = self._wire.encode_request(self._request, stream=True)
+            else:
+                yield Sleep(self._pause(failure, streamed=streamed))
+
+    def _drops_reasoning(self, failure: TransportError) -> bool:
+        """Whether the request may be sent again without the reasoning that the vendor rejects, once."""
+        if self._dropped or not self._wire.rejects_reasoning(failure.payload):
+            return False
+        self._dropped = True
+        self._wire.drop_reasoning()
+        return True
 
     def _drain(self) -> Generator[Read, Outcome, None]:
         deadline = self._request.deadline
@@ -175,7 +195,9 @@ class Exchange:
             left = ends - time.monotonic()
 
     def _finished(self, reply: ModelReply) -> ModelReply:
-        return replace(reply, retries=self._failures) if self._failures else reply
+        if self._failures or self._dropped:
+            return replace(reply, retries=self._failures, reasoning_dropped=self._dropped)
+        return reply
 
     def _left(self) -> float | None:
         deadline = self._request.deadline
@@ -237,7 +259,8 @@ class Exchange:
 
     def _error(self, failure: TransportError, *, phase: Any = None, note: str = "") -> PromptEvaluationError:
         tries = f" (after {self._failures + 1} attempts)" if self._failures else ""
-        return PromptEvaluationError(
+        kind = ContextOverflowError if _OVERFLOW.search(_told(failure.payload)) else PromptEvaluationError
+        return kind(
             self._redactor.text(f"Prompt '{self._request.prompt_name}': {failure}{note}{tries}"),
             prompt_name=self._request.prompt_name,
             phase=phase or failure.phase,
@@ -278,6 +301,14 @@ def decoded(body: bytes | bytearray) -> object:
         return msgspec.json.decode(body)
     except MALFORMED:
         return bytes(body[:2000]).decode("utf-8", "replace")
+
+
+def _told(payload: object) -> str:
+    """What an error's payload says of it, by code, type and message."""
+    error = payload.get("error", payload) if isinstance(payload, dict) else payload
+    if not isinstance(error, dict):
+        return ""
+    return " ".join(str(error.get(name) or "") for name in ("code", "type", "message"))
 
 
 def _explanation(payload: object) -> str:

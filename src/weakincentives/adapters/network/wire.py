@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from weakincentives.content import Media, Part, Text
 from weakincentives.errors import PromptEvaluationError
+from weakincentives.limits import TokenUsage
 from weakincentives.prompt import HostedTool, Tool
-from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
+from weakincentives.runtime import HostedToolCodec, MediaSupport, Message, ModelDelta, ModelReply, ModelRequest
 
 _encode = msgspec.json.Encoder().encode
 
+TEXT_ONLY = MediaSupport()
 FIRST_USER_TURN = "Begin."
 """Sent where a provider requires a user turn after the system text and the conversation has none."""
 
@@ -43,8 +48,8 @@ class EncodedRequest:
 class EventParser(Protocol):
     """Parses one streamed response, event by event."""
 
-    def feed(self, event: bytes) -> Iterable[str | ModelReply]:
-        """The text deltas in this event and, at the end of the response, the whole reply."""
+    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
+        """The deltas in this event and, at the end of the response, the whole reply."""
         ...
 
 
@@ -75,22 +80,10 @@ class ToolCache:
             del self._entries[key]
 
 
-class Wire(ABC):
-    """One run's requests in a vendor's format.
+class Format(ABC):
+    """How requests are written and replies are read."""
 
-    Each message is encoded when it first appears and kept as bytes, so turn 200 costs what turn 10 costs. The parts of
-    a body that may change between turns come after the conversation, so that each body extends the one before.
-    """
-
-    provider: ClassVar[str]
-    tools: ClassVar[ToolCache]
-    search_tool: ClassVar[bytes] = b""
-
-    def __init__(self, codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> None:
-        self._codecs = codecs
-        self._buffer = bytearray()
-        self._count = 0
-        self._last: Message | None = None
+    provider: str
 
     @abstractmethod
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
@@ -103,29 +96,96 @@ class Wire(ABC):
         Raises `msgspec.DecodeError` if the body cannot be read, and `TransportError` if it reports a failure.
         """
 
-    @abstractmethod
     def event_parser(self) -> EventParser:
         """A parser for one streamed response."""
+        raise TypeError(f"{type(self).__name__} has no streams")
+
+    def rejects_reasoning(self, payload: object) -> bool:
+        """Whether a failure means that reasoning in the request is not accepted any more."""
+        return False
+
+    def drop_reasoning(self) -> None:
+        """Leave the reasoning of what was said so far out of later requests."""
+        raise TypeError(f"{type(self).__name__} sends no reasoning")
+
+
+class Wire(Format):
+    """A session's requests in a vendor's format.
+
+    Each message is encoded when it first appears and kept as bytes, so turn 200 costs what turn 10 costs. The parts of
+    a body that may change between turns come after the conversation, so that each body extends the one before.
+    """
+
+    tools: ClassVar[ToolCache]
+    search_tool: ClassVar[bytes] = b""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        codecs: Mapping[str, HostedToolCodec[Any, Any]],
+        parameters: Mapping[str, Any] = MappingProxyType({}),
+        media: MediaSupport = TEXT_ONLY,
+    ) -> None:
+        self._model = model
+        self._codecs = codecs
+        self._parameters = parameters
+        self._media = media
+        self._buffer = bytearray()
+        self._count = 0
+        self._known: tuple[tuple[int, Message], ...] = ()
+        # How many messages are sent without their reasoning, because the vendor no longer accepts it.
+        self._unreasoned = 0
 
     @abstractmethod
     def _add(self, message: Message, request: ModelRequest) -> None:
         """Append one message to the encoded conversation."""
 
+    @abstractmethod
+    def _part(self, part: Part) -> dict[str, Any]:
+        """A part of a message's content in the vendor's form."""
+
     def _restart(self) -> None:
         """Forget what was encoded."""
         self._buffer = bytearray()
+        self._count = 0
 
     def _extend(self, request: ModelRequest) -> None:
-        messages, count = request.messages, self._count
-        if count and (len(messages) < count or messages[count - 1] is not self._last):
-            self._restart()
-            count = 0
+        messages = request.messages
         total = len(messages)
-        for index in range(count, total):
-            self._add(messages[index], request)
-        if total > count:
-            self._last = messages[total - 1]
-        self._count = total
+        if any(index >= total or messages[index] is not known for index, known in self._known):
+            self._restart()
+            self._known, self._unreasoned = (), 0
+        spoken = max((at for at, known in self._known if known.role == "assistant"), default=0)
+        for index in range(self._count, total):
+            message = messages[index]
+            if message.role == "assistant":
+                spoken = index
+                if index < self._unreasoned or (message.rebased and self.binds_reasoning):
+                    message = self._without_reasoning(message)
+            self._add(message, request)
+            self._count = index + 1
+        # A conversation that was begun anew differs in its first message, or in what the model has said.
+        self._known = tuple((at, messages[at]) for at in {0, spoken, total - 1}) if total else ()
+
+    @property
+    def binds_reasoning(self) -> bool:
+        """Whether the vendor accepts reasoning only after the very text that it followed."""
+        return False
+
+    def drop_reasoning(self) -> None:
+        self._unreasoned = self._count
+        self._known = ()
+        self._restart()
+
+    def _without_reasoning(self, message: Message) -> Message:
+        return replace(message, items=())
+
+    def _content(self, message: Message) -> str | list[dict[str, Any]]:
+        """The text of a message, or its parts; one that the model does not take is named in words."""
+        if not message.parts:
+            return message.text
+        return [self._part(Text(str(part)) if self._media.problem(part) else part) for part in message.parts]
 
     def _append(self, item: bytes) -> None:
         if self._buffer:
@@ -162,6 +222,46 @@ class Wire(ABC):
         for tool in request.hosted_tools:
             values.update(dict.fromkeys(getattr(self._codec(tool, request), attribute, ())))
         return list(values)
+
+
+class CountingWire(Format):
+    """A wire that asks how many tokens a request has, with those of its fields that the vendor counts."""
+
+    def __init__(self, wire: Wire, fields: Iterable[str]) -> None:
+        self.provider = wire.provider
+        self._wire = wire
+        self._fields = frozenset(fields)
+
+    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
+        encoded = self._wire.encode_request(request)
+        body = msgspec.json.decode(encoded.body(), type=dict[str, Any])
+        counted = {name: value for name, value in body.items() if name in self._fields}
+        return EncodedRequest((encode(counted),), encoded.headers)
+
+    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
+        return ModelReply(usage=TokenUsage(msgspec.json.decode(body, type=_Counted).input_tokens))
+
+
+class _Counted(msgspec.Struct):
+    input_tokens: int
+
+
+def refused(request: ModelRequest, setting: str, model: str, why: str) -> PromptEvaluationError:
+    """The error for a setting that a model does not take."""
+    return PromptEvaluationError(
+        f"Prompt '{request.prompt_name}': model '{model}' does not take {setting}: {why}.",
+        prompt_name=request.prompt_name,
+        phase="request",
+    )
+
+
+def data_url(part: Media) -> str:
+    """The bytes of a part as a `data:` URL."""
+    return f"data:{part.media_type};base64,{base64_text(part)}"
+
+
+def base64_text(part: Media) -> str:
+    return b64encode(part.data).decode()
 
 
 def _without_surrogates(value: Any) -> Any:

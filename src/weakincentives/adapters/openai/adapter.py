@@ -14,7 +14,9 @@ from weakincentives.adapters.openai.wire import (
     Route,
     best_route,
     has_tool_search,
+    media_support,
 )
+from weakincentives.runtime import MediaSupport
 
 
 class OpenAIAdapter(ClientAdapter):
@@ -31,6 +33,8 @@ class OpenAIAdapter(ClientAdapter):
     name = PROVIDER
     package = "openai"
     path = "/responses"
+    count_path = "/responses/input_tokens"
+    count_fields = ("model", "input", "tools", "text", "reasoning", "tool_choice", "instructions")
     reserved = frozenset({"model", "input", "tools", "tool_choice", "stream"})
     client_types = ("OpenAI", "AsyncOpenAI")
     wire_type = ResponsesWire
@@ -62,7 +66,19 @@ class OpenAIAdapter(ClientAdapter):
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)
 
+    @property
+    def supports_operator_text(self) -> bool:
+        return True
+
+    @property
+    def media(self) -> MediaSupport:
+        return media_support(self.model)
+
     def _wire(self) -> ResponsesWire:
         return ResponsesWire(
-            self.model, route=self.tool_route, codecs=self.hosted_tool_codecs, parameters=self._parameters
+            self.model,
+            route=self.tool_route,
+            codecs=self.hosted_tool_codecs,
+            parameters=self._parameters,
+            media=self.media,
         )

@@ -9,7 +9,15 @@ import msgspec
 
 from weakincentives.adapters.network import TransportError
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime import ModelReply, StopReason, ToolCall
+from weakincentives.runtime import (
+    ArgumentsDelta,
+    ModelDelta,
+    ModelReply,
+    ReasoningDelta,
+    StopReason,
+    TextDelta,
+    ToolCall,
+)
 
 _RETRYABLE = frozenset(
     {"server_error", "rate_limit_exceeded", "rate_limit_error", "server_is_overloaded", "overloaded_error"}
@@ -22,15 +30,27 @@ def parse_reply(body: bytes | bytearray) -> ModelReply:
 
 
 class ResponseEventParser:
-    """Passes on text deltas, and reads the reply from the event that closes the response."""
+    """Passes on deltas, and reads the reply from the event that closes the response."""
 
-    def feed(self, event: bytes) -> Iterable[str | ModelReply]:
+    def __init__(self) -> None:
+        self._calls: dict[str, _Call] = {}
+        self._summary: tuple[str | None, int] | None = None
+
+    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
         if event == b"[DONE]":
             return ()
         seen = _decode_event(event)
-        kind = seen.type
+        kind, delta = seen.type, seen.delta if isinstance(seen.delta, str) else ""
         if kind == "response.output_text.delta":
-            return (seen.delta,) if isinstance(seen.delta, str) and seen.delta else ()
+            return (TextDelta(delta),) if delta else ()
+        if kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
+            return (ReasoningDelta(self._gap(seen) + delta),) if delta else ()
+        if kind == "response.function_call_arguments.delta":
+            call = self._calls.get(seen.item_id)
+            return (ArgumentsDelta(call.call_id, call.name, delta),) if call and delta else ()
+        if kind == "response.output_item.added" and _decode_kind(seen.item).type == "function_call":
+            # Only this event has the name and the id of the call.
+            self._calls[_decode_item(seen.item).id] = _decode_call(seen.item)
         if kind in ("response.completed", "response.incomplete", "response.failed"):
             return (_reply(_decode_response(seen.response)),)
         if kind == "error":
@@ -43,6 +63,11 @@ class ResponseEventParser:
                 retryable=bool({error.code, error.type} & _RETRYABLE),
             )
         return ()
+
+    def _gap(self, seen: _Event) -> str:
+        """A blank line between two parts of a summary, which come without any."""
+        before, self._summary = self._summary, (seen.item_id, seen.summary_index)
+        return "" if before in (None, self._summary) else "\n\n"
 
 
 class _InputDetails(msgspec.Struct):
@@ -84,6 +109,12 @@ class _Kind(msgspec.Struct):
     type: str
 
 
+class _Item(msgspec.Struct):
+    id: str = ""
+    summary: list[_Part] = []
+    content: list[_Part] | None = None
+
+
 class _Call(msgspec.Struct):
     call_id: str
     name: str
@@ -103,6 +134,9 @@ class _Error(msgspec.Struct):
 class _Event(msgspec.Struct):
     type: str
     delta: Any = None
+    item_id: str = ""
+    summary_index: int = 0
+    item: msgspec.Raw = msgspec.Raw(b'{"type":""}')
     response: msgspec.Raw = msgspec.Raw(b"null")
     code: str | None = None
     message: str | None = None
@@ -111,6 +145,7 @@ class _Event(msgspec.Struct):
 
 _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_item = msgspec.json.Decoder(_Item).decode
 _decode_call = msgspec.json.Decoder(_Call).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -127,6 +162,7 @@ def _reply(response: _Response) -> ModelReply:
         )
     texts: list[str] = []
     refusals: list[str] = []
+    thoughts: list[str] = []
     calls: list[ToolCall] = []
     items: list[str] = []
     hosted = 0
@@ -142,6 +178,9 @@ def _reply(response: _Response) -> ModelReply:
                     texts.append(part.text)
                 elif part.refusal:
                     refusals.append(part.refusal)
+        elif kind == "reasoning":
+            thought = _decode_item(raw)
+            thoughts += [part.text for part in (*thought.summary, *(thought.content or ())) if part.text]
         elif kind.endswith("_call"):
             hosted += 1
     stop: StopReason = "tool_calls" if calls else "end"
@@ -165,6 +204,7 @@ def _reply(response: _Response) -> ModelReply:
         items=tuple(items),
         response_id=response.id,
         model=response.model,
+        reasoning="\n\n".join(thoughts),
     )
 
 

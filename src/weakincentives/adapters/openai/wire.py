@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
 from typing import Any, Literal
 
-from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, encode, select_tools
+from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, data_url, encode, refused, select_tools
 from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
+from weakincentives.content import Document, Image, Media, Part
 from weakincentives.prompt import Tool, portable_name
-from weakincentives.runtime import HostedToolCodec, Message, ModelReply, ModelRequest
+from weakincentives.runtime import MEGABYTE, MediaSupport, Message, ModelReply, ModelRequest, document_tokens
 from weakincentives.serde import is_strict
 
 PROVIDER = "openai"
@@ -18,12 +19,42 @@ Route = Literal["additional_tools", "append"]
 
 _ACCEPTS_ADDITIONAL_TOOLS = re.compile(r"(ft:)?(gpt-(4o|4\.1|4\.5|[5-9]|[1-9]\d)|o[3-9])")
 _REASONS = re.compile(r"(ft:)?(gpt-([5-9]|[1-9]\d)(?!.*chat)|o\d)")
+_KNOWN = re.compile(r"(ft:)?(gpt-\d|chatgpt|o\d)")
 _VERSION = re.compile(r"(?:ft:)?gpt-(\d+)(?:\.(\d+))?")
 
 
 def best_route(model: str) -> Route:
     """`additional_tools` if the model is documented to accept that item, else `append`."""
     return "additional_tools" if _ACCEPTS_ADDITIONAL_TOOLS.match(model) else "append"
+
+
+def media_support(model: str) -> MediaSupport:
+    """Images and any documents; the limits are those of one request."""
+    return MediaSupport(
+        images=tuple(dict.fromkeys(Image.types.values())),
+        documents=tuple(Document.types.values()),
+        max_image_bytes=50 * MEGABYTE,
+        max_images=1500,
+        max_total_bytes=500 * MEGABYTE,
+        count=lambda part: image_tokens(part, model) if isinstance(part, Image) else document_tokens(part),
+    )
+
+
+def image_tokens(image: Image, model: str) -> int:
+    """What an image costs: squares of 32 pixels from gpt-5.4 on and in small models, tiles of 512 in the others."""
+    width, height = image.dimensions or (1024, 1024)
+    patches = math.ceil(width / 32) * math.ceil(height / 32)
+    version = _version(model)
+    if version >= (5, 4):
+        return math.ceil((patches if version >= (6, 0) else min(patches, 10_000)) * 1.2)
+    for name, factor in (("o4-mini", 1.72), ("5-mini", 1.62), ("4.1-mini", 1.62), ("-nano", 2.46)):
+        if name in model:
+            return math.ceil(min(patches, 1536) * factor)
+    scale = min(1.0, 2048 / max(width, height))
+    scale = min(scale, 768 / min(width, height))
+    tiles = math.ceil(width * scale / 512) * math.ceil(height * scale / 512)
+    base, tile = (70, 140) if version >= (5, 0) else (75, 150) if model.startswith("o") else (85, 170)
+    return base + tile * tiles
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -44,21 +75,12 @@ class ResponsesWire(Wire):
     tools = ToolCache(declare_tool)
     search_tool = b'{"type":"tool_search"}'
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        route: Route,
-        codecs: Mapping[str, HostedToolCodec[Any, Any]],
-        parameters: Mapping[str, Any],
-    ) -> None:
-        super().__init__(codecs)
-        self._model = model
+    def __init__(self, model: str, *, route: Route, **options: Any) -> None:
+        super().__init__(model, **options)
         self._route = route
-        self._parameters = parameters
         self._declared: set[str] = set()
         self._start: bytes = b""
-        self._start_of: tuple[int, int, object] | None = None
+        self._start_of: tuple[object, ...] = ()
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
@@ -71,15 +93,48 @@ class ResponsesWire(Wire):
         append = self._route == "append"
         offered = len(request.tools) if append else request.initial_tools
         hosted = len(request.hosted_tools) if append else request.initial_hosted_tools
-        known = (offered, hosted, request.output)
+        known = (request.tools[:offered], request.hosted_tools[:hosted], request.output, request.settings)
         if self._start_of != known:
             tools = self._encode_tools(request.tools[:offered], request.hosted_tools[:hosted], request)
             further = {name: value for name, value in self._parameters.items() if name != "include"}
+            further |= self._settings(request)
             head = encode({"model": self._model, "store": False, **further, **self._text(request)})
             listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
             self._start = head[:-1] + listed + b',"input":['
             self._start_of = known
         return self._start
+
+    def _settings(self, request: ModelRequest) -> dict[str, Any]:
+        """The neutral settings as fields; what the model does not take is refused here, before the request."""
+        settings, model = request.settings, self._model
+        known, reasons = _KNOWN.match(model) is not None, _REASONS.match(model) is not None
+        effort: str | None = settings.effort
+        if known and effort is not None:
+            effort = self._effort(effort, request, reasons=reasons)
+        if reasons and settings.temperature is not None and effort != "none":
+            raise refused(request, "temperature", model, "a model that reasons takes none; set effort='none' if it can")
+        fields: dict[str, Any] = {}
+        if (reasons or not known) and (effort or settings.show_reasoning):
+            chosen = {"effort": effort} if effort else {}
+            shown = {"summary": "auto"} if settings.show_reasoning else {}
+            fields["reasoning"] = {**self._parameters.get("reasoning", {}), **chosen, **shown}
+        named = ("temperature", "max_output_tokens", "parallel_tool_calls")
+        return fields | {name: value for name in named if (value := getattr(settings, name)) is not None}
+
+    def _effort(self, effort: str, request: ModelRequest, *, reasons: bool) -> str | None:
+        version = _version(self._model)
+        if not reasons:
+            if effort == "none":
+                return None
+            raise refused(request, f"effort='{effort}'", self._model, "it does not reason")
+        if effort == "none" and version == (5, 0):
+            return "minimal"
+        if effort == "none" and (version < (5, 0) or self._model.startswith(("gpt-6-astra", "gpt-6.1-sol"))):
+            raise refused(request, "effort='none'", self._model, "its least is 'low'")
+        most = "max" if version >= (5, 6) else "xhigh" if version >= (5, 2) else "high"
+        if effort in ("xhigh", "max") and effort != most and most != "max":
+            raise refused(request, f"effort='{effort}'", self._model, f"its most is '{most}'")
+        return effort
 
     def _text(self, request: ModelRequest) -> dict[str, Any]:
         if request.output is None:
@@ -123,18 +178,33 @@ class ResponsesWire(Wire):
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role
         if role == "tool":
-            self._append(encode({"type": "function_call_output", "call_id": message.call_id, "output": message.text}))
+            output = self._content(message)
+            self._append(encode({"type": "function_call_output", "call_id": message.call_id, "output": output}))
         elif role == "assistant":
             self._add_assistant(message)
         elif role == "system":
             self._append(encode({"role": "developer", "content": message.text}))
         elif role == "user":
-            self._append(encode({"role": "user", "content": message.text}))
+            self._append(encode({"role": "user", "content": self._content(message)}))
         elif role == "tools_added":
             if self._route == "additional_tools":
                 self._add_tools(message, request)
             if message.text:
                 self._append(encode({"role": "developer", "content": message.text}))
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        if not isinstance(part, Media):
+            return {"type": "input_text", "text": part.text}
+        if isinstance(part, Image):
+            source = {"file_id": part.file_id} if part.file_id else {"image_url": part.url or data_url(part)}
+            return {"type": "input_image", "detail": "auto", **source}
+        if part.file_id or part.url:
+            return {"type": "input_file", **({"file_id": part.file_id} if part.file_id else {"file_url": part.url})}
+        ending = next((name for name, kind in Document.types.items() if kind == part.media_type), "bin")
+        return {"type": "input_file", "filename": part.name or f"document.{ending}", "file_data": data_url(part)}
+
+    def rejects_reasoning(self, payload: object) -> bool:
+        return "invalid_encrypted_content" in str(payload)
 
     def _add_assistant(self, message: Message) -> None:
         if message.items and message.provider == PROVIDER:
@@ -176,5 +246,10 @@ def has_tool_search(model: str) -> bool:
 
 def _names_added_tools(model: str) -> bool:
     """From gpt-5.6 on, `tool_choice` may name a tool that an `additional_tools` item declared."""
+    return _version(model) >= (5, 6)
+
+
+def _version(model: str) -> tuple[int, int]:
+    """The version of a gpt model; (0, 0) for the others."""
     found = _VERSION.match(model)
-    return found is not None and (int(found[1]), int(found[2] or 0)) >= (5, 6)
+    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)

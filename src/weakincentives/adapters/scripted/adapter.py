@@ -9,9 +9,21 @@ from types import TracebackType
 from typing import Any
 
 from weakincentives import serde
-from weakincentives.content import Part
+from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime import Channel, ModelReply, ModelRequest, ProviderAdapter, StopReason, ToolCall
+from weakincentives.runtime import (
+    ArgumentsDelta,
+    Channel,
+    MediaSupport,
+    ModelDelta,
+    ModelReply,
+    ModelRequest,
+    ProviderAdapter,
+    ReasoningDelta,
+    StopReason,
+    TextDelta,
+    ToolCall,
+)
 
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
 Script = Iterable[Line] | Callable[[ModelRequest], Line]
@@ -61,6 +73,11 @@ class ScriptedAdapter(ProviderAdapter):
 
     def channel(self) -> Channel:
         return _ScriptedChannel(self)
+
+    @property
+    def media(self) -> MediaSupport:
+        images, documents, audio = (tuple(dict.fromkeys(kind.types.values())) for kind in (Image, Document, Audio))
+        return MediaSupport(images, documents, audio)
 
     def check_content(self, parts: Sequence[Part]) -> None:
         """A script takes everything."""
@@ -135,12 +152,15 @@ class _ScriptedChannel:
     async def call_async(self, request: ModelRequest) -> ModelReply:
         return self._adapter.reply(request)
 
-    def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
+    def stream(self, request: ModelRequest) -> Iterator[ModelDelta | ModelReply]:
         reply = self._adapter.reply(request)
-        yield from reply.text.splitlines(keepends=True)
+        yield from map(ReasoningDelta, reply.reasoning.splitlines(keepends=True))
+        yield from map(TextDelta, reply.text.splitlines(keepends=True))
+        for asked in reply.tool_calls:
+            yield ArgumentsDelta(asked.id, asked.name, asked.arguments)
         yield reply
 
-    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelReply]:
         for part in self.stream(request):
             yield part
 

@@ -1,0 +1,99 @@
+"""What a chat costs: CPU per turn early and late, and input tokens that a provider's cache cannot hold across runs."""
+
+from __future__ import annotations
+
+import inspect
+import os.path
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bench.adapters import ADAPTERS
+from bench.model_server import serving
+from bench.row import Row
+from weakincentives.adapters.openai.wire import ResponsesWire
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, default_tokenizer
+from weakincentives.runtime import Conversation, Message, ModelRequest
+
+TURNS = 210
+RUNS = 50
+MODULES = ("argparse", "asyncio", "collections", "csv", "datetime", "decimal", "json", "logging", "pathlib", "re")
+WORDS = "I ordered a lamp on Monday, and it has not arrived; could you look where it is, please?"
+
+
+@dataclass(frozen=True)
+class Customer:
+    name: str
+    words: str
+
+
+def rows() -> Iterator[Row]:
+    with serving() as url:
+        for name, make in ADAPTERS.items():
+            early, late = _turns(make(f"{url}/k0"))
+            yield Row(
+                f"turn 200 of a chat: {name}", late * 1e6, "µs", ratio=late / early, ratio_goal=1.2, baseline="turn 10"
+            )
+    everything = _uncached("first")
+    last, user = _uncached("last"), _uncached("user")
+    yield Row(f"tokens not cached in {RUNS} runs: params first in the system text", everything, "tokens")
+    yield Row(f"tokens not cached in {RUNS} runs: params last in the system text", last, "tokens")
+    yield Row(
+        f"tokens not cached in {RUNS} runs: params in a user section",
+        user,
+        "tokens",
+        ratio=user / everything,
+        ratio_goal=0.2,
+        baseline="params first",
+    )
+
+
+def _turns(adapter: Any) -> tuple[float, float]:
+    """CPU seconds of a turn around the 10th, and around the 200th, of the best of several chats."""
+    early = late = float("inf")
+    for _ in range(7):
+        task = MarkdownSection(title="Task", key="task", template="You help.")
+        chat = Conversation(Prompt(PromptTemplate(ns="bench", key="chat", sections=[task])), adapter=adapter)
+        moments = [time.process_time()]
+        for _ in range(TURNS):
+            chat.send(WORDS)
+            moments.append(time.process_time())
+        early = min(early, (moments[20] - moments[5]) / 15)
+        late = min(late, (moments[205] - moments[190]) / 15)
+    return early, late
+
+
+def _uncached(place: Literal["first", "last", "user"]) -> int:
+    """The tokens of all first requests that follow the longest beginning which an earlier one had."""
+    count = default_tokenizer().count
+    template = _template(place)
+    seen: list[str] = []
+    uncached = 0
+    for number in range(RUNS):
+        rendered = Prompt(template).bind(Customer(f"Customer {number}", f"{WORDS} My number is {number}.")).render()
+        messages = [Message("system", rendered.system_text)]
+        if rendered.user_text:
+            messages.append(Message("user", rendered.user_text))
+        wire = ResponsesWire("gpt-5.6", route="append", codecs={})
+        body = wire.encode_request(ModelRequest("bench", messages)).body().decode()
+        known = max((len(os.path.commonprefix([body, other])) for other in seen), default=0)  # noqa: RUF071
+        uncached += count(body[known:])
+        seen.append(body)
+    return uncached
+
+
+def _template(place: Literal["first", "last", "user"]) -> PromptTemplate[None]:
+    customer = MarkdownSection[Customer](
+        title="Customer",
+        key="customer",
+        template="${name} says: ${words}",
+        role="user" if place == "user" else "system",
+    )
+    manual = [
+        MarkdownSection(title=name, key=name, template=(inspect.getdoc(__import__(name)) or name).replace("$", "$$"))
+        for name in MODULES
+    ]
+    return PromptTemplate(
+        ns="bench", key="runs", sections=[customer, *manual] if place == "first" else [*manual, customer]
+    )

@@ -1,0 +1,191 @@
+"""Which adapter to use: the one that a string names, or the first of several that works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Generator
+from typing import Any, TypeVar, Unpack
+
+from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
+from weakincentives.limits import Meter
+from weakincentives.prompt import Overrides, Prompt
+from weakincentives.runtime import (
+    ArgumentsDelta,
+    AsyncEventStream,
+    EventStream,
+    Explanation,
+    ModelCalled,
+    PromptResponse,
+    ProviderAdapter,
+    ReasoningDelta,
+    Run,
+    RunOptions,
+    RunScope,
+    Settings,
+    StreamEvent,
+    TextDelta,
+    ToolStarted,
+    adapter_spec,
+    adapter_specs,
+)
+from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.adapters")
+OutputT = TypeVar("OutputT")
+
+
+def adapter_for(name: str, **options: Any) -> ProviderAdapter:
+    """The adapter that a string names, as `--adapter` does on the command line.
+
+    adapter_for("openai:gpt-5.6", settings=Settings(effort="low"))
+    """
+    provider, _, model = name.partition(":")
+    spec = adapter_spec(provider)
+    if spec is None or spec.name == "scripted":
+        known = ", ".join(spec.usage for spec in adapter_specs() if spec.name != "scripted")
+        raise ValueError(f"adapter_for takes one of {known}; got {name!r}")
+    if spec.requires_model and not model:
+        raise ValueError(f"adapter_for needs a model, as in {spec.usage!r}; got {name!r}")
+    adapter: ProviderAdapter = spec.load()(model, **options) if model else spec.load()(**options)
+    return adapter
+
+
+class FallbackAdapter(ProviderAdapter):
+    """Evaluates prompts on the first of several adapters that works.
+
+        FallbackAdapter(OpenAIAdapter("gpt-5.6"), AnthropicAdapter("claude-opus-5"))
+
+    When one fails after its retries, the run goes on with the next, in the same session, and stays with the one that
+    answered; the next run begins with the first again. A model that refuses, or whose answer is cut off, has answered;
+    and a stream that breaks after something was shown fails, since that cannot be taken back.
+    """
+
+    name = "fallback"
+
+    def __init__(self, *adapters: ProviderAdapter, settings: Settings | None = None) -> None:
+        if len(adapters) < 2 or not all(isinstance(adapter, ProviderAdapter) for adapter in adapters):
+            raise TypeError(f"FallbackAdapter takes two or more adapters, got {adapters!r}")
+        super().__init__(", ".join(f"{adapter.name}:{adapter.model}" for adapter in adapters), settings=settings)
+        self.adapters = adapters
+
+    def evaluate(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> PromptResponse[OutputT]:
+        attempts = self._attempts(session, options)
+        while True:
+            try:
+                return attempts.adapter.evaluate(prompt, session=session, **attempts.options)
+            except PromptEvaluationError as error:
+                attempts.fall_back(error)
+
+    async def evaluate_async(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> PromptResponse[OutputT]:
+        attempts = self._attempts(session, options)
+        while True:
+            try:
+                return await attempts.adapter.evaluate_async(prompt, session=session, **attempts.options)
+            except PromptEvaluationError as error:
+                attempts.fall_back(error)
+
+    def stream(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> EventStream[OutputT]:
+        attempts = self._attempts(session, options)
+
+        def events() -> Generator[StreamEvent[OutputT], None, None]:
+            while True:
+                try:
+                    with attempts.adapter.stream(prompt, session=session, **attempts.options) as stream:
+                        for event in stream:
+                            attempts.see(event)
+                            yield event
+                    return
+                except PromptEvaluationError as error:
+                    attempts.fall_back(error)
+
+        return EventStream(events(), attempts.scope)
+
+    def stream_async(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> AsyncEventStream[OutputT]:
+        attempts = self._attempts(session, options)
+
+        async def events() -> AsyncGenerator[StreamEvent[OutputT], None]:
+            while True:
+                try:
+                    async with attempts.adapter.stream_async(prompt, session=session, **attempts.options) as stream:
+                        async for event in stream:
+                            attempts.see(event)
+                            yield event
+                    return
+                except PromptEvaluationError as error:
+                    attempts.fall_back(error)
+
+        return AsyncEventStream(events(), attempts.scope)
+
+    def resume(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> PromptResponse[OutputT]:
+        options["beginning"] = "resume"
+        return self.evaluate(prompt, session=session, **options)
+
+    async def resume_async(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> PromptResponse[OutputT]:
+        options["beginning"] = "resume"
+        return await self.evaluate_async(prompt, session=session, **options)
+
+    def explain(
+        self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
+    ) -> Explanation:
+        """What the first adapter would do."""
+        return self.adapters[0].explain(prompt, session, visibility_overrides=visibility_overrides)
+
+    def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
+        """The tokens of the next request on the first adapter."""
+        return self.adapters[0].count(prompt, session)
+
+    def _attempts(self, session: Session, options: RunOptions) -> _Attempts:
+        return _Attempts(self.adapters, session, {**options, "settings": self.settings.merged(options.get("settings"))})
+
+
+class _Attempts:
+    """One evaluation, on one adapter after the other; the run's scope knows which one is in use."""
+
+    def __init__(self, adapters: tuple[ProviderAdapter, ...], session: Session, options: RunOptions) -> None:
+        self.scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
+        self.options: RunOptions = {**options, "scope": self.scope}
+        self._adapters = adapters
+        self._session = session
+        self._shown = False
+
+    @property
+    def adapter(self) -> ProviderAdapter:
+        return self._adapters[self.scope.adapter]
+
+    def see(self, event: StreamEvent[Any]) -> None:
+        """Note whether part of a reply has been shown whose end has not come yet."""
+        if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
+            self._shown = True
+        elif isinstance(event, ToolStarted):
+            self._shown = False
+
+    def fall_back(self, error: PromptEvaluationError) -> None:
+        """Choose the next adapter, or raise the error if there is none or another one would not help."""
+        called = self._session[ModelCalled].latest()
+        answered = called is not None and called.run_id == self.scope.run_id and called.stop_reason in _ANSWERS
+        limited = isinstance(error, DeadlineExceededError | BudgetExceededError)
+        last = self.scope.adapter + 1 == len(self._adapters)
+        if last or limited or answered or self._shown or error.phase not in ("request", "response"):
+            raise error
+        failed = self.adapter
+        self.scope.adapter += 1
+        logger.warning("%s:%s failed, going on with %s: %s", failed.name, failed.model, self.adapter.name, error)
+        run = self._session[Run].latest()
+        if run is not None and run.run_id == self.scope.run_id:
+            # What the user said is in the conversation by now.
+            self.options = {**self.options, "beginning": "resume", "message": None}
+
+
+_ANSWERS = frozenset({"refusal", "content_filter", "length", "overflow"})

@@ -1,0 +1,100 @@
+"""What a model takes besides text: which media, how large, how many, and what they cost in tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from weakincentives.content import Audio, Document, Image, Media, Part
+from weakincentives.errors import PromptEvaluationError
+
+MEGABYTE = 1 << 20
+TEXT_TYPES = ("text/plain", "text/markdown", "text/csv", "text/html", "application/json")
+_PDF_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
+
+
+def estimate_tokens(part: Media) -> int:
+    """Tokens of a medium where no vendor's formula is known: by pixels, pages or bytes."""
+    if isinstance(part, Image):
+        width, height = part.dimensions or (1024, 1024)
+        return max(1, width * height // 750)
+    return document_tokens(part)
+
+
+def document_tokens(part: Media, page_tokens: int = 2_250) -> int:
+    """Tokens of a document, by its pages or its text; of a recording, by its bytes."""
+    if part.media_type in ("", "application/pdf"):
+        return page_tokens * max(1, len(_PDF_PAGE.findall(part.data)))
+    return max(1, len(part.data) // 4) if isinstance(part, Document) else max(1, len(part.data) // 1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSupport:
+    """What a model takes, as media types by kind; by default text only.
+
+    Sizes are bytes: of one image, of one document or recording, and of all media of a request together. `max_side` is
+    in pixels. `count` gives the tokens of a part by the vendor's formula.
+    """
+
+    images: Sequence[str] = ()
+    documents: Sequence[str] = ()
+    audio: Sequence[str] = ()
+    document_urls: bool = True
+    max_image_bytes: int = 20 * MEGABYTE
+    max_document_bytes: int = 50 * MEGABYTE
+    max_total_bytes: int = 50 * MEGABYTE
+    max_images: int = 500
+    max_side: int = 100_000
+    count: Callable[[Media], int] = estimate_tokens
+
+    def __str__(self) -> str:
+        kinds = (("images", self.images), ("documents", self.documents), ("audio", self.audio))
+        listed = [f"{kind} ({', '.join(_endings(types))})" for kind, types in kinds if types]
+        return ", ".join(["text", *listed]) if listed else "text only"
+
+    def problem(self, part: Part) -> str:
+        """Why the model does not take this part; empty if it does."""
+        if not isinstance(part, Media):
+            return ""
+        types = self._types(part)
+        if not types or (part.media_type and part.media_type not in types):
+            return f"takes {self}, got {part}"
+        if part.url and isinstance(part, Document) and not self.document_urls:
+            return f"takes no documents by URL, got {part}; pass Document.from_bytes(...)"
+        limit = self.max_image_bytes if isinstance(part, Image) else self.max_document_bytes
+        if len(part.data) > limit:
+            kind = type(part).__name__.lower()
+            return f"takes at most {limit / MEGABYTE:.1f} MB for one {kind}, got {part}"
+        side = max(part.dimensions or (0,)) if isinstance(part, Image) else 0
+        return (
+            f"takes images of at most {self.max_side} pixels a side, got {side}: {part}" if side > self.max_side else ""
+        )
+
+    def check(self, parts: Iterable[Part], who: str) -> None:
+        """Raise for the first part that the model does not take; `who` is the adapter and the model in words."""
+        for part in parts:
+            if problem := self.problem(part):
+                raise PromptEvaluationError(f"{who} {problem}.", phase="request")
+
+    def check_amount(self, parts: Sequence[Part], who: str) -> None:
+        """Raise if all media of a conversation together are too many or too large for one request."""
+        images = sum(isinstance(part, Image) for part in parts)
+        if images > self.max_images:
+            raise PromptEvaluationError(f"{who} takes at most {self.max_images} images, got {images}.", phase="request")
+        size = sum(len(part.data) for part in parts if isinstance(part, Media))
+        if size > self.max_total_bytes:
+            limit = self.max_total_bytes / MEGABYTE
+            raise PromptEvaluationError(
+                f"{who} takes at most {limit:.1f} MB of media in one conversation, got {size / MEGABYTE:.1f} MB.",
+                phase="request",
+            )
+
+    def _types(self, part: Media) -> Sequence[str]:
+        return self.images if isinstance(part, Image) else self.audio if isinstance(part, Audio) else self.documents
+
+
+def _endings(types: Iterable[str]) -> list[str]:
+    """Media types by the endings people know."""
+    known = {kind: ending for media in (Image, Document, Audio) for ending, kind in reversed(media.types.items())}
+    return [known.get(kind, kind) for kind in types]

@@ -1,0 +1,219 @@
+"""Two protocols for a turn of a conversation: Vercel's AI message stream (version 1) and AG-UI.
+
+A page sends its whole history. Only its newest message is taken, since the session has the rest, and with it the
+sections that were opened. A file id is refused: it would let a page read what others uploaded to the provider.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of
+from weakincentives.runtime import (
+    ArgumentsDelta,
+    Completed,
+    PartialOutput,
+    ReasoningDelta,
+    SectionOpened,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+)
+from weakincentives.ui.threads import Endpoint, Events, Threads, endpoint
+
+
+class _Source(msgspec.Struct, rename="camel"):
+    type: Literal["data", "url"]
+    value: str
+    mime_type: str = ""
+
+
+class _Part(msgspec.Struct, rename="camel"):
+    """A part of a message in either protocol: text, a file (Vercel), or media with a source (AG-UI)."""
+
+    type: str
+    text: str = ""
+    media_type: str = ""
+    url: str = ""
+    filename: str = ""
+    source: _Source | None = None
+
+
+class _Message(msgspec.Struct):
+    role: str
+    parts: list[_Part] = []
+    content: str | list[_Part] = ""
+
+
+class _VercelRequest(msgspec.Struct):
+    id: str
+    messages: list[_Message]
+
+
+class _AgUiRequest(msgspec.Struct, rename="camel"):
+    thread_id: str
+    run_id: str
+    messages: list[_Message]
+    state: Any = None
+
+
+def vercel_ai(threads: Threads) -> Endpoint:
+    """An endpoint for `useChat` and the other clients of Vercel's AI SDK.
+
+    A section that opens is a part `data-section`, and a typed answer a part `data-output`, replaced as it grows.
+    """
+
+    def read(body: bytes) -> tuple[str, Content, Any]:
+        asked = msgspec.json.decode(body, type=_VercelRequest)
+        return asked.id, _newest(asked.messages), _vercel_chunks
+
+    return endpoint(threads, read, headers={"x-vercel-ai-ui-message-stream": "v1"}, end="data: [DONE]\n\n")
+
+
+async def _vercel_chunks(events: Events) -> AsyncIterator[dict[str, Any]]:
+    block, number, step = "", 0, False
+    written: set[str] = set()
+    open_calls: set[str] = set()
+    yield {"type": "start", "messageId": os.urandom(8).hex()}
+    async for event in events:
+        kind = {TextDelta: "text", ReasoningDelta: "reasoning"}.get(type(event), "")
+        if block and kind != block and not isinstance(event, PartialOutput):
+            yield {"type": f"{block}-end", "id": str(number)}
+            block = ""
+        if not step and isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta | ToolStarted):
+            step = True
+            yield {"type": "start-step"}
+        if kind and not block:
+            block, number = kind, number + 1
+            yield {"type": f"{block}-start", "id": str(number)}
+        if isinstance(event, ArgumentsDelta | ToolStarted) and event.call_id not in written:
+            written.add(event.call_id)
+            yield {"type": "tool-input-start", **_vercel_call(event)}
+        match event:
+            case TextDelta(text) | ReasoningDelta(text):
+                yield {"type": f"{block}-delta", "id": str(number), "delta": text}
+            case ArgumentsDelta(text=text):
+                yield {"type": "tool-input-delta", "toolCallId": event.call_id, "inputTextDelta": text}
+            case ToolStarted(arguments=arguments):
+                open_calls.add(event.call_id)
+                yield {"type": "tool-input-available", **_vercel_call(event), "input": _parsed(arguments)}
+            case ToolEnded(success=success, message=text):
+                open_calls.discard(event.call_id)
+                kind, field = ("available", "output") if success else ("error", "errorText")
+                yield {"type": f"tool-output-{kind}", "toolCallId": event.call_id, field: text, "dynamic": True}
+            case SectionOpened(key, tools):
+                yield {"type": "data-section", "id": key, "data": {"key": key, "tools": tools}}
+            case PartialOutput(value):
+                yield {"type": "data-output", "id": "output", "data": value}
+            case Exception():
+                yield {"type": "error", "errorText": _failure(event)}
+        # A step is one reply of the model with the results of its calls.
+        if step and not open_calls and isinstance(event, ToolEnded | Completed):
+            step = False
+            yield {"type": "finish-step"}
+        if isinstance(event, Completed):
+            yield {"type": "finish", "finishReason": "stop"}
+
+
+def _vercel_call(event: ArgumentsDelta | ToolStarted) -> dict[str, Any]:
+    return {"toolCallId": event.call_id, "toolName": event.name, "dynamic": True}
+
+
+def ag_ui(threads: Threads) -> Endpoint:
+    """An endpoint for AG-UI's `HttpAgent` and what is built on it.
+
+    The state of the page is kept, with `openSections` and the typed answer as `output` in it.
+    """
+
+    def read(body: bytes) -> tuple[str, Content, Any]:
+        asked = msgspec.json.decode(body, type=_AgUiRequest)
+        return asked.thread_id, _newest(asked.messages), lambda events: _ag_ui_events(asked, events)
+
+    return endpoint(threads, read, headers={})
+
+
+async def _ag_ui_events(asked: _AgUiRequest, events: Events) -> AsyncIterator[dict[str, Any]]:
+    run = {"threadId": asked.thread_id, "runId": asked.run_id}
+    state = dict(asked.state) if isinstance(asked.state, dict) else {}
+    message = f"{asked.run_id}-0"
+    writing: set[str] = set()
+    yield {"type": "RUN_STARTED", **run}
+    async for event in events:
+        match event:
+            case TextDelta(text):
+                yield {"type": "TEXT_MESSAGE_CHUNK", "messageId": message, "role": "assistant", "delta": text}
+            case ReasoningDelta(text):
+                yield {"type": "REASONING_MESSAGE_CHUNK", "messageId": f"{message}-reasoning", "delta": text}
+            case ArgumentsDelta(call_id, name, text):
+                writing.add(call_id)
+                yield _ag_ui_call(message, call_id, name, text)
+            case ToolStarted(call_id, name, arguments) if call_id not in writing:
+                writing.add(call_id)
+                yield _ag_ui_call(message, call_id, name, arguments)
+            case ToolEnded(call_id, _, _, text):
+                # What the model says from now on is another message.
+                message = f"{asked.run_id}-{len(writing)}"
+                yield {"type": "TOOL_CALL_RESULT", "messageId": call_id, "toolCallId": call_id, "content": text}
+            case SectionOpened(key):
+                state["openSections"] = [*(other for other in state.get("openSections", ()) if other != key), key]
+                yield {"type": "STATE_SNAPSHOT", "snapshot": state}
+            case PartialOutput(value):
+                state["output"] = value
+                yield {"type": "STATE_SNAPSHOT", "snapshot": state}
+            case Completed():
+                yield {"type": "RUN_FINISHED", **run}
+            case Exception():
+                yield {"type": "RUN_ERROR", "message": _failure(event), "code": type(event).__name__}
+
+
+def _ag_ui_call(message: str, call_id: str, name: str, delta: str) -> dict[str, Any]:
+    call = {"toolCallId": call_id, "toolCallName": name, "parentMessageId": message}
+    return {"type": "TOOL_CALL_CHUNK", **call, "delta": delta}
+
+
+def _newest(messages: Sequence[_Message]) -> tuple[Part, ...]:
+    if not messages or messages[-1].role != "user":
+        raise ValueError(f"The newest message must be the user's, got {messages[-1].role if messages else 'none'}")
+    content = messages[-1].parts or messages[-1].content
+    parts = parts_of(content if isinstance(content, str) else [_part(part) for part in content])
+    if not parts:
+        raise ValueError("The newest message must have some content")
+    return parts
+
+
+def _part(part: _Part) -> Part:
+    if part.type == "text":
+        return Text(part.text)
+    source = part.source
+    if source is None:  # Vercel: an address, of data where the bytes come along.
+        head, _, data = part.url.partition(";base64,")
+        source = _Source("data", data) if head.startswith("data:") else _Source("url", part.url)
+        source.mime_type = part.media_type
+    family = source.mime_type.partition("/")[0] if part.type == "file" else part.type
+    kinds: dict[str, type[Image | Audio]] = {"image": Image, "audio": Audio}
+    media = kinds.get(family, Document)
+    if source.type == "url":
+        return media.from_url(source.value, media_type=source.mime_type)
+    try:
+        return media.from_bytes(base64.b64decode(source.value, validate=True), source.mime_type, name=part.filename)
+    except binascii.Error as error:
+        raise ValueError(f"A part of type {part.type!r} must have its data in base64: {error}") from None
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+def _failure(error: Exception) -> str:
+    """What a stranger may read of an error; the log has the rest."""
+    return f"The turn failed ({type(error).__name__})."

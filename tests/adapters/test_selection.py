@@ -1,0 +1,118 @@
+"""Adapters by name, and several in a row."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.adapters.vendors import ANTHROPIC, OPENAI
+from tests.disclosure.desk import desk
+from tests.servers.turn import Raw, Turn
+from weakincentives import FallbackAdapter, Settings, adapter_for
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.content import Image
+from weakincentives.errors import BudgetExceededError, PromptEvaluationError
+from weakincentives.limits import Budget
+from weakincentives.prompt import OpenOrRead, Prompt
+from weakincentives.runtime import Conversation, ModelCalled, ModelReply, TextDelta
+from weakincentives.session import Session
+
+BROKEN = PromptEvaluationError("overloaded", phase="request")
+
+
+def test_an_adapter_is_named_by_provider_and_model() -> None:
+    adapter = adapter_for("openai:gpt-5.6", settings=Settings(effort="low"))
+    assert isinstance(adapter, OpenAIAdapter)
+    assert (adapter.model, adapter.settings.effort) == ("gpt-5.6", "low")
+    assert adapter_for("litellm:gemini/gemini-3-pro").model == "gemini/gemini-3-pro"
+
+
+@pytest.mark.parametrize(("name", "problem"), [("nobody:x", "takes one of"), ("openai", "needs a model")])
+def test_a_wrong_name_says_which_there_are(name: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        adapter_for(name)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_next_adapter_goes_on_in_the_same_session(is_async: bool) -> None:
+    first = ScriptedAdapter([call("read_section", section_key="orders"), BROKEN])
+    second, session = ScriptedAdapter([call("lookup"), "Found."]), Session()
+    adapter = FallbackAdapter(first, second)
+    if is_async:
+        response = asyncio.run(adapter.evaluate_async(Prompt(desk()), session=session))
+    else:
+        response = adapter.evaluate(Prompt(desk()), session=session)
+    assert (response.text, response.turns) == ("Found.", 3)
+    assert [message.role for message in second.requests[0].messages] == ["system", "assistant", "tool", "tools_added"]
+    assert {event.run_id for event in session[ModelCalled]} == {response.run_id}
+
+
+def test_a_run_stays_with_the_adapter_that_answered_and_the_next_begins_with_the_first() -> None:
+    opened = call("open_sections", section_keys=["orders"], reason="needed")
+    first, second = ScriptedAdapter([BROKEN, "First again."]), ScriptedAdapter([opened, "Second."])
+    chat = Conversation(Prompt(desk(disclosure=OpenOrRead())), adapter=FallbackAdapter(first, second))
+    assert [chat.send("a").text, chat.send("b").text] == ["Second.", "First again."]
+    assert (len(first.requests), len(second.requests)) == (2, 2)
+
+
+def test_a_stream_falls_back_until_something_was_shown() -> None:
+    adapter = FallbackAdapter(ScriptedAdapter([BROKEN]), ScriptedAdapter(["One.\nTwo."]))
+    events = list(adapter.stream(Prompt(desk()), session=Session()))
+    assert events[:-1] == [TextDelta("One.\n"), TextDelta("Two.")]
+
+
+def test_a_stream_that_has_shown_something_does_not_fall_back() -> None:
+    cut = Turn("one two three", cut_after=4)
+    other = ScriptedAdapter(["Never."])
+    with OPENAI.server([cut]) as server, OPENAI.adapter(server) as first:
+        stream = FallbackAdapter(first, other).stream(Prompt(desk()), session=Session())
+        with pytest.raises(PromptEvaluationError, match="had been streamed"):
+            list(stream)
+    assert other.requests == []
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "error"),
+    [
+        (ModelReply("No.", stop_reason="refusal"), {}, PromptEvaluationError),
+        ("Fine.", {"budget": Budget(max_turns=0)}, BudgetExceededError),
+    ],
+)
+def test_what_another_adapter_would_not_change_is_no_reason(line: Any, options: Any, error: Any) -> None:
+    other = ScriptedAdapter(["Never."])
+    with pytest.raises(error):
+        FallbackAdapter(ScriptedAdapter([line]), other).evaluate(Prompt(desk()), session=Session(), **options)
+    assert other.requests == []
+
+
+class Blind(ScriptedAdapter):
+    def check_content(self, parts: Any) -> None:
+        raise PromptEvaluationError("no pictures", phase="request")
+
+
+def test_what_the_first_model_does_not_take_goes_to_the_next() -> None:
+    picture = Image.from_url("https://x.example/a.png")
+    chat = Conversation(Prompt(desk()), adapter=FallbackAdapter(Blind([]), ScriptedAdapter(["A box."])))
+    assert chat.send([picture, "What is it?"]).text == "A box."
+    assert [message.parts[0] for message in chat.messages if message.role == "user"] == [picture]
+
+
+def test_real_vendors_take_over_from_each_other() -> None:
+    down = Raw(400, b'{"error":{"message":"broken"}}')
+    with (
+        OPENAI.server([Turn("Hello."), down]) as one,
+        ANTHROPIC.server([Turn("From Anthropic.")]) as two,
+        OPENAI.adapter(one) as first,
+        ANTHROPIC.adapter(two) as second,
+    ):
+        chat = Conversation(Prompt(desk()), adapter=FallbackAdapter(first, second))
+        assert [chat.send("Hi.").text, chat.send("Still there?").text] == ["Hello.", "From Anthropic."]
+    assert [message["role"] for message in two.requests[0].json["messages"]] == ["user", "assistant", "user"]
+
+
+def test_fewer_than_two_adapters_are_a_mistake() -> None:
+    with pytest.raises(TypeError, match="two or more adapters"):
+        FallbackAdapter(ScriptedAdapter([]))

@@ -1,0 +1,105 @@
+"""The examples run as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.npm_support import NpmModules
+from tests.ui.server import serving
+from tests.ui.test_clients import Talkative
+from tests.viewer.conftest import browser as browser
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = [call("read_section", section_key="refunds"), "How many days ago?", call("refund", order=7), "It is refunded."]
+
+
+def test_the_terminal_chat_answers_each_line() -> None:
+    program = (
+        "from examples.chat import talk\n"
+        "from weakincentives.adapters.scripted import ScriptedAdapter, call\n"
+        "script = [call('read_section', section_key='refunds'), 'How old?', call('refund', order=7), 'Done.']\n"
+        "talk(ScriptedAdapter(script), ['Refund order 7.', 'Two.'], [])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    *lines, tokens = done.stdout.splitlines()
+    assert lines == ["[read_section]", "How old?", "> [refund]", "Done.", "> "]
+    assert tokens.endswith(" tokens")
+
+
+def test_the_terminal_chat_runs_on_the_embedded_model() -> None:
+    pytest.importorskip("xllamacpp", reason="needs the extra [local]")
+    environment = {"PATH": "", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, str(ROOT / "examples" / "chat.py")]
+    done = subprocess.run(
+        command, input="When do parcels leave?\n", env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "within a day" in done.stdout
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    from examples.web_chat import application
+
+    with serving(application(ScriptedAdapter(SCRIPT))) as url:
+        yield url
+
+
+def test_the_web_chat_serves_both_protocols(address: str, npm_modules: NpmModules) -> None:
+    first, second = npm_modules.run("vercel.mjs", "ai", f"{address}/api/chat", "t1", "Refund order 7.", "Two days.")
+    assert (first["parts"][-1]["text"], second["parts"][-1]["text"]) == ("How many days ago?", "It is refunded.")
+
+
+def test_the_web_chat_speaks_ag_ui(address: str, npm_modules: NpmModules) -> None:
+    first, second = npm_modules.run("ag_ui.mjs", f"{address}/agent", "t1", "Refund order 7.", "Two days.")
+    assert first["state"]["openSections"] == ["refunds"]
+    assert second["messages"][-1]["content"] == "It is refunded."
+
+
+def test_the_page_talks_in_a_browser(address: str, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    for text, answer in (("Refund order 7.", "How many days ago?"), ("Two.", "It is refunded.")):
+        page.fill("input[name=text]", text)
+        page.click("text=Send")
+        page.get_by_text(answer).wait_for()
+    assert page.locator("#log p").all_text_contents() == [
+        "Refund order 7.",
+        'read_section {"section_key":"refunds"}',
+        "opened refunds refund",
+        "How many days ago?",
+        "Two.",
+        'refund {"order":7}',
+        "It is refunded.",
+    ]
+    page.close()
+
+
+def test_the_page_can_stop_an_answer(browser: Browser) -> None:
+    from examples.web_chat import application
+
+    with serving(application(Talkative(["I begin", "Shorter."]))) as url:
+        page = browser.new_page()
+        page.goto(url)
+        page.fill("input[name=text]", "Tell me everything.")
+        page.click("text=Send")
+        page.get_by_text("I begin").wait_for()
+        page.click("text=Stop")
+        page.get_by_text("stopped").wait_for()
+        page.fill("input[name=text]", "Please.")
+        page.click("text=Send")
+        page.get_by_text("Shorter.").wait_for()
+        page.close()

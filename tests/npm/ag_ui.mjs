@@ -1,0 +1,25 @@
+// Talks to a server with AG-UI's agent and prints its messages and state after each turn.
+// Arguments: the address, the thread, then a message each; a message is text, or JSON parts.
+// A message that begins with "stop:" is aborted once some text has come.
+import { HttpAgent } from "@ag-ui/client";
+
+const [url, threadId, ...said] = process.argv.slice(2);
+const agent = new HttpAgent({ url, threadId, initialState: { page: "shop" } });
+const printed = [];
+for (const text of said) {
+  const content = text.startsWith("[") ? JSON.parse(text) : text;
+  agent.messages.push({ id: `m${agent.messages.length}`, role: "user", content });
+  const before = agent.messages.length;
+  const errors = [];
+  try {
+    await agent.runAgent({}, {
+      onRunErrorEvent: ({ event }) => { errors.push(event.message); },
+      onTextMessageContentEvent: () => { if (text.startsWith("stop:")) agent.abortRun(); },
+    });
+  } catch (error) {
+    errors.push(String(error.message));
+  }
+  const messages = agent.messages.slice(before).map(({ id, ...rest }) => rest);
+  printed.push({ messages, state: agent.state, errors });
+}
+console.log(JSON.stringify(printed));

@@ -1,0 +1,29 @@
+// Talks to a server as `useChat` does and prints the assistant messages that come of it.
+// Arguments: the package (ai or ai-6), the address, the thread, then a message each; a message is text, or JSON parts.
+// A message that begins with "stop:" is aborted once some text has come.
+const [name, api, id, ...said] = process.argv.slice(2);
+const { DefaultChatTransport, readUIMessageStream } = await import(name);
+const transport = new DefaultChatTransport({ api });
+const messages = [];
+const printed = [];
+for (const text of said) {
+  const parts = text.startsWith("[") ? JSON.parse(text) : [{ type: "text", text }];
+  messages.push({ id: `m${messages.length}`, role: "user", parts });
+  const abort = new AbortController();
+  const errors = [];
+  let message = null;
+  try {
+    const stream = await transport.sendMessages({
+      chatId: id, messages, trigger: "submit-message", messageId: undefined, abortSignal: abort.signal,
+    });
+    for await (const state of readUIMessageStream({ stream, onError: (error) => errors.push(String(error.message)) })) {
+      message = state;
+      if (text.startsWith("stop:") && state.parts.some((part) => part.type === "text" && part.text)) abort.abort();
+    }
+  } catch (error) {
+    errors.push(String(error.message));
+  }
+  if (message) messages.push(message);
+  printed.push({ parts: message?.parts ?? [], errors });
+}
+console.log(JSON.stringify(printed));

@@ -1,0 +1,168 @@
+"""What a web application's threads keep, whom they belong to, and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from tests.disclosure.desk import desk
+from tests.ui.server import application, serving
+from tests.ui.test_clients import Talkative
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.content import Content
+from weakincentives.prompt import Prompt
+from weakincentives.runtime import Conversation, TextDelta
+from weakincentives.session import Session, Snapshot
+from weakincentives.ui import Threads
+
+
+def post(url: str, body: Any, **headers: str) -> tuple[int, str]:
+    """A request as a page would send it, and the response whole."""
+    given = {"content-type": "application/json", **headers}
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, given), timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def asked(text: str, thread: str = "t1") -> dict[str, Any]:
+    return {"id": thread, "messages": [{"role": "user", "parts": [{"type": "text", "text": text}]}]}
+
+
+def test_the_bytes_are_those_of_the_published_protocol() -> None:
+    threads = Threads(lambda thread: Conversation(Prompt(desk()), adapter=ScriptedAdapter(["Hello."])))
+    with serving(application(threads)) as url:
+        status, body = post(f"{url}/vercel", asked("Hi."))
+    lines = [line.removeprefix("data: ") for line in body.splitlines() if line]
+    first, *chunks = [json.loads(line) for line in lines[:-1]]
+    assert (status, first["type"], lines[-1]) == (200, "start", "[DONE]")
+    assert chunks == [
+        {"type": "start-step"},
+        {"type": "text-start", "id": "1"},
+        {"type": "text-delta", "id": "1", "delta": "Hello."},
+        {"type": "text-end", "id": "1"},
+        {"type": "finish-step"},
+        {"type": "finish", "finishReason": "stop"},
+    ]
+
+
+def test_a_saved_thread_goes_on_after_the_server_was_restarted() -> None:
+    saved: dict[str, str] = {}
+
+    def make(thread: str) -> Conversation[None]:
+        session = Session()
+        if thread in saved:
+            session.restore(Snapshot.from_json(saved[thread]))
+        script = ["Found."] if thread in saved else [call("read_section", section_key="docs"), "Read."]
+        return Conversation(Prompt(desk()), adapter=ScriptedAdapter(script), session=session)
+
+    def save(thread: str, chat: Conversation[Any]) -> None:
+        saved[thread] = chat.session.snapshot().to_json()
+
+    for text in ("Look.", "And?"):
+        with serving(application(Threads(make, save=save))) as url:
+            assert post(f"{url}/vercel", asked(text))[0] == 200
+    session = Session()
+    session.restore(Snapshot.from_json(saved["t1"]))
+    chat = Conversation(Prompt(desk()), adapter=ScriptedAdapter([]), session=session)
+    assert [m.text for m in chat.messages if m.role in ("user", "assistant")] == [
+        "Look.",
+        "",
+        "Read.",
+        "And?",
+        "Found.",
+    ]
+
+
+def test_threads_of_one_owner_are_closed_to_another() -> None:
+    made: list[str] = []
+
+    def make(thread: str) -> Conversation[None]:
+        made.append(thread)
+        return Conversation(Prompt(desk()), adapter=ScriptedAdapter(["One.", "Two."]))
+
+    threads = Threads(make, owner=lambda request: request.headers["x-user"])
+    with serving(application(threads)) as url:
+        for user, thread in (("ann", "a/b"), ("bob", "a/b"), ("ann/a", "b"), ("ann", "a/b")):
+            post(f"{url}/vercel", asked("Hi.", thread), **{"x-user": user})
+    assert made == ["ann/a%2Fb", "bob/a%2Fb", "ann/a/b"]
+
+
+def test_the_thread_that_was_idle_longest_leaves_memory_first() -> None:
+    made: list[str] = []
+
+    def make(thread: str) -> Conversation[None]:
+        made.append(thread)
+        return Conversation(Prompt(desk()), adapter=ScriptedAdapter(["One.", "Two."]))
+
+    with serving(application(Threads(make, limit=2))) as url:
+        for thread in ("a", "b", "a", "c", "a", "b"):
+            post(f"{url}/vercel", asked("Hi.", thread))
+    assert made == ["a", "b", "c", "b"]
+
+
+async def heard(threads: Threads, content: Content) -> list[Any]:
+    events = threads.events("t1", *await threads.find("t1"), content)
+    return [event.text async for event in events if isinstance(event, TextDelta)]
+
+
+async def test_a_new_message_stops_the_turn_that_is_under_way() -> None:
+    script = ["I begin", "Here."]
+    threads = Threads(lambda thread: Conversation(Prompt(desk()), adapter=Talkative(script)))
+    first = threads.events("t1", *await threads.find("t1"), "Tell me everything.")
+    assert await anext(first) == TextDelta("I begin")
+    reader = asyncio.ensure_future(anext(first, "ended"))
+    assert await heard(threads, "Shorter.") == ["Here."]
+    assert await reader == "ended"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("vercel", b"{", "Input data was truncated"),
+        ("vercel", {"id": "t1"}, "missing required field `messages`"),
+        ("vercel", {"id": "t1", "messages": []}, "The newest message must be the user's, got none"),
+        ("vercel", {"id": "t1", "messages": [{"role": "assistant"}]}, "must be the user's, got assistant"),
+        ("vercel", asked(""), "The newest message must have some content"),
+        (
+            "ag-ui",
+            {"threadId": "t1", "runId": "r", "messages": [{"role": "user", "content": 7}]},
+            "Expected `str | array`",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_refused_with_the_reason(path: str, body: Any, reason: str) -> None:
+    threads = Threads(lambda thread: Conversation(Prompt(desk()), adapter=ScriptedAdapter([])))
+    with serving(application(threads)) as url:
+        status, answer = post(f"{url}/{path}", body)
+    assert status == 400 and reason in json.loads(answer)["error"]
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ({"type": "image", "source": {"type": "file", "value": "file_1"}}, "Invalid enum value 'file'"),
+        ({"type": "image", "source": {"type": "url", "value": "file:///etc/passwd"}}, "takes an http or https address"),
+        ({"type": "image", "source": {"type": "data", "value": "&", "mimeType": "image/png"}}, "data in base64"),
+    ],
+)
+def test_a_page_can_send_neither_file_ids_nor_paths(part: dict[str, Any], reason: str) -> None:
+    threads = Threads(lambda thread: Conversation(Prompt(desk()), adapter=ScriptedAdapter([])))
+    body = {"threadId": "t1", "runId": "r", "messages": [{"role": "user", "content": [part]}]}
+    with serving(application(threads)) as url:
+        status, answer = post(f"{url}/ag-ui", body)
+    assert status == 400 and reason in json.loads(answer)["error"]
+
+
+def test_a_form_of_another_site_is_refused() -> None:
+    threads = Threads(lambda thread: Conversation(Prompt(desk()), adapter=ScriptedAdapter([])))
+    with serving(application(threads)) as url:
+        status, _ = post(f"{url}/vercel", asked("Hi."), **{"content-type": "text/plain"})
+    assert status == 415
