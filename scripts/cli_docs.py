@@ -19,8 +19,11 @@ directory is searched first. Data goes to stdout, progress to stderr. Exit codes
 was found, 2 wrong usage, 130 interrupted. Colour is used on terminals only, never with `NO_COLOR`.
 
 Where an option names a variable such as `[WINK_STORE]`, its default comes from that environment variable, then from
-`[tool.wink]` in `pyproject.toml`, then from `~/.config/wink/config.toml`. For completion of commands and options, run
-`eval "$(wink completion bash)"`.
+`[tool.wink]` in `pyproject.toml`, then from `~/.config/wink/config.toml`. For completion of commands, options,
+sections, tags and runs, run `eval "$(wink completion bash)"`; for sections your module is imported.
+
+On a terminal, tables leave out columns that do not fit; in a pipe they are whole. A name that does not exist is
+answered with the nearest one that does.
 """
 
 

@@ -18,9 +18,11 @@ from playwright.sync_api import Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.viewer_runs import record_runs
+from scripts.viewer_runs import on_call_template, record_runs
+from weakincentives.adapters.scripted import ScriptedAdapter
+from weakincentives.prompt.overrides import JsonPromptOverridesStore
 from weakincentives.telemetry import RunStore
-from weakincentives.viewer import Viewer
+from weakincentives.viewer import AdapterChoice, Playground, Viewer
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
@@ -29,19 +31,22 @@ WINDOW = (1280, 800)
 
 @dataclass(frozen=True)
 class Picture:
-    """A place in the viewer, and what has to be there before it is taken."""
+    """A place in the viewer, what to click there, and what has to be there before it is taken."""
 
     name: str
     place: str
     wait_for: str
     dark: bool = False
+    click: str = ""
 
 
 PICTURES = [
-    Picture("turn", "run/{newest}/turn/4?section=deployments", ".piece.selected"),
+    Picture("list", "", ".run-row .openings"),
+    Picture("turn", "run/{newest}/turn/4", ".message.tools_added"),
     Picture("rollback", "run/{newest}/turn/5?section=deployments", ".call.failed", dark=True),
     Picture("disclosure", "run/{newest}/disclosure", ".steps-list li >> nth=3"),
     Picture("ledger", "run/{newest}/ledger", ".chart .area"),
+    Picture("play", "play", ".fresh-piece", click='.node[data-section="logs"] .cycle'),
 ]
 
 
@@ -54,7 +59,13 @@ def main(argv: list[str]) -> int:
         with RunStore(path) as store:
             newest = store.list_runs(1)[0].run_id
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=[*FLAGS])
-        with Viewer(path, port=0) as viewer:
+        playground = Playground(
+            on_call_template(),
+            adapters=[AdapterChoice("scripted")],
+            make_adapter=lambda name: ScriptedAdapter(["Done."], model="gpt-5.1", tool_route="additional_tools"),
+            overrides=JsonPromptOverridesStore(Path(temporary) / "overrides"),
+        )
+        with Viewer(path, port=0, playground=playground) as viewer:
             for picture in PICTURES:
                 context = browser.new_context(
                     viewport={"width": WINDOW[0], "height": WINDOW[1]}, color_scheme="dark" if picture.dark else "light"
@@ -68,7 +79,9 @@ def main(argv: list[str]) -> int:
 
 
 def take(page: Page, picture: Picture, target: Path) -> None:
-    page.locator(picture.wait_for).wait_for()
+    if picture.click:
+        page.locator(picture.click).click()
+    page.locator(picture.wait_for).first.wait_for()
     page.evaluate("document.fonts.ready")
     page.screenshot(path=target, animations="disabled")
     print(f"{target} ({target.stat().st_size // 1000} KB)")

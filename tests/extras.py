@@ -15,7 +15,11 @@ EXTRAS = {
     "httptools": "openai",
     "httpx2": "openai",
     "litellm": "litellm",
-    "mcp": "claude",
+    "ipykernel": "test-full",
+    "mcp": "mcp",
+    "mcp_types": "mcp",
+    "mkdocstrings": "docs",
+    "nbclient": "test-full",
     "numpy": "finding",
     "openai": "openai",
     "opentelemetry": "otel",
@@ -32,6 +36,7 @@ EXTRAS = {
     "uvicorn": "viewer",
     "wordllama": "finding",
     "xllamacpp": "local",
+    "zensical": "docs",
 }
 
 

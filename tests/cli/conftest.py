@@ -82,8 +82,7 @@ class Wink:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def _environment(self, added: dict[str, str]) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("WINK_", "XDG_"))}
-        return {**kept, "HOME": str(self.folder), **added}
+        return {**plain_environment(self.folder), **added}
 
     @contextmanager
     def _inside(self, added: dict[str, str]) -> Iterator[None]:
@@ -102,6 +101,12 @@ class Wink:
                 if str(getattr(sys.modules[name], "__file__", "")).startswith(str(self.folder)):
                     del sys.modules[name]
             shutil.rmtree(self.folder / "__pycache__", ignore_errors=True)
+
+
+def plain_environment(folder: Path) -> dict[str, str]:
+    """The variables of this process without settings of `wink`, and with the folder as home."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WINK_", "XDG_", "NO_COLOR"))}
+    return {**kept, "HOME": str(folder)}
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import Wink
 from weakincentives import __version__
 from weakincentives.cli.commands import PURPOSES
@@ -32,9 +34,29 @@ def test_a_wrong_option_is_wrong_usage(wink: Wink) -> None:
 
 
 def test_a_command_without_its_verb_is_answered_with_the_verbs(wink: Wink) -> None:
-    done = wink("runs")
+    done = wink("overrides")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "required: {list|show|export|prune}" in done.stderr
+    assert "required: {list|show|diff|edit}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (["rander"], "render"),
+        (["render", "desk:template", "--opn", "house"], "--open"),
+        (["runs", "shwo"], "show"),
+        (["runs", "list", "--status", "faild"], "failed"),
+        (["render", "dsek:template"], "desk"),
+        (["render", "desk:tempalte"], "template"),
+        (["render", "desk:template", "--open", "hosue"], "house"),
+        (["render", "desk:template", "-p", "nigths=2"], "nights"),
+        (["run", "desk:template", "-p", "Guest.name=Ada", "-a", "opanai"], "openai"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_answered_with_the_nearest(wink: Wink, words: list[str], nearest: str) -> None:
+    done = wink(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"; did you mean '{nearest}'?\n")
 
 
 def test_help_of_a_command_is_data(wink: Wink) -> None:

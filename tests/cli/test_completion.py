@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
+import sys
 
 import pytest
 
@@ -12,8 +12,12 @@ def completed(wink: Wink, *words: str) -> list[str]:
     """What bash offers for the last word."""
     script = wink("completion", "bash").stdout
     line = " ".join(f"'{word}'" for word in ("wink", *words))
-    script += f"\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _wink; echo ${{COMPREPLY[@]}}"
-    return subprocess.check_output(["bash", "-c", script], text=True).split()
+    script += f"\nwink() {{ '{sys.executable}' -m weakincentives.cli \"$@\"; }}"
+    script += (
+        f'\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; COMP_LINE="${{COMP_WORDS[*]}}"; COMP_POINT=${{#COMP_LINE}}'
+    )
+    script += "\n_wink; echo ${COMPREPLY[@]}"
+    return wink.process("bash", "-c", script).stdout.split()
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +48,21 @@ def test_every_shell_gets_every_command(wink: Wink) -> None:
     for shell in ("bash", "fish", "zsh"):
         script = wink("completion", shell).stdout
         assert all(name in script for name in ("render", "overrides", "--adapter" if shell != "fish" else "-l adapter"))
+
+
+def test_sections_are_completed_from_the_prompt(wink: Wink) -> None:
+    assert completed(wink, "render", "desk:template", "--open", "") == ["welcome", "house"]
+    assert completed(wink, "overrides", "edit", "desk:template", "ho") == ["house"]
+    assert completed(wink, "render", "nothing:here", "--open", "ho") == []
+
+
+def test_tags_and_runs_are_completed_from_what_is_stored(wink: Wink) -> None:
+    wink("overrides", "edit", "desk:template", "house", "--tag", "calm", "--from", "-", stdin="Calm.")
+    assert completed(wink, "run", "desk:template", "--tag", "") == ["calm"]
+    (wink.folder / "script.json").write_text('["Hello."]', encoding="utf-8")
+    run_id = wink.json("run", "desk:template", "-p", "Guest.name=Ada", "-a", "scripted:script.json")["run_id"]
+    assert completed(wink, "runs", "show", run_id[:4]) == [run_id]
+    assert completed(wink, "view", "--run", run_id[:4]) == [run_id]
 
 
 def test_an_unknown_shell_is_wrong_usage(wink: Wink) -> None:

@@ -126,6 +126,20 @@ def test_record_keeps_the_run_for_the_viewer(wink: Wink) -> None:
         assert [run.prompt_name for run in store.list_runs()] == ["desk"]
 
 
+def test_where_nothing_can_be_written_the_run_goes_on_unrecorded(wink: Wink) -> None:
+    (wink.folder / ".wink").write_text("a file in the way", encoding="utf-8")
+    done = wink("run", "desk:template", *GUEST, "-q", "-a", script(wink, "Hello."))
+    assert (done.returncode, done.stdout) == (0, "Hello.\n")
+    assert done.stderr.startswith("not recorded: cannot write .wink/runs.db")
+    done = wink("run", "desk:template", *GUEST, "-q", "--record", ".wink/x.db", "-a", script(wink, "Hello."))
+    assert (done.returncode, "Cannot record to" in done.stderr) == (1, True)
+
+
+def test_a_message_is_what_the_user_says(wink: Wink) -> None:
+    wink("run", "desk:template", "A room, please.", *GUEST, "-q", "-a", script(wink, "Hello."))
+    assert wink.json("runs", "show")["question"] == "A room, please."
+
+
 def test_a_reply_that_no_script_can_have_says_what_can(wink: Wink) -> None:
     done = wink("run", "desk:template", *GUEST, "-a", script(wink, {"tool": "book"}))
     assert (done.returncode, done.stdout) == (2, "")

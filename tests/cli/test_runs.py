@@ -8,8 +8,8 @@ import pytest
 from tests.cli.conftest import Wink
 from tests.telemetry.agents import FAIL, prompt, run
 from tests.viewer.hosted import record_hosted_run
-from weakincentives.adapters.scripted import call
-from weakincentives.runtime import ModelReply
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.runtime import Conversation, ModelReply
 from weakincentives.telemetry import RunStore, record
 
 
@@ -24,9 +24,25 @@ def runs(wink: Wink) -> list[str]:
 
 def test_list_shows_the_newest_first(wink: Wink, runs: list[str]) -> None:
     lines = wink("runs", "list", "runs.db").stdout.splitlines()
-    assert lines[0].split() == ["run", "status", "started", "prompt", "model", "turns", "input", "output", "cost"]
+    heading = ["run", "status", "started", "prompt", "model", "turns", "input", "output", "cost", "time", "question"]
+    assert lines[0].split() == heading
     assert [line.split()[0] for line in lines[1:]] == runs[::-1]
     assert [row["turns"] for row in wink.json("runs", "list", "runs.db")] == [2, 4]
+
+
+def test_without_a_file_the_runs_of_this_folder_are_meant(wink: Wink) -> None:
+    (wink.folder / "script.json").write_text('["Hello."]', encoding="utf-8")
+    words = ("run", "desk:template", "-p", "Guest.name=Ada", "-q", "-a", "scripted:script.json")
+    assert "There is no run file at '.wink/runs.db'" in wink("runs").stderr
+    assert wink(*words, "--no-record").stderr == ""
+    assert not (wink.folder / ".wink").exists()
+    told = wink.json(*words)
+    assert [row["run_id"] for row in wink.json("runs", "list")] == [told["run_id"]]
+    assert wink("runs").stdout == wink("runs", "list").stdout != ""
+    assert wink("runs", "show").stdout == wink("runs", "show", told["run_id"][:6]).stdout
+    assert (wink.folder / ".wink" / ".gitignore").read_text(encoding="utf-8") == "runs.db*\n"
+    assert "did you mean" in wink("runs", "show", told["run_id"][:5] + "-").stderr
+    assert wink.json("report")["runs"] == 1
 
 
 def test_list_finds_runs_by_what_was_said(wink: Wink, runs: list[str]) -> None:
@@ -35,16 +51,34 @@ def test_list_finds_runs_by_what_was_said(wink: Wink, runs: list[str]) -> None:
     assert wink("runs", "list", "runs.db", "--search", "nothing says this").stderr == "no runs\n"
 
 
-def test_show_tells_turns_openings_and_savings(wink: Wink, runs: list[str]) -> None:
-    text = wink("runs", "show", "runs.db", runs[0][:8]).stdout
-    assert "turn 1: read_section guide\n" in text and "turn 2: injected sums  by append  add\n" in text
+def test_show_tells_question_turns_openings_answer_and_savings(wink: Wink) -> None:
+    adapter = ScriptedAdapter([call("read_section", section_key="guide"), call("fail"), "Done."])
+    with record(wink.folder / "runs.db"):
+        run_id = Conversation(prompt(FAIL), adapter=adapter).send("What is in\nthe guide?").run_id
+    lines = wink("runs", "show", "runs.db").stdout.splitlines()
+    assert lines[0].startswith(f"{run_id}  ok  tests/sums on scripted scripted  20") and lines[-1].startswith(
+        "sent    "
+    )
+    assert [line for line in lines[1:-1] if not line.startswith(("prompt", "model"))] == [
+        "",
+        "asked   What is in",
+        "        the guide?",
+        "open    guide",
+        "tool    fail({}) -> failed, undone: Tool 'fail' failed: ValueError: no such thing",
+        "answer  Done.",
+        "",
+    ]
+    assert wink.json("runs", "list", "runs.db")[0]["question"] == "What is in\nthe guide?"
+
+
+def test_show_has_each_turn_as_json(wink: Wink, runs: list[str]) -> None:
     shown = wink.json("runs", "show", "runs.db", runs[0])
     assert [turn["full_prompt"] is None for turn in shown["turn_list"]] == [True, True, False, False]
 
 
 def test_show_takes_the_newest_run_and_prints_no_escape_sequence(wink: Wink, runs: list[str]) -> None:
     text = wink("runs", "show", "runs.db").stdout
-    assert text.startswith(runs[1]) and "turn 1: tool fail failed: Tool 'fail' failed" in text
+    assert text.startswith(runs[1]) and "answer  \\x1b[31mOh." in text and "\x1b" not in text
     turn = wink("runs", "show", "runs.db", "--turn", "2").stdout
     assert "=== reply\n\\x1b[31mOh." in turn and "\x1b" not in turn
 
@@ -134,6 +168,16 @@ def test_the_report_advises_and_says_what_it_would_have_saved(wink: Wink) -> Non
     assert "Change 'guide' to visibility=SectionVisibility.FULL." in text and "always opened" in text
     (advice,) = wink.json("report", "runs.db")["prompts"]
     assert (advice["unit"], advice["runs"], advice["saved"] > 0) == ("input tokens", 3, True)
+
+
+def test_the_report_lists_sections_with_advice_and_counts_the_others(wink: Wink) -> None:
+    for _ in range(3):
+        run(recorder=record(wink.folder / "runs.db"))
+    text = wink("report", "runs.db").stdout
+    listed = [line.split()[0] for line in text.splitlines() if line and line[:1].islower()]
+    assert "intro" not in listed and "guide" in listed
+    assert "1 other section is best left as declared." in text
+    assert "intro" in wink("report", "runs.db", "--all").stdout
 
 
 def test_a_file_without_finished_runs_has_nothing_to_advise(wink: Wink) -> None:

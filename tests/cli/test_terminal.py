@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Wink
-
-pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
+from tests.cli.terminal import Terminal, pty
+from weakincentives._display import cell_width
 
 
 def on_a_terminal(wink: Wink, **environment: str) -> tuple[str, str]:
@@ -54,3 +55,39 @@ def test_an_answer_cannot_command_the_terminal(wink: Wink) -> None:
     shown = os.read(ours, 65536).decode()
     os.close(ours)
     assert shown == "\\x1b[31mHalf a pair: \\ud83d\r\n"
+
+
+@pytest.fixture
+def recorded(wink: Wink) -> Wink:
+    (wink.folder / "script.json").write_text(json.dumps(["Hello. " * 30]), encoding="utf-8")
+    message = "Is there a room with a view of the sea, 日本語で, " * 6
+    wink("run", "desk:template", message, "-q", "-p", "Guest.name=Ada", "-a", "scripted:script.json")
+    return wink
+
+
+@pytest.mark.parametrize(
+    ("columns", "heading"),
+    [
+        (80, ["run", "status", "turns", "question"]),
+        (200, ["run", "status", "started", "prompt", "model", "turns", "input", "output", "cost", "time", "question"]),
+    ],
+)
+def test_a_table_is_as_wide_as_the_terminal(recorded: Wink, columns: int, heading: list[str]) -> None:
+    with Terminal(recorded.folder, "runs", columns=columns, NO_COLOR="1") as terminal:
+        lines = terminal.rest()[1].splitlines()
+    assert lines[0].split() == heading
+    assert cell_width(lines[1]) == columns and lines[1].endswith("…")
+
+
+def test_into_a_pipe_a_table_is_whole_and_plain(recorded: Wink) -> None:
+    done = recorded.process("python", "-m", "weakincentives.cli", "runs", COLUMNS="40")
+    assert done.stdout.splitlines()[1].endswith("日本語で,") and "\x1b" not in done.stdout
+
+
+def test_a_story_is_wrapped_beside_its_labels_and_coloured(recorded: Wink) -> None:
+    with Terminal(recorded.folder, "runs", "show", columns=80) as terminal:
+        lines = terminal.rest()[1].splitlines()
+    plain = [re.sub(r"\x1b\[\d*m", "", line) for line in lines]
+    assert lines[0].startswith("\x1b[32m") and all(len(line) <= 80 for line in plain[2:])
+    answer = next(index for index, line in enumerate(plain) if line.startswith("answer  Hello."))
+    assert lines[answer].startswith("\x1b[1manswer") and plain[answer + 1].startswith("        Hello.")

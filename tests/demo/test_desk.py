@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from weakincentives.adapters.local.weights import model_file
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.demo.__main__ import chosen, main
+from weakincentives.demo.__main__ import ask_desk, chosen, main
 from weakincentives.demo.desk import QUESTIONS, ask, pages
-from weakincentives.demo.show import Screen, Show
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
+from weakincentives.telemetry import RunStore
 
 REFUND = {"order_number": "FH-20391", "amount": 20, "reason": "damaged"}
 
@@ -90,16 +93,33 @@ def test_a_number_beyond_the_list_is_wrong_usage(capsys: pytest.CaptureFixture[s
 
 
 def test_a_reader_that_leaves_early_is_no_traceback() -> None:
-    script = (
-        "import sys; from weakincentives.demo.show import Screen; screen = Screen(); sys.stdin.read()\n"
-        "for number in range(3): screen.say('answer', str(number))"
-    )
+    script = "import sys; from weakincentives.demo.__main__ import main; sys.stdin.read(); sys.exit(main(['--list']))"
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as said:
         assert said.stdin and said.stdout and said.stderr
         said.stdout.close()
         said.stdin.close()
         assert (said.stderr.read(), said.wait()) == (b"", 0)
+
+
+def test_it_ends_with_the_address_of_the_viewer(tmp_path: Path) -> None:
+    for package in ("xllamacpp", "uvicorn"):
+        pytest.importorskip(package, reason="needs the extras [local] and [viewer]")
+    try:
+        model_file(None)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, "-m", "weakincentives.demo", "--view", "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shown:
+        assert shown.stdout
+        address = next(line for line in shown.stdout if line.startswith("http://127.0.0.1:"))
+        with urllib.request.urlopen(address.partition("#")[0], timeout=30) as page:
+            assert page.status == 200
+        shown.send_signal(signal.SIGINT)
+        assert shown.wait(timeout=30) == 0
+    with RunStore(tmp_path / ".wink" / "runs.db") as store:
+        (run,) = store.list_runs()
+    assert address.endswith(f"#/run/{run.run_id}\n")
 
 
 def test_the_list_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,9 +131,9 @@ def test_what_happens_is_told_in_plain_lines_on_a_pipe(capsys: pytest.CaptureFix
     adapter = ScriptedAdapter(
         [call("read_section", section_key="order-status"), call("lookup_order", order_number="FH-20417"), "Shipped."]
     )
-    Show(adapter, Screen()).ask(QUESTIONS[0])
+    ask_desk(adapter, QUESTIONS[0])
     told = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:1].strip()]
-    assert told == ["question", "shows", "opens", "tools", "calls", "result", "answer", "tokens", "time"]
+    assert told == ["asked", "prompt", "model", "open", "tools", "model", "tool", "model", "answer", "sent"]
 
 
 def test_the_questions_of_the_benchmark_have_their_facts_in_the_handbook() -> None:

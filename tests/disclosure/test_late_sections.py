@@ -9,7 +9,15 @@ import pytest
 
 from tests.disclosure.desk import FULL, SUMMARY, a_tool, answers, section, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.prompt import LateContent, MarkdownSection, OpenOrRead, Prompt, PromptTemplate, Section
+from weakincentives.prompt import (
+    LateContent,
+    MarkdownSection,
+    OpenOrRead,
+    Prompt,
+    PromptTemplate,
+    Section,
+    default_tokenizer,
+)
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime import (
     Conversation,
@@ -18,6 +26,7 @@ from weakincentives.runtime import (
     PromptEvaluationError,
     SectionLoaded,
     ToolsInjected,
+    ledger,
     run_history,
 )
 from weakincentives.session import Session, Snapshot
@@ -34,7 +43,7 @@ class Server(Section[None]):
     def render_body(self, params: None) -> str:
         return "Use it well."
 
-    def load(self, resources: ScopedResourceContext) -> LateContent:
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
         self.loads += 1
         if self._error:
             raise OSError(self._error)
@@ -42,6 +51,18 @@ class Server(Section[None]):
 
     def clone(self, **given: Any) -> Server:
         raise NotImplementedError
+
+
+class Stored(Server):
+    """One that knows beforehand what it will bring."""
+
+    brings: LateContent | None = None
+
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
+        return self.brings
+
+    def stored(self) -> LateContent:
+        return LateContent((a_tool("search"), a_tool("find")))
 
 
 def template(server: Server, **options: Any) -> PromptTemplate[None]:
@@ -92,6 +113,40 @@ def test_children_that_come_with_it_open_like_others() -> None:
     assert seen == {"task": "prompt", "server": "conversation", "server.issues": "conversation"}
 
 
+def test_the_ledger_counts_the_tools_that_came_late() -> None:
+    server, session = Server("search", visibility=SUMMARY), Session()
+    with ScriptedAdapter([READ, call("search"), "Found."]) as adapter:
+        adapter.evaluate(Prompt(template(server)), session=session)
+    count = default_tokenizer().count
+    late = next(section for section in ledger(session).sections if section.key == "server")
+    assert late.full_tokens == count("## Server\n\nUse it well.") + count(a_tool("search").definition)
+
+
+def test_what_is_not_known_yet_has_no_price() -> None:
+    explained = ScriptedAdapter([]).explain(Prompt(template(Server("search", visibility=SUMMARY))))
+    assert explained.sections[1].opening.startswith("loads tools that are not known yet, about")
+
+
+def test_what_is_stored_of_a_section_is_known_before_it_is_loaded() -> None:
+    server = Stored("search", visibility=SUMMARY)
+    explained = ScriptedAdapter([]).explain(Prompt(template(server)))
+    assert (explained.sections[1].state.tools, server.loads) == (("search", "server_find"), 0)
+    with ScriptedAdapter([READ, call("server_find"), "Found."]) as adapter:
+        adapter.evaluate(Prompt(template(server)), session=(session := Session()))
+    assert answers(session)[-1] == (True, "find done")
+    assert tool_names(adapter.requests[0].tools) == ["find", "read_section"]
+
+
+def test_what_is_loaded_takes_the_place_of_what_was_stored() -> None:
+    server, session = Stored("browse", visibility=SUMMARY), Session()
+    server.brings = LateContent((a_tool("browse"),), (section("more"),), "Newer.", ("search", "browse"))
+    with ScriptedAdapter([READ, call("browse"), "Found."]) as adapter:
+        adapter.evaluate(Prompt(template(server)), session=session)
+    assert tool_names(adapter.requests[1].tools) == ["find", "read_section", "browse"]
+    assert "Newer." in answers(session)[0][1]
+    assert [event.changed_tools for event in session[SectionLoaded]] == [("search", "browse")]
+
+
 def test_a_section_that_is_open_from_the_start_is_loaded_before_the_first_request() -> None:
     server = Server("search")
     with ScriptedAdapter([call("search"), "Found."]) as adapter:
@@ -134,6 +189,18 @@ def test_a_conversation_goes_on_elsewhere_with_the_tools_of_the_section() -> Non
     again = Server("search", visibility=SUMMARY)
     later = Conversation(Prompt(template(again)), adapter=ScriptedAdapter([call("search"), "Found."]), session=session)
     assert (later.send("Search.").text, again.loads) == ("Found.", 1)
+
+
+def test_a_conversation_goes_on_elsewhere_with_the_children_of_the_section() -> None:
+    def server() -> Server:
+        return Server(children=(section("issues", tools=("close",)),), visibility=SUMMARY)
+
+    chat = Conversation(Prompt(template(server())), adapter=ScriptedAdapter([READ, "Read."]))
+    chat.send("Read it.")
+    script = [call("read_section", section_key="server.issues"), call("close"), "Closed."]
+    later = Conversation(Prompt(template(server())), adapter=ScriptedAdapter(script), session=chat.session)
+    assert later.send("Close it.").text == "Closed."
+    assert answers(chat.session)[-1] == (True, "close done")
 
 
 def test_a_section_that_cannot_be_loaded_any_more_has_lost_its_tools() -> None:

@@ -12,14 +12,17 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
 
-GROUND = frozenset({"errors", "clock", "content", "redaction", "_fence", "_generics", "_imports", "_secrets"})
+GROUND = frozenset(
+    {"errors", "clock", "content", "redaction", "_display", "_fence", "_generics", "_imports", "_secrets"}
+)
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
-OUTER = LOOP | {"tools", "skills", "adapters", "telemetry", "durable"}
+OUTER = LOOP | {"tools", "skills", "adapters", "telemetry", "durable", "mcp"}
 FRONT = frozenset({""})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "": OUTER | {"contrib"},
+    "_display": GROUND,
     "_fence": GROUND,
     "_imports": GROUND,
     "errors": GROUND,
@@ -40,6 +43,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "adapters": LOOP | {"tools"},
     "telemetry": LOOP,
     "durable": LOOP,
+    "mcp": LOOP,
     "contrib": OUTER | FRONT,
     "ui": OUTER | FRONT,
     "viewer": OUTER | FRONT | {"contrib"},

@@ -31,6 +31,7 @@ USES = {
     "litellm": EVALUATE.format("LiteLLMAdapter", "'openai/gpt-5.6'"),
     "claude": EVALUATE.format("ClaudeAgentSDKAdapter", ""),
     "local": EVALUATE.format("LocalAdapter", ""),
+    "mcp": "from weakincentives.mcp import serve",
     "otel": "from weakincentives.telemetry import instrument\ninstrument()",
     "durable": "from weakincentives.durable import DurableClient\nDurableClient('triage').status('ticket-7')",
     "ui": "from weakincentives.ui import Threads",

@@ -176,7 +176,7 @@ def test_each_section_says_where_the_model_has_its_content_from() -> None:
         "orders.refunds": "summary",
         "guide": "conversation",
         "guide.style": "conversation",
-        "guide.tone": "never",
+        "guide.tone": "summary",
     }
 
 

@@ -25,9 +25,9 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def newest(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> Page:
-    """The page of the newest run at its first turn."""
+    """The page of the newest run at its first turn; four sections that nobody touched are one line."""
     page: Page = open_page(f"{viewer.url}#/run/{run_ids[0]}")
-    expect(page.locator(".nodes .node")).to_have_count(14)
+    expect(page.locator(".nodes .node")).to_have_count(11)
     return page
 
 
@@ -38,17 +38,63 @@ def at_turn(page: Page, n: int) -> None:
 
 def test_the_list_leads_to_a_run(viewer: Viewer, open_page: Open) -> None:
     page = open_page(viewer.url)
-    expect(page.locator("a.run-row")).to_have_count(4)
-    expect(page.locator("a.run-row").last).to_contain_text("The provider answered 529 three times")
+    expect(page.locator(".run-row:not(.head)")).to_have_count(4)
+    expect(page.locator(".run-row:not(.head)").last).to_contain_text("The provider answered 529 three times")
     page.get_by_role("button", name="Failed").click()
-    expect(page.locator("a.run-row")).to_have_count(1)
-    page.get_by_role("button", name="All").click()
-    expect(page.locator("a.run-row")).to_have_count(4)
+    expect(page.locator(".run-row:not(.head)")).to_have_count(1)
+    page.get_by_role("button", name="All", exact=True).click()
+    expect(page.locator(".run-row:not(.head)")).to_have_count(4)
     page.get_by_label("Filter runs").fill("sonnet")
-    expect(page.locator("a.run-row")).to_have_count(1)
-    page.locator("a.run-row").click()
-    expect(page.locator("h1")).to_have_text("on-call")
+    expect(page.locator(".run-row:not(.head)")).to_have_count(1)
+    page.locator(".run-row:not(.head) a").click()
+    expect(page.locator("h1")).to_contain_text("p99 latency 4.8 s")
     expect(page.locator(".facts")).to_contain_text("claude-sonnet-4-5")
+
+
+def test_the_list_tells_question_answer_and_what_was_saved(viewer: Viewer, open_page: Open) -> None:
+    page = open_page(viewer.url)
+    row = page.locator(".run-row:not(.head)").first
+    expect(row.get_by_role("link")).to_contain_text("Service: checkout p99 latency 4.8 s")
+    expect(row).to_contain_text("cause: Deployment 2026.11.15-1 compares lower(code)")
+    expect(row.get_by_role("img").first).to_have_attribute(
+        "aria-label", re.compile("4 sections opened: logs in turn 1")
+    )
+    expect(row).to_contain_text("14%")
+    expect(page.locator(".totals")).to_contain_text("3 of 4 runs, 1 failed")
+
+
+def test_the_list_is_sorted_by_a_click(viewer: Viewer, open_page: Open) -> None:
+    page = open_page(viewer.url)
+    rows = page.locator(".run-row:not(.head)")
+    expect(rows).to_have_count(4)
+    page.get_by_role("button", name="Saved").click()
+    expect(rows.first).to_contain_text("17%")
+    expect(page.get_by_role("columnheader", name="Saved")).to_have_attribute("aria-sort", "descending")
+    page.get_by_role("button", name="Saved").click()
+    expect(rows.first).to_contain_text("-16%")
+
+
+def test_runs_are_grouped_by_prompt_and_by_conversation(viewer: Viewer, open_page: Open) -> None:
+    page = open_page(viewer.url)
+    page.get_by_role("button", name="By prompt").click()
+    group = page.locator(".group-row:not(.head)")
+    expect(group).to_have_count(1)
+    expect(group).to_contain_text("operations/on-call")
+    page.get_by_role("button", name="By conversation").click()
+    expect(group).to_have_count(4)
+    group.first.get_by_role("link").click()
+    expect(page.locator(".run-row:not(.head)")).to_have_count(1)
+
+
+def test_two_ticked_runs_are_compared(viewer: Viewer, open_page: Open) -> None:
+    page = open_page(viewer.url)
+    ticks = page.locator(".run-row input[type=checkbox]")
+    expect(ticks).to_have_count(4)
+    ticks.nth(0).check()
+    ticks.nth(2).check()
+    page.get_by_role("button", name="Compare these two").click()
+    expect(page.locator("h1")).to_have_text("Compare")
+    expect(page.get_by_label("Sections")).to_contain_text("logs")
 
 
 def test_scrubbing_shows_each_turn_as_it_was(newest: Page) -> None:
@@ -58,11 +104,12 @@ def test_scrubbing_shows_each_turn_as_it_was(newest: Page) -> None:
     expect(logs).to_have_class(re.compile("summary"))
     page.get_by_label("Next turn").click()
     at_turn(page, 2)
-    expect(logs).to_have_class(re.compile("full"))
+    expect(logs).to_have_class(re.compile("read"))
     expect(page.locator(".message.tools_added")).to_contain_text("search_logs")
     page.locator(".turns .turn").nth(4).click()
     at_turn(page, 5)
     expect(page.locator(".call.failed")).to_contain_text("rolled back")
+    expect(page.locator(".call.failed .undone")).to_contain_text("Deployed")
     expect(page.locator(".call.failed")).to_contain_text("Refused: 2026.11.15-1")
     page.get_by_label("Turn", exact=True).fill("9")
     page.keyboard.press("Enter")
@@ -73,8 +120,8 @@ def test_scrubbing_shows_each_turn_as_it_was(newest: Page) -> None:
 def test_a_section_and_its_text_point_at_each_other(newest: Page) -> None:
     page = newest
     page.locator('.node[data-section="deployments"] .label').click()
-    expect(page.locator(".piece.selected")).to_contain_text("## 4. Deployments")
-    expect(page.locator(".details")).to_contain_text("summary, as declared")
+    expect(page.locator(".piece.selected")).to_contain_text("4. Deployments")
+    expect(page.locator(".details")).to_contain_text("only its summary, as declared")
     expect(page).to_have_url(re.compile("section=deployments"))
     page.locator('.piece[data-section="escalation"]').click()
     expect(page.locator(".node.selected .label")).to_have_text("Escalation")
@@ -84,14 +131,69 @@ def test_a_section_and_its_text_point_at_each_other(newest: Page) -> None:
 def test_the_request_has_all_its_parts(newest: Page) -> None:
     page = newest
     page.get_by_label("Next turn").click()
+    at_turn(page, 2)
     request = page.get_by_label("Request", exact=True)
-    request.get_by_role("button", name="tools", exact=True).click()
-    expect(request.locator('[data-part="tools"]')).to_be_in_viewport()
+    request.get_by_role("tab", name="Tools").click()
     request.locator(".offered", has_text="search_logs").locator("summary").click()
     expect(request.locator(".offered[open]")).to_contain_text('"pattern"')
-    request.get_by_role("button", name="conversation").click()
+    request.get_by_role("tab", name="Conversation").click()
     expect(request.locator(".message").first).to_contain_text("The alert names no cause")
     expect(request.locator(".message.tool")).to_contain_text("Logs are kept for 14 days")
+    request.get_by_role("tab", name="Prompt").click()
+    expect(request.locator(".piece")).to_have_count(11)
+
+
+def test_a_turn_opens_on_what_is_new(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
+    page = open_page(f"{viewer.url}#/run/{run_ids[0]}/turn/4")
+    request = page.get_by_label("Request", exact=True)
+    expect(request.get_by_role("tab", selected=True)).to_have_text("New since the last turn")
+    expect(request.locator(".changed")).to_contain_text("Deployments")
+    expect(request.locator(".changed")).to_contain_text("roll_back")
+    expect(request.locator(".message")).to_have_count(4)
+    expect(request.locator(".message").first).to_contain_text("Pool exhausted with a slow coupons query")
+
+
+def test_a_section_read_in_the_conversation_marks_the_result_that_brought_it(
+    viewer: Viewer, run_ids: Sequence[str], open_page: Open
+) -> None:
+    page = open_page(f"{viewer.url}#/run/{run_ids[0]}/turn/9")
+    page.locator('.node[data-section="logs"] .label').click()
+    expect(page.locator(".details")).to_contain_text("read in the conversation")
+    expect(page.locator(".message.selected")).to_have_count(2)
+    expect(page.locator(".message.tool.selected")).to_contain_text("Logs are kept for 14 days")
+
+
+def test_text_is_markdown_until_raw_is_asked_for(newest: Page) -> None:
+    page = newest
+    page.get_by_role("tab", name="Prompt").click()
+    alert = page.locator('.piece[data-section="alert"]')
+    expect(alert.locator("strong")).to_have_text("checkout")
+    page.keyboard.press("m")
+    expect(alert).to_contain_text("## 2. Alert")
+    expect(alert).to_contain_text("**checkout**")
+
+
+def test_the_head_of_a_run_tells_it_in_a_sentence(newest: Page) -> None:
+    expect(newest.locator(".story")).to_contain_text(
+        "read 4 of 14 sections, got search_logs, list_deploys, roll_back and 1 more, called them, "
+        "1 of 6 calls failed, sent 14% less than with everything open"
+    )
+    expect(newest.locator(".answer")).to_contain_text("Rolled checkout back to 2026.11.14-3")
+
+
+def test_a_run_is_copied_as_a_test(newest: Page) -> None:
+    newest.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    newest.get_by_role("button", name="Copy as a test").click()
+    expect(newest.locator(".actions")).to_contain_text("Copied")
+    script = newest.evaluate("navigator.clipboard.readText()")
+    assert 'call("post_status"' in script
+    compile(script, "script.py", "exec")
+
+
+def test_keys_lead_to_the_next_opening_and_the_next_failure(newest: Page) -> None:
+    for key, turn in (("o", 3), ("o", 7), ("e", 5), ("o", 7), ("o", 1)):
+        newest.keyboard.press(key)
+        at_turn(newest, turn)
 
 
 def test_a_request_that_failed_can_be_looked_at(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
@@ -107,16 +209,18 @@ def test_a_request_that_failed_can_be_looked_at(viewer: Viewer, run_ids: Sequenc
 def test_the_tree_folds_and_unfolds(newest: Page) -> None:
     page = newest
     page.get_by_role("button", name="Fold", exact=True).click()
-    expect(page.locator(".nodes .node")).to_have_count(11)
+    expect(page.locator(".nodes .node")).to_have_count(8)
     page.get_by_role("button", name="Unfold").click()
+    expect(page.locator(".nodes .node")).to_have_count(11)
+    page.get_by_role("button", name="4 untouched sections").click()
     expect(page.locator(".nodes .node")).to_have_count(14)
 
 
 def test_everything_has_a_key(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
     page = open_page(viewer.url)
-    expect(page.locator("a.run-row")).to_have_count(4)
+    expect(page.locator(".run-row:not(.head)")).to_have_count(4)
     page.keyboard.press("j")
-    expect(page.locator("a.run-row.selected")).to_contain_text(run_ids[0])
+    expect(page.locator(".run-row.selected")).to_contain_text("checkout")
     page.keyboard.press("Enter")
     at_turn(page, 1)
     page.keyboard.press("j")
@@ -216,8 +320,8 @@ def test_dark_is_the_systems_choice_until_the_reader_chooses(viewer: Viewer, ope
 def test_no_page_is_wider_than_the_window(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
     run = f"#/run/{run_ids[0]}"
     places = {
-        "#/": ".run-row",
-        f"{run}/turn/4?section=logs": ".piece",
+        "#/": ".run-row:not(.head)",
+        f"{run}/turn/4?section=logs": ".message",
         f"{run}/disclosure": ".lane",
         f"{run}/ledger": ".stroke",
         f"{run}/events?event=3": ".json-key",
@@ -226,7 +330,7 @@ def test_no_page_is_wider_than_the_window(viewer: Viewer, run_ids: Sequence[str]
         "#/report": ".sheet",
     }
     page = open_page(viewer.url)
-    for width, height in ((1440, 900), (900, 700)):
+    for width, height in ((1440, 900), (1024, 768), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
         for place, content in places.items():
             page.goto(viewer.url + place)
@@ -255,7 +359,7 @@ def test_an_exported_run_opens_from_disk(runs: Path, run_ids: Sequence[str], ope
     file = tmp_path / "run.html"
     file.write_text(export_run(runs, run_ids[0]), encoding="utf-8")
     page = open_page(file.as_uri())
-    expect(page.locator(".nodes .node")).to_have_count(14)
+    expect(page.locator(".nodes .node")).to_have_count(11)
     page.keyboard.press("j")
     at_turn(page, 2)
     expect(page.locator(".message.tools_added")).to_contain_text("search_logs")

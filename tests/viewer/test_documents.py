@@ -108,7 +108,7 @@ def test_a_strategy_of_ones_own_is_shown_like_ours(tmp_path: Path) -> None:
         run, tools = documents.run(run_id), documents.turn(run_id, 2)["tools"]
     (step,) = run["steps"]
     assert (step["kind"], step["action"], step["sections"], step["route"]) == ("open", "look_up", ["orders"], "append")
-    assert {lane["key"]: lane["states"] for lane in run["lanes"]}["orders"][-1] == [2, "full", "session"]
+    assert {lane["key"]: lane["states"] for lane in run["lanes"]}["orders"][-1] == [2, "read", "session"]
     assert (run["turns"]["opened"], run["turns"]["full"][0]) == ([1, 0, 0], None)
     assert {tool["name"]: (tool["builtin"], tool["section"]) for tool in tools} == {
         "look_up": (True, ""),
@@ -131,7 +131,7 @@ def test_a_halt_is_told_as_one(tmp_path: Path) -> None:
 def test_lanes_show_when_each_section_opened(documents: Documents, run_ids: tuple[str, ...]) -> None:
     lanes = {lane["key"]: lane["states"] for lane in documents.run(run_ids[0])["lanes"]}
     assert lanes["role"] == [[1, "full", "declared"]]
-    assert lanes["logs"] == [[1, "summary", "declared"], [2, "full", "session"]]
+    assert lanes["logs"] == [[1, "summary", "declared"], [2, "read", "session"]]
     assert lanes["runbooks.checkout"] == [[1, "hidden", "declared"], [4, "read", "declared"]]
 
 

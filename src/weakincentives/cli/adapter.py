@@ -1,4 +1,4 @@
-"""Makes the adapter that `--adapter` names: `local`, `openai:MODEL`, `claude` and so on."""
+"""Makes the adapter that `--adapter` (or `--model`) names: `local`, `openai:MODEL`, `claude` and so on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.adapters import adapter_for
-from weakincentives.cli.output import UsageError
+from weakincentives.cli.output import UsageError, did_you_mean
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import exists, resolve
 from weakincentives.errors import PromptEvaluationError
@@ -20,6 +20,7 @@ DEFAULT = "local"
 def add_adapter_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapter",
+        "--model",
         "-a",
         metavar="NAME[:MODEL]",
         help=f"{', '.join(spec.usage for spec in adapter_specs())}, "
@@ -45,8 +46,11 @@ def _named(target: str) -> ProviderAdapter:
     """An adapter of the user's own, or a function that makes one."""
     name, colon, _ = target.partition(":")
     if not colon or not exists(name):
-        kinds = ", ".join(spec.provider for spec in adapter_specs())
-        raise UsageError(f"no adapter {name!r}; there are {kinds}, or module:variable for one of your own")
+        kinds = [spec.provider for spec in adapter_specs()]
+        raise UsageError(
+            f"no adapter {name!r}; there are {', '.join(kinds)}, or module:variable for one of your own"
+            f"{did_you_mean(name, kinds)}"
+        )
     found = resolve(target)
     if callable(found):
         found = found()

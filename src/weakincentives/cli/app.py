@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from weakincentives import __version__
 from weakincentives.cli.commands import PURPOSES, load, parser
-from weakincentives.cli.output import UsageError, print_error, print_line
+from weakincentives.cli.output import UsageError, did_you_mean, print_error, print_line
 from weakincentives.errors import UnboundParamsError, WinkError
 
 EPILOG = "Run wink COMMAND --help for its options. Agents and prompts are given as module:variable."
@@ -41,7 +41,8 @@ def dispatch(words: Sequence[str]) -> int:
         print_line(f"wink {__version__}")
         return 0
     if words[0] not in PURPOSES:
-        return fail(f"no command {words[0]!r}; there are {', '.join(PURPOSES)}", 2)
+        hint = did_you_mean(words[0], PURPOSES)
+        return fail(f"no command {words[0]!r}; there are {', '.join(PURPOSES)}{hint}", 2)
     return run(words[0], words[1:])
 
 

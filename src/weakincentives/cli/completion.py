@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from weakincentives.cli.commands import PURPOSES, parsers
 from weakincentives.cli.output import print_line
 
+# Options whose values, and commands whose arguments, are names that only the program knows.
+NAMING = ("--open", "--tag", "--run")
+NAMED = ("runs show", "runs export", "runs prune", "overrides edit")
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=sorted(WRITERS), help="the shell to complete in")
+    parser.add_argument("--values", metavar="LINE", help="print the names that may follow in this line, for the script")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.values is not None:
+        for name in values(arguments.values):
+            print_line(name)
+        return 0
     commands = [grammar(parser, PURPOSES[name]) for name, parser in parsers()]
     print_line("\n".join(WRITERS[arguments.shell](commands)))
     return 0
+
+
+def values(line: str) -> list[str]:
+    """The sections, tags or runs that may stand where the line ends."""
+    try:
+        words = shlex.split(line)[1:]
+        if not line.endswith(" "):
+            words.pop()
+        return _values(words)
+    except Exception:  # A half-written line or program: there is nothing to offer, and nowhere to say so.
+        return []
+
+
+def _values(words: list[str]) -> list[str]:
+    from weakincentives.cli.recordings import file_and_runs
+    from weakincentives.cli.selection import named_template, open_store
+    from weakincentives.telemetry import RunStore
+
+    before, command = words[-1], " ".join(words[:2])
+    if before == "--run" or command.startswith("runs "):
+        file, _ = file_and_runs([word for word in words[1 if before == "--run" else 2 :] if not word.startswith("-")])
+        with RunStore(file) as store:
+            return [run.run_id for run in store.list_runs()]
+    target = next(word for word in words if ":" in word)
+    if before == "--tag":
+        found = named_template(target)
+        folder = words[words.index("--store") + 1] if "--store" in words else None
+        overrides = open_store(argparse.Namespace(store=folder))
+        return [stored.tag for stored in overrides.list(ns=found.ns, key=found.key)]
+    return list(named_template(target).outline.by_key)
 
 
 def bash(commands: list[Grammar]) -> Iterator[str]:
@@ -26,6 +66,12 @@ def bash(commands: list[Grammar]) -> Iterator[str]:
     yield '  case "$line" in'
     for command in reversed(list(_all(commands))):
         yield f'    "{command.name.removeprefix("wink ")} "*) words="{_words(command)}" ;;'
+    yield "  esac"
+    yield '  case "${COMP_WORDS[COMP_CWORD]}|$line" in'
+    asked = '$(wink completion bash --values "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)'
+    yield "    " + "|".join(f"*' {option} '" for option in NAMING) + f') words="{asked}" ;;'
+    yield "    -*) ;;"
+    yield "    " + "|".join(f"*'|{name} '*" for name in NAMED) + f') words="$words {asked}" ;;'
     yield "  esac"
     yield '  COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))'
     yield "}"
@@ -38,15 +84,20 @@ def zsh(commands: list[Grammar]) -> Iterator[str]:
 
 
 def fish(commands: list[Grammar]) -> Iterator[str]:
+    asked = "(wink completion fish --values (commandline -cp) 2>/dev/null)"
     for command in commands:
         yield f"complete -c wink -n __fish_use_subcommand -f -a {_last(command)} -d {_quoted(command.purpose)}"
     for command in _all(commands):
         parents = command.name.split()[1:]
         seen = "; and ".join(f"__fish_seen_subcommand_from {parent}" for parent in parents)
+        if " ".join(parents) in NAMED:
+            yield f"complete -c wink -n {_quoted(seen)} -f -a {_quoted(asked)}"
         for child in command.commands:
             yield f"complete -c wink -n {_quoted(seen)} -f -a {_last(child)} -d {_quoted(child.purpose)}"
         for argument in command.arguments:
             choices = f" -xa {_quoted(' '.join(argument.choices))}" if argument.choices else ""
+            if not {*NAMING}.isdisjoint(argument.flags):
+                choices = f" -xa {_quoted(asked)}"
             flags = "".join(
                 f" -l {flag[2:]}" if flag.startswith("--") else f" -s {flag[1:]}" for flag in argument.flags
             )

@@ -6,7 +6,7 @@ import argparse
 
 from weakincentives.cli import selection
 from weakincentives.cli.adapter import add_adapter_option, make_adapter
-from weakincentives.cli.output import print_json, print_line
+from weakincentives.cli.output import print_json, print_line, terminal_width
 from weakincentives.serde import dump
 
 
@@ -23,5 +23,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(dump(explanation))
     else:
-        print_line(explanation.render())
+        print_line(explanation.render(terminal_width()))
     return 0

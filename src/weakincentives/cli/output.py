@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
-from collections.abc import Collection, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from weakincentives.errors import WinkError
+
+if TYPE_CHECKING:
+    from weakincentives._display import Table
 
 # Control characters but tab and newline, and what changes the direction of writing or separates lines.
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029"
@@ -32,9 +36,9 @@ def printable(text: str, *, one_line: bool = False, stream: TextIO | None = None
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def print_line(text: str = "", *, end: str = "\n") -> None:
-    """Print text from outside to stdout, made printable."""
-    print(printable(text), end=end, flush=True)
+def print_line(text: str = "", *, end: str = "\n", style: str = "") -> None:
+    """Print text from outside to stdout, made printable; `style` is as in an escape sequence, such as "1" for bold."""
+    print(_styled(printable(text), style, sys.stdout), end=end, flush=True)
 
 
 def print_error(message: str) -> None:
@@ -66,7 +70,20 @@ def may_colour(stream: TextIO) -> bool:
 def progress(message: str, *, style: str = "2") -> None:
     """Print one line for a person who waits to stderr."""
     text = printable(message, stream=sys.stderr)
-    print(f"\x1b[{style}m{text}\x1b[0m" if may_colour(sys.stderr) else text, file=sys.stderr, flush=True)
+    print(_styled(text, style, sys.stderr), file=sys.stderr, flush=True)
+
+
+_last_step = -1
+
+
+def progress_bar(message: str, *, step: int) -> None:
+    """Print how far something is to stderr: in place on a terminal, elsewhere one line for each new step."""
+    global _last_step
+    terminal = may_colour(sys.stderr)
+    if terminal or step != _last_step:
+        again = terminal and _last_step >= 0
+        print(f"{chr(27) + '[1A' + chr(27) + '[2K' if again else ''}{message}", file=sys.stderr, flush=True)
+        _last_step = step
 
 
 def report_damage(path: object, problems: Sequence[str]) -> int:
@@ -82,17 +99,33 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
-    """The rows under their heading, each on one line; the columns in `right` hold numbers."""
-    every = [heading, *([printable(cell, one_line=True) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in every) for column in range(len(heading))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in every
-    )
+def print_table(table: Table, *, styles: Mapping[str, str] | None = None) -> None:
+    """Print a table, cut to the width of a terminal; `styles` are those of cells, by their text."""
+    from dataclasses import replace
+
+    clean = replace(table, rows=[[printable(cell, one_line=True) for cell in row] for row in table.rows])
+    for index, row in enumerate(clean.cells(terminal_width())):
+        row[-1] = row[-1].rstrip()
+        known = {"": "1"} if index == 0 else styles or {}
+        cells = [_styled(cell, known.get("" if index == 0 else cell.strip(), ""), sys.stdout) for cell in row]
+        print("  ".join(cells).rstrip())
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal; None where stdout is a file or pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about a name that does not exist: the nearest one that does, or nothing."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _styled(text: str, style: str, stream: TextIO) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if style and text and may_colour(stream) else text
 
 
 def _escaped(match: re.Match[str]) -> str:

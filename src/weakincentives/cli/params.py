@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from weakincentives.cli.output import UsageError
+from weakincentives.cli.output import UsageError, did_you_mean
 from weakincentives.errors import SerdeError
 from weakincentives.serde import columns, parse
 
@@ -69,10 +69,10 @@ def _owner(key: str, types: Sequence[type]) -> tuple[type, str]:
     if owners:
         choices = ", ".join(f"{owner.__name__}.{field}" for owner in owners)
         raise UsageError(f"--params {key}= is ambiguous; write one of {choices}")
-    known = ", ".join(f"{owner.__name__}.{name}" for owner in types for name in _field_names(owner))
-    raise UsageError(
-        f"--params {key}= matches no field; {f'there are {known}' if known else 'this prompt has no params'}"
-    )
+    known = [f"{owner.__name__}.{name}" for owner in types for name in _field_names(owner)]
+    hint = did_you_mean(key, [*known, *(name for owner in types for name in _field_names(owner))])
+    has = f"there are {', '.join(known)}{hint}" if known else "this prompt has no params"
+    raise UsageError(f"--params {key}= matches no field; {has}")
 
 
 def _field_names(params_type: type) -> list[str]:

@@ -1,15 +1,26 @@
-"""Progress of a run on stderr: one line per step, and a spinner on a terminal."""
+"""What happens in a run, one line per step: on stderr while it runs, and as the story of a recorded one."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from weakincentives.cli.output import may_colour, printable, progress
+from weakincentives._display import shortened
+from weakincentives.cli.output import may_colour, plural, print_line, printable, progress, terminal_width
+from weakincentives.cli.recordings import user_words
 from weakincentives.runtime import (
+    EvaluationFailed,
+    EvaluationStopped,
+    HostedToolInvoked,
+    Ledger,
+    Message,
     ModelCalled,
+    PromptChanged,
     PromptRendered,
     RunRestarted,
     ToolInvoked,
@@ -20,6 +31,8 @@ from weakincentives.session import Session
 
 PrintLine = Callable[[str], None]
 WIDTH = 100
+LABEL = 8
+MAX_RESULT = 400
 
 
 @contextmanager
@@ -44,7 +57,42 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
 def describe(event: Any) -> str | None:
     """The line for an event, or None where there is nothing to report."""
     formatter = FORMATTERS.get(type(event))
-    return None if formatter is None else _one_line(formatter(event))
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else WIDTH
+    return None if formatter is None else shortened(" ".join(formatter(event).split("\n")), width)
+
+
+def print_story(event: Any, *, asked: str = "") -> None:
+    """Print what an event tells, if anything: its label, and its text beside it. The question is not printed again."""
+    formatter = STORY.get(type(event))
+    text = "" if formatter is None else formatter(event)
+    if text and not (asked and user_words(event) == asked):
+        failed = isinstance(event, EvaluationFailed) or (isinstance(event, ToolInvoked) and not event.success)
+        style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
+        told = text[LABEL:] if isinstance(event, Message) else shortened(text[LABEL:], MAX_RESULT)
+        print_labelled(text[:LABEL], told, style)
+
+
+def print_labelled(label: str, text: str, style: str = "") -> None:
+    """Print text beside its label, wrapped on a terminal."""
+    width = terminal_width()
+    lines = printable(text).split("\n")
+    if width is not None:
+        room = max(min(width, 120) - LABEL, 20)
+        lines = [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
+    for index, line in enumerate(lines):
+        print_line(f"{label if index == 0 else '':{LABEL}}{line}".rstrip(), style=style)
+
+
+def print_spent(ledger: Ledger, seconds: float, cost: float | None = None, *, answered: bool = True) -> None:
+    """Print what a run took and, if it answered, what it would have taken with everything open."""
+    text = f"{ledger.sent_tokens:,} tokens in {plural(ledger.turns, 'turn')}, {seconds:.1f} s"
+    if cost is not None:
+        text += f", ${cost:.4f}"
+    if answered and ledger.full_prompt_tokens:
+        share = f"{abs(ledger.saved) / ledger.full_prompt_tokens:.0%} {'less' if ledger.saved >= 0 else 'more'}"
+        text += f"; with everything open {ledger.full_prompt_tokens:,}, so {share}"
+    print_line()
+    print_labelled("sent", text)
 
 
 def _rendered(event: PromptRendered) -> str:
@@ -96,6 +144,41 @@ FORMATTERS: Mapping[type, Callable[[Any], str]] = {
 }
 
 
+def _said(event: Message) -> str:
+    if words := user_words(event):
+        return f"asked   {words}"
+    if event.role != "assistant":
+        return ""
+    if event.text:
+        return f"{'says' if event.tool_calls else 'answer':7} {event.text}"
+    return next(filter(None, map(_ranked, event.items)), "")
+
+
+def _ranked(item: str) -> str:
+    """How the embedded model's ranker chose the section to open; empty for every other item."""
+    try:
+        ranking = json.loads(item)
+        best = ", ".join(f"{section['key']} {section['score']:.2f}" for section in ranking["best"][:3])
+        return f"ranks   {best} ... of {ranking['of']} (by {ranking['by']})"
+    except (ValueError, LookupError, TypeError):
+        return ""
+
+
+STORY: Mapping[type, Callable[[Any], str]] = {
+    **FORMATTERS,
+    Message: _said,
+    HostedToolInvoked: lambda event: f"tool    {event.name} was run by the provider",
+    PromptChanged: lambda event: (
+        f"prompt  changed: {', '.join(event.changed_sections + event.removed_sections + event.removed_tools)}"
+    ),
+    EvaluationFailed: lambda event: f"failed  {event.error}: {event.message}",
+    EvaluationStopped: lambda event: "stopped by the caller",
+}
+_BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
+STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}
+STYLES |= {"stopped": _YELLOW, "prompt": _DIM, "ranks": _DIM, "model": _DIM}
+
+
 @contextmanager
 def _printer() -> Iterator[PrintLine]:
     """How to print a line: above a spinner on a terminal where rich is installed, else plainly."""
@@ -110,9 +193,3 @@ def _printer() -> Iterator[PrintLine]:
     console = Console(stderr=True, highlight=False)
     with console.status("waiting for the model"):
         yield lambda line: console.print(printable(line, stream=sys.stderr), style="dim", markup=False)
-
-
-def _one_line(text: str) -> str:
-    """The text on one line, cut to its width."""
-    line = " ".join(text.split("\n"))
-    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

@@ -1,7 +1,7 @@
 """Advise which sections to show in full and which to summarize, from recorded runs.
 
-Costs are expected costs per run. Give prices that are missing or out of date as --price MODEL=INPUT,OUTPUT[,CACHED],
-in US dollars per million tokens.
+Sections without advice are only counted, unless you pass --all. Costs are expected costs per run. Give prices that are
+missing or out of date as --price MODEL=INPUT,OUTPUT[,CACHED], in US dollars per million tokens.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from weakincentives.cli.output import UsageError, plural, print_json, print_line, progress, report_damage, table
+from weakincentives._display import Table
+from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_table, progress, report_damage
+from weakincentives.cli.recordings import FILE_HELP, runs_file
 
 if TYPE_CHECKING:
     from weakincentives.limits import Prices
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="RUNS.DB", help="the run file, as passed to record() or --record")
+    parser.add_argument("file", nargs="?", metavar="RUNS.DB", help=FILE_HELP)
     parser.add_argument("--last", type=int, default=100, metavar="N", help="use the newest N runs (default: 100)")
     parser.add_argument("--prompt", default="", metavar="NS/KEY", help="only runs of this prompt")
     parser.add_argument(
@@ -30,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--missed", action="store_true", help="list the sections that stayed closed and may have been needed, and why"
     )
+    parser.add_argument("--all", action="store_true", help="list sections without advice as well")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -38,9 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     from weakincentives.telemetry.prices import AS_OF
 
     prices = dict(map(price, arguments.price))
-    with RunStore(arguments.file) as store:
+    file = runs_file(arguments.file)
+    with RunStore(file) as store:
         advice = advise(store, last=arguments.last, prompt=arguments.prompt, prices=prices)
-        damage = report_damage(arguments.file, store.problems)
+        damage = report_damage(file, store.problems)
     if arguments.json:
         prompts = [plain(prompt) | {"saved": prompt.saved} for prompt in advice.prompts]
         print_json({"prices_as_of": AS_OF, "runs": advice.runs, "prompts": prompts})
@@ -49,15 +53,27 @@ def run(arguments: argparse.Namespace) -> int:
         progress("no successful runs, so there is nothing to advise")
         return damage
     if arguments.missed:
-        print_line("\n\n".join(describe_missed(prompt) for prompt in advice.prompts))
+        for prompt in advice.prompts:
+            print_missed(prompt)
         return damage
-    print_line("\n\n".join(describe(prompt) for prompt in advice.prompts))
+    for index, prompt in enumerate(advice.prompts):
+        if index:
+            print_line()
+        print_advice(prompt, every=arguments.all)
     if any(prompt.unit == "USD" for prompt in advice.prompts):
         progress(f"prices as of {AS_OF} unless given with --price")
     return damage
 
 
-def describe(prompt: PromptAdvice) -> str:
+def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
+    from weakincentives.telemetry.advice import MIN_RUNS
+
+    print_line(
+        f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {prompt.unit}; {prompt.cache_first:.0%} of first "
+        f"requests and {prompt.cache_again:.0%} of repeated tokens came from the cache",
+        style="1",
+    )
+    shown = [section for section in prompt.sections if every or changed(section)]
     rows = [
         (
             "  " * section.key.count(".") + section.key,
@@ -71,37 +87,46 @@ def describe(prompt: PromptAdvice) -> str:
             section.advised or "-",
             "; ".join((section.reason, *section.findings)),
         )
-        for section in prompt.sections
+        for section in shown
     ]
     heading = ("section", "shown", "opened", "at turn", "full", "summary", "cost full", "cost summary", "advice", "why")
+    drop = ("cost summary", "cost full", "at turn", "summary", "full", "opened", "shown", "why")
+    if rows:
+        print_line()
+        print_table(
+            Table(heading, rows, heading[2:8], drop=drop, flexible="why"), styles={"full": "32", "summary": "36"}
+        )
+    fine = len(prompt.sections) - len(shown)
+    if fine and prompt.runs < MIN_RUNS:
+        print_line(f"\nAdvice needs at least {MIN_RUNS} runs.")
+    elif fine:
+        print_line(f"\n{plural(fine, 'other section')} {'is' if fine == 1 else 'are'} best left as declared.")
     share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
-    return "\n".join(
-        [
-            f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {prompt.unit}; {prompt.cache_first:.0%} of first "
-            f"requests and {prompt.cache_again:.0%} of repeated tokens came from the cache",
-            "",
-            table(heading, rows, right=(2, 3, 4, 5, 6, 7)),
-            "",
-            f"These runs cost {amount(prompt.cost, prompt.unit)}; with the advice they would have cost "
-            f"{amount(prompt.cost_advised, prompt.unit)}{share}.",
-            *changes(prompt.sections),
-        ]
-    )
+    cost, advised = with_unit(prompt.cost, prompt.unit), with_unit(prompt.cost_advised, prompt.unit)
+    print_line(f"\nThese runs cost {cost}; with the advice they would have cost {advised}{share}.")
+    for line in changes(prompt.sections):
+        print_line(line, style="1")
 
 
-def describe_missed(prompt: PromptAdvice) -> str:
+def changed(section: SectionAdvice) -> bool:
+    return bool(section.advised) and section.advised != section.shown
+
+
+def print_missed(prompt: PromptAdvice) -> None:
     heading = f"{prompt.prompt}: {plural(prompt.runs, 'run')}"
     rows = [(section.key, reason) for section in prompt.sections for reason in section.misses]
     if not rows:
-        return f"{heading}; no section seems to have been missed"
-    return "\n".join([heading, "", table(("section", "why it may have been needed"), rows)])
+        print_line(f"{heading}; no section seems to have been missed")
+        return
+    print_line(f"{heading}\n")
+    print_table(Table(("section", "why it may have been needed"), rows, flexible="why it may have been needed"))
 
 
 def changes(sections: tuple[SectionAdvice, ...]) -> list[str]:
     return [
         f"Change '{section.key}' to visibility=SectionVisibility.{section.advised.upper()}."
         for section in sections
-        if section.advised and section.advised != section.shown
+        if section.advised and changed(section)
     ]
 
 
@@ -109,6 +134,10 @@ def amount(cost: float | None, unit: str) -> str:
     if cost is None:
         return "-"
     return f"${cost:.6f}" if unit == "USD" else f"{cost:,.0f}"
+
+
+def with_unit(cost: float, unit: str) -> str:
+    return amount(cost, unit) if unit == "USD" else f"{amount(cost, unit)} {unit}"
 
 
 def price(text: str) -> tuple[str, Prices]:

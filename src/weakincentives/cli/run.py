@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from typing import Any
 
 from weakincentives.cli import selection
 from weakincentives.cli.adapter import add_adapter_option, make_adapter
 from weakincentives.cli.output import plural, print_json, print_text, progress
 from weakincentives.cli.progress import reporting
-from weakincentives.cli.settings import default
+from weakincentives.cli.recordings import add_record_option, recorder
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import SetVisibilityOverride
-from weakincentives.runtime import MainLoop, PromptResponse, ToolInvoked, run_history
+from weakincentives.runtime import Conversation, PromptResponse, ToolInvoked, run_history
 from weakincentives.serde import dump, encode
 from weakincentives.session import Session
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     selection.configure(parser)
+    parser.add_argument("message", nargs="?", metavar="MESSAGE", help="what the user says, after the prompt")
     add_adapter_option(parser)
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="stop after this many seconds")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="stop before the run uses more tokens than this")
     parser.add_argument("--max-turns", type=int, metavar="N", help="stop after this many model calls")
-    parser.add_argument("--record", metavar="FILE", help="record the run for wink view, runs and report [WINK_RECORD]")
+    add_record_option(parser)
+    parser.add_argument("--no-record", action="store_true", help="record nothing")
     parser.add_argument("--quiet", "-q", action="store_true", help="print no progress")
     parser.add_argument("--json", action="store_true", help="print the answer, usage and tool calls as JSON")
 
@@ -38,15 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
     session = Session()
     for path, visibility in selection.opened(arguments, prompt).items():
         session.dispatch(SetVisibilityOverride(path, visibility))
-    loop = MainLoop(
-        deadline=Deadline.after(arguments.deadline) if arguments.deadline else None,
-        budget=Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns),
-        recorder=recorder(arguments.record or default("record")),
-    )
-    adapter = make_adapter(arguments)
+    deadline = Deadline.after(arguments.deadline) if arguments.deadline else None
+    budget = Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns)
+    chat = Conversation(prompt, adapter=make_adapter(arguments), session=session, budget=budget)
+    recording = None if arguments.no_record else recorder(arguments.record)
     started = time.monotonic()
-    with reporting(session, quiet=arguments.quiet):
-        response = loop.execute(prompt, session=session, adapter=adapter)
+    with recording or nullcontext(), reporting(session, quiet=arguments.quiet):
+        response = chat.send(arguments.message or None, deadline=deadline)
     seconds = time.monotonic() - started
 
     if arguments.json:
@@ -59,14 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
         usage = response.usage
         progress(f"done    {plural(response.turns, 'turn')}, {usage.total_tokens:,} tokens, {seconds:.1f} s")
     return 0
-
-
-def recorder(file: str | None) -> AbstractContextManager[Any] | None:
-    if not file:
-        return None
-    from weakincentives.telemetry import record
-
-    return record(file)
 
 
 def described(response: PromptResponse[Any], session: Session, seconds: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""List, show, export and prune recorded runs.
+"""List, show, export and prune recorded runs; alone it lists them.
 
 A run is named by its id or the beginning of it; by default `show` takes the newest. `export` writes one line of JSON
 per event, for DuckDB, jq or pandas.
@@ -13,63 +13,72 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from weakincentives._display import Table, shortened
 from weakincentives.cli.output import (
     UsageError,
     plural,
     print_json,
     print_line,
+    print_table,
     printable,
     progress,
     report_damage,
-    table,
 )
+from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question
 
 if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
     from weakincentives.telemetry import RunStore, RunSummary, Turn
 
+# What a section shows, by where the model has its content from.
+SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 STATUSES = ("running", "ok", "failed", "halted", "interrupted")
+MAX_QUESTION = 2000
+STATUS_STYLES = {"ok": "32", "failed": "31", "running": "36", "halted": "33", "interrupted": "33"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb")
     listing = verbs.add_parser("list", help="the newest runs, one per line")
-    show = verbs.add_parser("show", help="one run: its turns, openings, tool calls and tokens")
+    show = verbs.add_parser("show", help="the story of one run: question, turns, openings, tool calls, answer, tokens")
     export = verbs.add_parser("export", help="every event as one line of JSON")
     prune = verbs.add_parser("prune", help="delete runs, and texts that no other run has")
-    for verb in (listing, show, export, prune):
-        verb.add_argument("file", metavar="RUNS.DB", help="the run file, as passed to record() or --record")
+    listing.add_argument("names", nargs="*", metavar="RUNS.DB", help=FILE_HELP)
+    for verb, which in ((show, " (default: the newest)"), (export, "s (default: all)"), (prune, "s to delete")):
+        purpose = f"the run{which}; a run file may come first [WINK_RECORD] (default: {RUNS})"
+        verb.add_argument("names", nargs="*", metavar="RUN", help=purpose)
     listing.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")
     listing.add_argument("--offset", type=int, default=0, help="skip this many of the newest")
     listing.add_argument("--search", default="", metavar="TEXT", help="only runs that contain this text")
     listing.add_argument("--status", default="", choices=STATUSES, help="only runs with this status")
-    show.add_argument("run", nargs="?", default="", metavar="RUN", help="the run (default: the newest)")
     show.add_argument("--turn", type=int, metavar="N", help="one turn: its sections, request, reply and tool calls")
-    export.add_argument("runs", nargs="*", metavar="RUN", help="the runs (default: all)")
     export.add_argument("--jsonl", action="store_true", help="one JSON object per line (the default and only format)")
     export.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout")
-    prune.add_argument("runs", nargs="*", metavar="RUN", help="the runs to delete")
     prune.add_argument("--older-than", type=float, metavar="DAYS", help="delete runs older than this many days")
     prune.add_argument("--keep", type=int, metavar="N", help="delete all runs but the newest N")
     for verb in (listing, show, prune):
         verb.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(verb="list", **vars(listing.parse_args([])))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.verb == "prune":
-        return prune_runs(arguments)
     from weakincentives.telemetry import RunStore
 
-    with RunStore(arguments.file) as store:
-        _VERBS[arguments.verb](store, arguments)
-        return report_damage(arguments.file, store.problems)
+    file, names = file_and_runs(arguments.names)
+    if arguments.verb == "prune":
+        return prune_runs(file, names, arguments)
+    if len(names) > {"list": 0, "show": 1}.get(arguments.verb, len(names)):
+        raise UsageError(f"wink runs {arguments.verb} does not take {names[-1]!r}")
+    with RunStore(file) as store:
+        _VERBS[arguments.verb](store, names, arguments)
+        return report_damage(file, store.problems)
 
 
-def list_runs(store: RunStore, arguments: argparse.Namespace) -> int:
+def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) -> None:
     found = store.list_runs(arguments.limit, arguments.offset, arguments.search, status=arguments.status)
     if arguments.json:
         print_json([facts(run) for run in found])
-        return 0
+        return
     rows = [
         (
             run.run_id,
@@ -81,28 +90,30 @@ def list_runs(store: RunStore, arguments: argparse.Namespace) -> int:
             f"{run.usage.input_tokens:,}",
             f"{run.usage.output_tokens:,}",
             money(run.cost),
+            f"{run.duration:.1f} s",
+            run.question or run.error,
         )
         for run in found
     ]
-    heading = ("run", "status", "started", "prompt", "model", "turns", "input", "output", "cost")
-    if rows:
-        print_line(table(heading, rows, right=(5, 6, 7, 8)))
-    else:
+    heading = ("run", "status", "started", "prompt", "model", "turns", "input", "output", "cost", "time", "question")
+    if not rows:
         progress("no runs")
-    return 0
+        return
+    right = ("turns", "input", "output", "cost", "time")
+    drop = ("output", "cost", "model", "time", "input", "started", "prompt", "turns", "question")
+    print_table(Table(heading, rows, right, drop=drop, flexible="question"), styles=STATUS_STYLES)
 
 
-def show_run(store: RunStore, arguments: argparse.Namespace) -> int:
-    run = chosen(store, arguments.run)
+def show_run(store: RunStore, names: list[str], arguments: argparse.Namespace) -> None:
+    run = named_run(store, *names)
     if arguments.turn is not None:
-        return show_turn(store.turn(run.run_id, arguments.turn), as_json=arguments.json)
+        show_turn(store.turn(run.run_id, arguments.turn), as_json=arguments.json)
+        return
     history = store.history(run.run_id)
-    errors = failures(store, history)
     if arguments.json:
-        print_json(facts(run) | history_facts(history, errors))
+        print_json(facts(run) | history_facts(history, failures(store, history)))
     else:
-        print_history(run, history, errors)
-    return 0
+        print_run(store, run, history)
 
 
 def failures(store: RunStore, history: RunHistory) -> list[dict[str, Any]]:
@@ -149,50 +160,32 @@ def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str
     return {"turn_list": turns, "disclosure": disclosure, "errors": errors}
 
 
-def print_history(run: RunSummary, history: RunHistory, errors: list[dict[str, Any]]) -> None:
+def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
+    """The story of a run: what was asked, each turn with what it opened and called, the answer, and what it took."""
+    from weakincentives.cli.progress import print_labelled, print_spent, print_story
     from weakincentives.runtime import ledger_of
 
-    ledger = ledger_of(history)
-    heading = f"{run.run_id}  {run.status}  {run.prompt}  {run.adapter} {run.model}  {run.duration:.1f} s"
-    print_line(printable(heading, one_line=True))
-    if run.error:
-        print_line(f"error: {run.error}")
-    rows = [
-        (
-            f"{row.turn}",
-            f"{row.attempt}",
-            f"{row.sent_tokens:,}",
-            f"{row.cached_tokens:,}",
-            "-" if row.full_prompt_tokens is None else f"{row.full_prompt_tokens:,}",
-            ", ".join(use.name for use in turn.uses) or "answers",
-        )
-        for row, turn in zip(ledger.rows, history.turns, strict=True)
-    ]
-    print_line("\n" + table(("turn", "attempt", "sent", "cached", "full prompt", "does"), rows, right=(0, 1, 2, 3, 4)))
-    print_line(
-        f"\nsent {ledger.sent_tokens:,} tokens; the full prompt would have sent {ledger.full_prompt_tokens:,} "
-        f"({'saved' if ledger.saved >= 0 else 'lost'} {abs(ledger.saved):,})"
-    )
-    for step in history.steps:
-        extras = [f"by {step.route}" if step.route else "", ", ".join(step.tools)]
-        extras += [f"because: {step.reason}"] if step.reason else []
-        for section in step.sections:
-            line = f"turn {step.turn}: {step.tool or step.kind} {section}  {'  '.join(filter(None, extras))}"
-            print_line(printable(line.rstrip(), one_line=True))
-    for error in errors:
-        print_line(f"turn {error['turn']}: {error['source']} {error['name']} failed: {error['message']}")
+    heading = f"{run.run_id}  {run.status}  {run.prompt} on {run.adapter} {run.model}  {moment(run.started)}"
+    print_line(printable(heading, one_line=True), style=STATUS_STYLES.get(run.status, ""))
+    print_line()
+    asked = question(store, run.run_id) or run.question
+    if asked:
+        print_labelled("asked", shortened(asked, MAX_QUESTION), "1")
+    for recorded in store.all_events(run.run_id):
+        print_story(recorded.event, asked=asked)
+    print_spent(ledger_of(history), run.duration, run.cost, answered=run.status == "ok")
 
 
-def show_turn(turn: Turn, *, as_json: bool) -> int:
+def show_turn(turn: Turn, *, as_json: bool) -> None:
     from weakincentives.telemetry import plain
 
     if as_json:
         print_json(plain(turn))
-        return 0
+        return
     rows = [
         (
             "  " * (len(section.path) - 1) + section.key,
-            "read" if section.read else section.visibility.value,
+            SHOWS[section.seen],
             section.decided_by,
             f"{section.shown_tokens:,}",
             f"{section.hidden_tokens:,}",
@@ -200,7 +193,8 @@ def show_turn(turn: Turn, *, as_json: bool) -> int:
         )
         for section in turn.sections
     ]
-    print_line(table(("section", "shows", "because", "shown", "hidden", "tools"), rows, right=(3, 4)))
+    heading = ("section", "shows", "because", "shown", "hidden", "tools")
+    print_table(Table(heading, rows, ("shown", "hidden"), drop=("because", "hidden"), flexible="tools"))
     for message in turn.messages:
         print_block(f"--- {message.role} {message.name}", message.text or ", ".join(message.tools), message.tool_calls)
     if turn.reply is not None:
@@ -211,7 +205,6 @@ def show_turn(turn: Turn, *, as_json: bool) -> int:
         if recorded.kind == "HostedToolInvoked":
             used = plain(recorded.event)
             print_block(f"=== {used['name']} was run by the provider", json.dumps(used["output"], indent=2))
-    return 0
 
 
 def print_block(heading: str, text: str, calls: Sequence[ToolCall] = ()) -> None:
@@ -223,10 +216,10 @@ def print_block(heading: str, text: str, calls: Sequence[ToolCall] = ()) -> None
     print_line("\n" + "\n".join(lines))
 
 
-def export_runs(store: RunStore, arguments: argparse.Namespace) -> int:
+def export_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) -> None:
     from weakincentives.telemetry import plain
 
-    wanted = [store.run(name).run_id for name in arguments.runs]
+    wanted = [named_run(store, name).run_id for name in names]
     if not wanted:
         wanted = [row[0] for row in store.query("SELECT run_id FROM runs ORDER BY started, run_id")]
     try:
@@ -250,31 +243,21 @@ def export_runs(store: RunStore, arguments: argparse.Namespace) -> int:
         if target is not sys.stdout:
             target.close()
             progress(f"{plural(len(wanted), 'run')} in {arguments.output}")
-    return 0
 
 
-def prune_runs(arguments: argparse.Namespace) -> int:
+def prune_runs(file: str, names: list[str], arguments: argparse.Namespace) -> int:
     from weakincentives.telemetry import RunStore, prune
 
-    if not arguments.runs and arguments.older_than is None and arguments.keep is None:
+    if not names and arguments.older_than is None and arguments.keep is None:
         raise UsageError("name what to delete: RUN, --older-than DAYS or --keep N")
-    with RunStore(arguments.file) as store:
-        named = [store.run(name).run_id for name in arguments.runs]
-    gone = prune(arguments.file, older_than_days=arguments.older_than, keep=arguments.keep, run_ids=named)
+    with RunStore(file) as store:
+        named = [named_run(store, name).run_id for name in names]
+    gone = prune(file, older_than_days=arguments.older_than, keep=arguments.keep, run_ids=named)
     if arguments.json:
         print_json({"deleted": list(gone)})
     else:
         print_line(f"deleted {plural(len(gone), 'run')}")
     return 0
-
-
-def chosen(store: RunStore, name: str) -> RunSummary:
-    if name:
-        return store.run(name)
-    newest = store.list_runs(1)
-    if not newest:
-        raise UsageError(f"there are no runs in {store.path}")
-    return newest[0]
 
 
 def facts(run: RunSummary) -> dict[str, Any]:
@@ -299,6 +282,8 @@ def facts(run: RunSummary) -> dict[str, Any]:
         "cached_tokens": run.usage.cached_tokens,
         "cost": run.cost,
         "error": run.error,
+        "question": run.question,
+        "answer": run.answer,
     }
 
 

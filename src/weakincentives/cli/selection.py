@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from weakincentives.cli.output import UsageError, progress
+from weakincentives.cli.output import UsageError, did_you_mean, progress
 from weakincentives.cli.params import read_params
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import resolve
@@ -19,6 +19,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="module:variable", help="a PromptTemplate, a Prompt, or a function that returns one"
     )
+    add_params_option(parser)
+    parser.add_argument(
+        "--open", metavar="KEY", action="append", default=[], help="show this section in full; repeatable"
+    )
+    parser.add_argument("--tag", help="apply the stored overrides with this tag")
+    add_store_option(parser)
+
+
+def add_params_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--params",
         "-p",
@@ -28,11 +37,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="params of the prompt: field=value, Type.field=value or @file.json; repeatable",
     )
-    parser.add_argument(
-        "--open", metavar="KEY", action="append", default=[], help="show this section in full; repeatable"
-    )
-    parser.add_argument("--tag", help="apply the stored overrides with this tag")
-    add_store_option(parser)
 
 
 def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
@@ -71,7 +75,8 @@ def opened(arguments: argparse.Namespace, prompt: Prompt[Any]) -> dict[SectionPa
     by_key = prompt.template.outline.by_key
     unknown = [key for key in arguments.open if key not in by_key]
     if unknown:
-        raise UsageError(f"--open {unknown[0]}: no such section; there are {', '.join(by_key)}")
+        hint = did_you_mean(unknown[0], by_key)
+        raise UsageError(f"--open {unknown[0]}: no such section; there are {', '.join(by_key)}{hint}")
     return with_ancestors({by_key[key].path: SectionVisibility.FULL for key in arguments.open})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 
-from weakincentives.cli.output import print_error, print_line
+from weakincentives.cli.output import print_error, print_json, print_line
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     install.add_argument("folder", nargs="?", default=".claude/skills", help="where to (default: .claude/skills)")
     check = verbs.add_parser("check", help="which rules of the Agent Skills specification are broken")
     check.add_argument("folder", help="a skill, or a folder of skills")
+    check.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,6 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_line("\n".join(f"{arguments.folder}/{skill.name}" for skill in skill_folders(BUNDLED)))
         return 0
     problems = [problem for skill in skill_folders(arguments.folder) for problem in validate_skill(skill)]
-    for problem in problems:
+    if arguments.json:
+        print_json(problems)
+    for problem in () if arguments.json else problems:
         print_error(problem)
     return 1 if problems else 0

@@ -11,11 +11,14 @@ import webbrowser
 from pathlib import Path
 from urllib.parse import quote
 
-from weakincentives.cli.output import UsageError, print_line, progress
+from weakincentives.cli.output import UsageError, print_line, progress, progress_bar
+from weakincentives.cli.recordings import FILE_HELP, named_run, runs_file
+
+BAR_FROM = 2_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="RUNS.DB", help="the run file, as passed to record() or --record")
+    parser.add_argument("file", nargs="?", metavar="RUNS.DB", help=FILE_HELP)
     parser.add_argument("--port", type=int, help="the port (default: 7410, or any free one if that is taken)")
     parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
     parser.add_argument("--export", metavar="FILE", help="write one run to an HTML file instead of serving")
@@ -27,28 +30,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from weakincentives.telemetry import RunStore
 
-    with RunStore(arguments.file) as store:
-        run_id = store.run(arguments.run).run_id if arguments.run else ""
-        if arguments.export and not run_id:
-            newest = store.list_runs(1)
-            if not newest:
-                raise UsageError(f"there are no runs in {arguments.file} to export")
-            run_id = newest[0].run_id
+    file = runs_file(arguments.file)
+    with RunStore(file) as store:
+        run_id = named_run(store, arguments.run).run_id if arguments.run or arguments.export else ""
     if arguments.export:
-        return export(arguments.file, run_id, Path(arguments.export))
-    return serve(arguments.file, run_id, port=arguments.port, browser=not arguments.no_open)
+        return export(file, run_id, Path(arguments.export))
+    return serve(file, run_id, port=arguments.port, browser=not arguments.no_open)
 
 
 def export(path: str, run_id: str, target: Path) -> int:
     from weakincentives.viewer import export_run
 
-    page = export_run(path, run_id)
+    page = export_run(path, run_id, tell_progress)
     try:
         target.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}") from error
     progress(f"wrote run {run_id} to {target} ({len(page) / 1e6:.1f} MB)")
     return 0
+
+
+def tell_progress(done: int, total: int) -> None:
+    """How far the export is; a short run is written before anybody looks."""
+    if total > BAR_FROM:
+        tenths = 10 * done // total
+        progress_bar(f"[{'#' * tenths}{'.' * (10 - tenths)}] {done:,} of {total:,} events", step=tenths)
 
 
 def serve(path: str, run_id: str, *, port: int | None, browser: bool) -> int:

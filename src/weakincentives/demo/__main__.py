@@ -3,46 +3,74 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
-from contextlib import AbstractContextManager, nullcontext
+import time
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
-from weakincentives.demo.desk import QUESTIONS
-
-RECORD = "demo.db"
+from weakincentives.cli.output import print_error, print_line
+from weakincentives.cli.progress import print_labelled, print_spent, print_story
+from weakincentives.cli.recordings import RUNS, recorder
+from weakincentives.cli.view import serve
+from weakincentives.demo.desk import QUESTIONS, ask
+from weakincentives.errors import WinkError
+from weakincentives.runtime import PromptResponse, ProviderAdapter, ledger
+from weakincentives.session import Session
 
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
-    if arguments.list:
-        for number, question in enumerate(QUESTIONS, start=1):
-            print(f"{number}  {question}")
-        return 0
-    from weakincentives.adapters.local import LocalAdapter
-    from weakincentives.cli import printable
-    from weakincentives.demo.show import Screen, Show
-    from weakincentives.errors import WinkError
-
-    screen = Screen()
-    recorder = recording(None if arguments.no_record else arguments.record)
     try:
-        with LocalAdapter(arguments.model) as adapter, recorder:
-            show = Show(adapter, screen)
-            for index, question in enumerate(chosen(arguments.question)):
-                if index:
-                    screen.blank()
-                show.ask(question)
+        return show_questions() if arguments.list else answer(arguments)
+    except BrokenPipeError:
+        # The reader is gone (`./run | head`); keep the interpreter from failing when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ImportError, OSError, WinkError) as error:
-        print(printable(f"error: {error}", stream=sys.stderr), file=sys.stderr)
+        print_error(f"error: {error}")
         return 1
     except KeyboardInterrupt:
         return 130
-    screen.blank()
-    for label, command in next_commands(arguments.record if not isinstance(recorder, nullcontext) else None):
-        screen.say(label, command)
     return 0
+
+
+def show_questions() -> int:
+    for number, question in enumerate(QUESTIONS, start=1):
+        print_line(f"{number}  {question}")
+    return 0
+
+
+def answer(arguments: argparse.Namespace) -> int:
+    from weakincentives.adapters.local import LocalAdapter
+
+    recording, run_id = None if arguments.no_record else recorder(arguments.record), ""
+    with LocalAdapter(arguments.model) as adapter, recording or nullcontext():
+        for question in chosen(arguments.question):
+            run_id = ask_desk(adapter, question).run_id
+            print_line()
+    for label, command in next_commands(recorded=recording is not None):
+        print_labelled(label, command)
+    if recording is not None and arguments.view:
+        print_line()
+        try:
+            return serve(str(recording.path), run_id, port=arguments.port, browser=False)
+        except ImportError as error:
+            print_error(str(error))
+    return 0
+
+
+def ask_desk(adapter: ProviderAdapter, question: str) -> PromptResponse[None]:
+    """Put a question to the desk and tell what happens, as `wink runs show` does afterwards."""
+    session, started = Session(), time.monotonic()
+    print_labelled("asked", question, "1")
+    unsubscribe = session.observe(lambda event: print_story(event, asked=question))
+    try:
+        response = adapter.evaluate(ask(question), session=session)
+    finally:
+        unsubscribe()
+    print_spent(ledger(session), time.monotonic() - started)
+    return response
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -52,10 +80,15 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("question", nargs="*", help="a question of your own, or numbers of --list (default: 1)")
     parser.add_argument("--list", action="store_true", help="print the questions to choose from")
     parser.add_argument("--model", metavar="FILE.gguf", help="another model [WINK_LOCAL_MODEL]")
-    parser.add_argument(
-        "--record", metavar="FILE", default=RECORD, help=f"where the run is recorded (default: {RECORD})"
-    )
+    parser.add_argument("--record", metavar="FILE", help=f"where the run is recorded (default: {RUNS})")
     parser.add_argument("--no-record", action="store_true", help="record nothing")
+    parser.add_argument(
+        "--view",
+        action=argparse.BooleanOptionalAction,
+        default=sys.stdout.isatty(),
+        help="serve the viewer afterwards (default: on a terminal)",
+    )
+    parser.add_argument("--port", type=int, help="the port of the viewer (default: 7410, or any free one)")
     arguments = parser.parse_args(argv)
     numbers = [int(word) for word in arguments.question if word.isdigit()]
     beyond = [number for number in numbers if not 1 <= number <= len(QUESTIONS)]
@@ -73,26 +106,18 @@ def chosen(words: list[str]) -> list[str]:
     return [" ".join(words)]
 
 
-def recording(file: str | None) -> AbstractContextManager[Any]:
-    """A recorder for the file, or none where the file cannot be written."""
-    if file is None:
-        return nullcontext()
-    from weakincentives.telemetry import record
-
-    try:
-        with Path(file).open("ab"):
-            return record(file)
-    except OSError:
-        return nullcontext()
-
-
-def next_commands(file: str | None) -> list[tuple[str, str]]:
-    """Two commands to try next."""
+def next_commands(*, recorded: bool) -> list[tuple[str, str]]:
+    """Commands to try next."""
     wink = "wink" if shutil.which("wink") else ".venv/bin/wink"
     if not Path(wink).exists() and wink != "wink":
         wink = f"{sys.executable} -m weakincentives.cli"
-    look = [("next", f"{wink} runs show {file}  (each turn: what the model saw, opened and called)")] if file else []
-    return [*look, ("" if look else "next", './run "your own question"  (or a number of ./run --list)')]
+    look = [f"{wink} runs show  (each turn: what the model saw, opened and called)"] if recorded else []
+    commands = [
+        *look,
+        f"{wink} chat weakincentives.demo.desk:chat  (a conversation with the desk)",
+        './run "your own question"  (or a number of ./run --list)',
+    ]
+    return [("next" if index == 0 else "", command) for index, command in enumerate(commands)]
 
 
 if __name__ == "__main__":

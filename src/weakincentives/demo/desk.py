@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from weakincentives.demo.store import Store
 from weakincentives.demo.tools import desk_tools
@@ -38,9 +39,20 @@ class Question:
 
 @cache
 def template(visibility: SectionVisibility = SectionVisibility.SUMMARY) -> PromptTemplate[None]:
-    """The desk's prompt; with FULL, the whole handbook at once."""
+    """The desk's prompt for one question; with FULL, the whole handbook at once."""
+    question = MarkdownSection[Question](title="Question", key="question", template="${text}", role="user")
+    return _template("support-desk", visibility, question)
+
+
+@cache
+def chat() -> PromptTemplate[None]:
+    """The desk's prompt for a conversation."""
+    return _template("support-chat", SectionVisibility.SUMMARY)
+
+
+def _template(key: str, visibility: SectionVisibility, *last: Section[Any]) -> PromptTemplate[None]:
     tools = desk_tools()
-    handbook: list[Section[None]] = [
+    handbook: list[Section[Any]] = [
         MarkdownSection(
             title=page.title,
             key=page.key,
@@ -53,12 +65,12 @@ def template(visibility: SectionVisibility = SectionVisibility.SUMMARY) -> Promp
     ]
     return PromptTemplate(
         ns="demo",
-        key="support-desk",
+        key=key,
         name="support desk",
         sections=[
             MarkdownSection(title="Task", key="task", template=_INSTRUCTIONS),
             *handbook,
-            MarkdownSection[Question](title="Question", key="question", template="${text}", role="user"),
+            *last,
         ],
         resources=ResourceRegistry.of(Binding(Store, lambda _: Store())),
     )

@@ -18,7 +18,9 @@ from weakincentives.prompt.visibility import SectionVisibility
 class MarkdownSection(Section[ParamsT]):
     """Text that is dedented, stripped, and filled from the fields of its params dataclass.
 
-    MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
+    `${tone}` is a field of the params:
+
+        MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
     """
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -125,14 +125,33 @@ class Outline:
         self._check_tool_names(reserved)
 
     def with_late(self, path: SectionPath, content: LateContent) -> Outline:
-        """The outline with what a section brought when it was opened.
+        """The outline with what a section brought when it was opened, or is expected to bring.
 
         A tool whose name is taken is offered as `<section key>_<name>`.
         """
-        taken = {tool.name for node in self.nodes for tool in node.all_tools} | self._reserved
-        tools = tuple(tool.renamed(f"{path[-1]}_{tool.name}") if tool.name in taken else tool for tool in content.tools)
-        late = {**self._late, path: LateContent(tools, content.children)}
-        return Outline(self._sections, reserved=self._reserved, bodies=self._bodies, tools=self._tools, late=late)
+        late = {known: brought for known, brought in self._late.items() if known != path}
+        kept = {name: tool for name, tool in self._tools.items() if name not in content.changed}
+        bare = self._rebuilt(late, kept)
+        taken = {tool.name for node in bare.nodes for tool in node.all_tools} | self._reserved
+        tools, children = _renamed(content.tools, content.children, path[-1], taken)
+        return bare._rebuilt({**late, path: replace(content, tools=tools, children=children)}, kept)
+
+    def overridden(self, bodies: Mapping[SectionPath, TemplateText], tools: Mapping[str, Tool[Any, Any]]) -> Outline:
+        """The outline with other texts and tools in place of those of the same path or name."""
+        return self._rebuilt(self._late, tools, bodies)
+
+    def brought(self, path: SectionPath) -> LateContent:
+        """What the section has brought, or is expected to bring."""
+        return self._late.get(path, NOTHING_LATE)
+
+    def _rebuilt(
+        self,
+        late: Mapping[SectionPath, LateContent],
+        tools: Mapping[str, Tool[Any, Any]],
+        bodies: Mapping[SectionPath, TemplateText] | None = None,
+    ) -> Outline:
+        bodies = self._bodies if bodies is None else bodies
+        return Outline(self._sections, reserved=self._reserved, bodies=bodies, tools=tools, late=late)
 
     def subtree(self, node: Node) -> tuple[Node, ...]:
         return self.nodes[node.index : node.end]
@@ -198,7 +217,7 @@ class Outline:
                 parent=parent,
                 end=len(nodes),
                 source=self._source(section),
-                text=self._bodies.get(path) or section.body_text(),
+                text=self._bodies.get(path) or (TemplateText((late.text,), ()) if late.text else section.body_text()),
                 summary=section.summary_text(),
                 tools=tuple(self._tools.get(tool.name, tool) for tool in tools),
                 hosted_tools=hosted_tools,
@@ -245,6 +264,16 @@ class Outline:
             and not (up.may_be_disabled or up.selects or has_own(up.section, "effective_visibility"))
             for up in (node, *self.ancestors(node))
         )
+
+
+def _renamed(
+    tools: Iterable[Tool[Any, Any]], children: Iterable[Section[Any]], prefix: str, taken: set[str]
+) -> tuple[tuple[Tool[Any, Any], ...], tuple[Section[Any], ...]]:
+    """The tools, and those of the children, under names that are not taken."""
+    renamed = tuple(tool.renamed(f"{prefix}_{tool.name}") if tool.name in taken else tool for tool in tools)
+    return renamed, tuple(
+        child.with_content(*_renamed(child.tools(), child.children, prefix, taken)) for child in children
+    )
 
 
 def _returned(where: str, method: str, given: Any) -> tuple[Any, ...]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import logging
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from weakincentives import serde
+from weakincentives._display import Displayed, Shown, Table
 from weakincentives._generics import OutputT, Specialized, inherited_type_args, is_open, type_args
-from weakincentives.errors import PromptRenderError, PromptValidationError
+from weakincentives.errors import DeadlineExceededError, PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import ReadSections
@@ -90,6 +94,9 @@ class PromptTemplate(Generic[OutputT]):
         )
         self._reserved = RESERVED_NAMES | {tool.name for tool in self.builtin_tools()}
         self.outline = Outline(self.sections, reserved=self._reserved)
+        for node in self.outline.late:
+            if (expected := node.section.stored()) is not None:
+                self.outline = self.outline.with_late(node.path, expected)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -138,7 +145,7 @@ class PromptTemplate(Generic[OutputT]):
             for tool in node.tools
             if (words := applied.tools.get(tool.name)) is not None
         }
-        return Outline(self.sections, reserved=self._reserved, bodies=bodies, tools=tools)
+        return self.outline.overridden(bodies, tools)
 
     def with_output(self, output_type: Any) -> PromptTemplate[Any]:
         """The template with this output, which it may have already but not another one."""
@@ -152,6 +159,21 @@ class PromptTemplate(Generic[OutputT]):
             )
         other = copy.copy(self)
         other.structured_output = declared
+        return other
+
+    def without(self, paths: Collection[SectionPath]) -> PromptTemplate[OutputT]:
+        """The template without these sections and what is in them."""
+        gone = set(paths)
+        unknown = [path for path in gone if path not in self.outline.by_path]
+        if unknown:
+            raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(unknown[0])}' to leave out.")
+        if not gone:
+            return self
+        other = copy.copy(self)
+        other.sections = _kept(self.sections, gone, ())
+        other.outline = Outline(other.sections, reserved=self._reserved)
+        other._overridden = (None, other.outline)
+        vars(other).pop("descriptor", None)
         return other
 
     @property
@@ -168,6 +190,19 @@ class PromptTemplate(Generic[OutputT]):
         return f"PromptTemplate({self.ns!r}, {self.key!r})"
 
 
+def _kept(sections: Iterable[Section[Any]], gone: set[SectionPath], above: SectionPath) -> tuple[Section[Any], ...]:
+    kept: list[Section[Any]] = []
+    for section in sections:
+        path = (*above, section.key)
+        if path in gone:
+            continue
+        if any(other[: len(path)] == path for other in gone):
+            section = copy.copy(section)
+            section.children = _kept(section.children, gone, path)
+        kept.append(section)
+    return tuple(kept)
+
+
 class _RunBase(NamedTuple):
     """The run that a prompt is in: its session, and the visibility that it began with."""
 
@@ -176,7 +211,7 @@ class _RunBase(NamedTuple):
     state: VisibilityState
 
 
-class Prompt(Generic[OutputT]):
+class Prompt(Displayed, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; make one for each run.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
@@ -332,19 +367,20 @@ class Prompt(Generic[OutputT]):
             if node.path not in self.loaded and view.visibility_of(node) is SectionVisibility.FULL
         ]
 
-    def load(self, path: SectionPath) -> None:
-        """Ask a section, once per run, for what it brings when it is opened."""
-        outline = self._run_outline()
-        node = outline.by_path[path]
-        if not node.is_late or path in self.loaded:
-            return
-        content = node.section.load(self.resources.context)
-        self.loaded += (path,)
-        if content is not None and (content.tools or content.children):
-            self._late_outline = outline.with_late(path, content)
-            if self._run is not None:
-                state = self._run.state.moved(outline, self._late_outline)
-                self._run = _RunBase(self._run.session, self._late_outline, state)
+    def load(self, path: SectionPath, deadline: Deadline | None = None) -> None:
+        """Ask a section and those above it, each once per run, for what they bring when they are opened."""
+        for end in range(1, len(path) + 1):
+            outline = self._run_outline()
+            node = outline.by_path.get(path[:end])
+            if node is None or not node.is_late or node.path in self.loaded:
+                continue
+            content = _until(deadline, partial(node.section.load, self.resources.context))
+            self.loaded += (node.path,)
+            if content is not None:
+                self._late_outline = outline.with_late(node.path, content)
+                if self._run is not None:
+                    state = self._run.state.moved(outline, self._late_outline)
+                    self._run = _RunBase(self._run.session, self._late_outline, state)
 
     def _run_outline(self) -> Outline:
         return self._late_outline or self.outline()
@@ -474,6 +510,18 @@ class Prompt(Generic[OutputT]):
     def __repr__(self) -> str:
         return f"Prompt({self.ns!r}, {self.key!r})"
 
+    def _display(self) -> Iterator[Shown]:
+        yield f"Prompt {self.ns}/{self.key}"
+        try:
+            yield from list(self.render()._display())[1:]
+        except PromptError as error:
+            yield f"It cannot be rendered yet: {error}"
+            rows = [
+                ("  " * node.depth + node.key, ", ".join(tool.name for tool in node.all_tools))
+                for node in self.template.outline.nodes
+            ]
+            yield Table(("section", "tools"), rows)
+
 
 class PromptResources:
     """`with prompt.resources:` opens the resources, `prompt.resources.get(...)` resolves one; re-entrant."""
@@ -560,6 +608,27 @@ def _ruled(view: View, params: Params, session: Session | None, words: str) -> l
         and view.decided_by(node) != "override"
         and node.section.opens(params[node.source], session=session, text=words)
     ]
+
+
+def _until(deadline: Deadline | None, work: Callable[[], T]) -> T:
+    """The result of blocking work. Work that is not done by the deadline goes on in its thread, to no effect."""
+    if deadline is None:
+        return work()
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="wink-load", daemon=True).start()
+    try:
+        return result.result(max(0.0, deadline.remaining().total_seconds()))
+    except TimeoutError:
+        if result.done():
+            raise
+        raise DeadlineExceededError("The deadline passed while a section was being opened.", phase="tool") from None
 
 
 def _check_disclosure(key: str, given: Disclosure) -> Disclosure:

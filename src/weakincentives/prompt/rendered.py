@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic
 
+from weakincentives._display import Displayed, Fold, Shown, Table
 from weakincentives._generics import OutputT
 from weakincentives.content import Part, parts_of
 from weakincentives.limits import Deadline
@@ -19,8 +20,8 @@ from weakincentives.prompt.view import Span, View
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
 
-@dataclass(frozen=True)
-class RenderedPrompt(Generic[OutputT]):
+@dataclass(frozen=True, repr=False)
+class RenderedPrompt(Displayed, Generic[OutputT]):
     """What the model sees at the start of a run.
 
     `text` is all of it: `system_text`, which stays the same from run to run as long as its params do, then `user_text`.
@@ -35,6 +36,27 @@ class RenderedPrompt(Generic[OutputT]):
     view: View | None = field(default=None, repr=False, compare=False)
     pieces: list[str] = field(default_factory=list, repr=False, compare=False)
     make_descriptor: Callable[[], PromptDescriptor | None] = field(default=lambda: None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<RenderedPrompt {self.prompt_name!r}: {len(self.text):,} characters, tools {self._tool_names()}>"
+
+    def _display(self) -> Iterator[Shown]:
+        yield f"{self.prompt_name}: {len(self.text):,} characters, tools {self._tool_names()}"
+        rows = [
+            (
+                "  " * (len(span.path) - 1) + ".".join(span.path),
+                span.visibility.value,
+                span.decided_by,
+                f"{span.end - span.start:,}",
+            )
+            for span in self.spans
+        ]
+        yield Table(("section", "shows", "because", "characters"), rows, right=("characters",))
+        yield Fold("Text", self.text)
+
+    def _tool_names(self) -> str:
+        names = [tool.name for tool in self.tools] + [tool.name for tool in self.hosted_tools]
+        return ", ".join(names) or "none"
 
     @property
     def system_text(self) -> str:

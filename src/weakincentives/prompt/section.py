@@ -54,10 +54,15 @@ SectionRole = Literal["system", "user"]
 
 @dataclass(frozen=True, slots=True)
 class LateContent:
-    """What a section brings when it is opened."""
+    """What a section brings when it is opened; `text`, if any, is its body, taken literally.
+
+    `changed` names tools that are not as they were `stored`.
+    """
 
     tools: tuple[Tool[Any, Any], ...] = ()
     children: tuple[Section[Any], ...] = ()
+    text: str = ""
+    changed: tuple[str, ...] = ()
 
 
 class SectionOptions(TypedDict, Generic[ParamsT], total=False):
@@ -83,8 +88,8 @@ class Section(Generic[ParamsT]):
     rule that opens a summarized section without the model, at the start of a run or between two turns.
 
     A subclass implements `render_body(params)`, or `render(params, ...)` to write its heading too. It may override
-    `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `resources` and
-    `clone`.
+    `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `stored`, `resources`
+    and `clone`.
     """
 
     literal: ClassVar[bool] = False
@@ -203,6 +208,13 @@ class Section(Generic[ParamsT]):
         """
         return None
 
+    def stored(self) -> LateContent | None:
+        """What `load` is expected to bring, if that is known beforehand; prices, overrides and search go by it.
+
+        `load` may then return None: all is as expected.
+        """
+        return None
+
     def is_enabled(self, params: ParamsT | None = None, *, session: Session | None = None) -> bool:
         """Whether the section exists at all for these params."""
         return self._enabled is None or bool(self._enabled(params, session))
@@ -262,6 +274,14 @@ class Section(Generic[ParamsT]):
         else:
             body = self.render_body(params)
         return "\n\n".join(part for part in (heading(self.title, depth, number), body) if part)
+
+    def with_content(self, tools: tuple[Tool[Any, Any], ...], children: tuple[Section[Any], ...]) -> Self:
+        """The section with other tools and children."""
+        if tools == self._tools and children == self.children:
+            return self
+        other = copy.copy(self)
+        other._tools, other.children = tools, children
+        return other
 
     def clone(self, *, session: Session | None = None, bus: Any = None) -> Self:
         """An independent copy: children are cloned, other attributes are deep-copied, and tools and selectors that

@@ -73,13 +73,13 @@ class VisibilityState:
         )
 
     def moved(self, before: Outline, after: Outline) -> VisibilityState:
-        """The same state in an outline that has more sections; those show what they declare."""
+        """The same state in an outline with other sections too; those show what they declare."""
         packed = bytearray(after.base)
-        index = {node.index: after.by_path[node.path].index for node in before.nodes}
+        index = {node.index: after.by_path[node.path].index for node in before.nodes if node.path in after.by_path}
         for old, new in index.items():
             packed[new] = self.packed[old]
-        decided = {index[old]: decider for old, decider in self.decided.items()}
-        return VisibilityState(bytes(packed), decided, tuple(index[old] for old in self.opened))
+        decided = {index[old]: decider for old, decider in self.decided.items() if old in index}
+        return VisibilityState(bytes(packed), decided, tuple(index[old] for old in self.opened if old in index))
 
     def by_key(self, outline: Outline) -> dict[str, SectionVisibility]:
         return {node.key: PACKED[self.packed[node.index]] for node in outline.nodes}

@@ -178,10 +178,13 @@ class View:
         return Opening(overrides, tuple(coming.values()), lambda: after.content(top.path))
 
     def reading(self, path: SectionPath) -> Opening:
-        """What reading the section does: one that comes with tools is opened, any other only gives its text."""
+        """What reading the section does: one that comes with tools is opened, any other only gives its text.
+
+        One that loads something is opened too, so that a resumed run loads it again.
+        """
         node = self.outline.by_path[path]
         after = self.opened({path: SectionVisibility.FULL})
-        if any(below.all_tools for below in after.shown_below(node, FULL)):
+        if node.is_late or any(below.all_tools for below in after.shown_below(node, FULL)):
             return self.opening(path)
         return Opening({}, (), lambda: self.content(path))
 
@@ -288,10 +291,13 @@ class View:
         )
 
     def is_literal(self, path: SectionPath) -> bool:
-        """Whether reading the section gives the author's own words alone: no params, nothing made by code."""
+        """Whether reading the section gives the author's own words alone: no params, nothing made by code or loaded."""
         node = self.outline.by_path[path]
         return all(
-            below.text is not None and not below.text.names and not (below.summary and below.summary.names)
+            below.text is not None
+            and not below.is_late
+            and not below.text.names
+            and not (below.summary and below.summary.names)
             for below in self.outline.subtree(node)
             if self._exists(below)
         )

@@ -14,10 +14,12 @@ from weakincentives.resources.errors import ResourceError, type_name
 class ResourceRegistry:
     """Bindings by protocol. Merging returns a new registry.
 
-    registry = ResourceRegistry.of(Binding(HTTPClient, lambda r: HTTPClient()))
-    registry = registry.merge({Clock: my_clock})
-    with registry.create_context() as resources:
-        resources.get(HTTPClient)
+    A context made from it resolves and closes the resources:
+
+        registry = ResourceRegistry.of(Binding(HTTPClient, lambda r: HTTPClient()))
+        registry = registry.merge({Clock: my_clock})
+        with registry.create_context() as resources:
+            resources.get(HTTPClient)
     """
 
     __slots__ = ("_bindings",)

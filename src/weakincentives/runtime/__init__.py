@@ -11,7 +11,7 @@ from weakincentives.runtime.accounts import (
     ledger_of,
     request_tokens,
 )
-from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources
+from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
 from weakincentives.runtime.conversation import Conversation
 from weakincentives.runtime.drivers import (
     ArgumentsDelta,
@@ -166,6 +166,7 @@ __all__ = [
     "assert_prefix_kept",
     "cache_safe_routes",
     "closing_resources",
+    "closing_resources_async",
     "document_tokens",
     "ledger",
     "ledger_of",

@@ -2,7 +2,8 @@
 
 The counterfactual is the same run with everything open from the start: it has no turns that only opened sections, and
 each of the others sends the full prompt and all tools in place of what was shown, without the calls and results by
-which sections were opened. Tokens sent are the provider's count; what replaces them is counted by the tokenizer.
+which sections were opened. Where a run ends in such turns (it failed, halted or is still running), the first of them
+counts as a turn of both. Tokens sent are the provider's count; what replaces them is counted by the tokenizer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from weakincentives._display import Displayed, Shown, Table
 from weakincentives.prompt import SectionVisibility, Tokenizer, default_tokenizer
 from weakincentives.runtime.events import PromptRendered, SectionState
 from weakincentives.runtime.history import HistoryTurn, RunHistory, ToolUse, run_history
@@ -56,14 +58,40 @@ class LedgerSection:
         return self.full_prompt_tokens - self.sent_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+@dataclass(frozen=True, slots=True, repr=False)
+class Ledger(Displayed):
     """Tokens of one run: sent, and what the full prompt would have sent; `saved` may be negative."""
 
     run_id: str
     rows: tuple[LedgerTurn, ...]
     restarts: int
     sections: tuple[LedgerSection, ...]
+
+    def __repr__(self) -> str:
+        return f"<Ledger of run {self.run_id}: {self._totals()}>"
+
+    def _display(self) -> Iterator[Shown]:
+        yield f"Run {self.run_id}: {self._totals()}"
+        turns = [
+            (
+                f"{row.turn}",
+                f"{row.sent_tokens:,}",
+                f"{row.cached_tokens:,}",
+                "-" if row.full_prompt_tokens is None else f"{row.full_prompt_tokens:,}",
+            )
+            for row in self.rows
+        ]
+        numbers = ("turn", "sent", "cached", "full prompt")
+        yield Table(numbers, turns, right=numbers)
+        sections = [
+            (section.key, f"{section.opened}", f"{section.sent_tokens:,}", f"{section.full_prompt_tokens:,}")
+            for section in self.sections
+        ]
+        yield Table(("section", "opened", "sent", "full prompt"), sections, right=("opened", "sent", "full prompt"))
+
+    def _totals(self) -> str:
+        share = f" ({self.saved / self.full_prompt_tokens:.0%})" if self.full_prompt_tokens else ""
+        return f"{self.sent_tokens:,} tokens sent in {self.turns} turns, {self.saved:,} saved{share}"
 
     @property
     def turns(self) -> int:
@@ -108,9 +136,10 @@ def ledger_of(history: RunHistory, *, tokenizer: Tokenizer | None = None) -> Led
     rows: list[LedgerTurn] = []
     real = 0
     requests = list(request_tokens(history, tokenizer))
-    for turn, request in zip(history.turns, requests, strict=True):
+    ending = max((at for at, turn in enumerate(history.turns) if not turn.only_opened), default=-1) + 1
+    for at, (turn, request) in enumerate(zip(history.turns, requests, strict=True)):
         usage = turn.called.usage
-        happens = not turn.only_opened
+        happens = not turn.only_opened or at == ending
         real += happens
         rows.append(
             LedgerTurn(

@@ -294,8 +294,8 @@ class ProviderAdapter(Generic[AnyOutputT]):
             check_amount=self.check_amount,
             count_media=self.count_media,
             supports_operator_text=self.supports_operator_text,
-            found_tools=self.found_tools if self.defers_tools else None,
             binds_reasoning=self.binds_reasoning,
+            found_tools=self.found_tools if self.defers_tools else None,
             max_tool_description=self.max_tool_description,
         )
 

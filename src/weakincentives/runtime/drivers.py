@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol
 
 from weakincentives._generics import OutputT
-from weakincentives.errors import AbandonedCallError
+from weakincentives.errors import AbandonedCallError, DeadlineExceededError
 from weakincentives.prompt import SectionPath
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
@@ -149,6 +149,10 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
     def __init__(self, events: Generator[StreamEvent[OutputT], None, None], scope: RunScope) -> None:
         self._events = events
         self._scope = scope
+
+    @property
+    def run_id(self) -> str:
+        return self._scope.run_id
 
     def __next__(self) -> StreamEvent[OutputT]:
         with self._scope.fence:
@@ -353,11 +357,14 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
 
 
 def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Exception]:
-    """Load each section; those that fail come back with their errors."""
+    """Load each section; those that fail come back with their errors, unless the deadline has passed."""
     failed: dict[SectionPath, Exception] = {}
     for path in effect.paths:
         try:
-            loop.prompt.load(path)
+            loop.prompt.load(path, loop.scope.meter.deadline)
+        except DeadlineExceededError as error:
+            error.prompt_name = loop.prompt.name
+            raise
         except Exception as error:
             failed[path] = error
     return failed

@@ -17,7 +17,7 @@ class SectionState:
     """One section of the tree at render: what it shows, what decided it, and its tokens shown and in full.
 
     The counts are of the section by itself (no children); `tool_tokens` is what its tools add when it is open. `base`
-    is what it would show, were its ancestors open, without the session's overrides.
+    is what it would show, were its ancestors open, without the session's overrides. `filled` says that params fill it.
     """
 
     path: SectionPath
@@ -31,6 +31,7 @@ class SectionState:
     collapsible: bool = False
     base: SectionVisibility = SectionVisibility.FULL
     base_decided_by: str = "declared"
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,15 @@ class PromptRendered(LogEntry):
 
 @dataclass(frozen=True, slots=True)
 class SectionLoaded(LogEntry):
-    """A section was opened and brought tools or children that were not known before; `sections` are as they are now."""
+    """A section was opened and brought tools or children that were not known before; `sections` are as they are now.
+
+    `changed_tools` were known and are not, or no longer, as they were known.
+    """
 
     run_id: str
     section_key: str
     sections: tuple[SectionState, ...]
+    changed_tools: tuple[str, ...] = ()
     timestamp: float = field(default_factory=time.time)
     conversation_id: str = ""
 
@@ -242,6 +247,10 @@ class EvaluationFailed(LogEntry):
     phase: str = ""
     timestamp: float = field(default_factory=time.time)
     conversation_id: str = ""
+    prompt_ns: str = ""
+    prompt_key: str = ""
+    adapter: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from weakincentives._display import Displayed, Shown, Table
 from weakincentives.content import Media
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.events import SectionState
@@ -41,8 +43,8 @@ class HostedToolExplanation:
         return not self.problem
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Displayed):
     """The plan of an evaluation: sections, tools, tokens, and the route by which tools would appear.
 
     `takes` is the content that the model takes; `operator_text` says whether the operator may speak in
@@ -63,38 +65,42 @@ class Explanation:
     takes: str = "text only"
     operator_text: bool = False
 
-    def render(self) -> str:
-        """A table to read in a terminal."""
+    def __repr__(self) -> str:
         total = self.text_tokens + self.tool_tokens
-        lines = [
+        return f"<Explanation of {self.prompt_name!r} on {self.adapter}: {total:,} of {self.full_tokens:,} tokens>"
+
+    def render(self, width: int | None = None) -> str:
+        """A table to read in a terminal of this width."""
+        heading, table, *lines = self._display()
+        assert isinstance(table, Table)
+        return "\n".join([str(heading), "", table.text(width), "", *map(str, lines)])
+
+    def _display(self) -> Iterator[Shown]:
+        total = self.text_tokens + self.tool_tokens
+        yield (
             f"{self.prompt_name} on {self.adapter} ({self.model}): {total:,} tokens to start with, "
-            f"{self.full_tokens:,} with everything open (counted by {self.tokenizer})",
-            "",
-        ]
-        rows = [("section", "shows", "because", "shown", "hidden", "tools", "opening it")]
-        for section in self.sections:
-            state = section.state
-            rows.append(
-                (
-                    "  " * (len(state.path) - 1) + ".".join(state.path),
-                    state.visibility.value,
-                    state.decided_by,
-                    f"{state.shown_tokens:,}",
-                    f"{section.hidden_tokens:,}",
-                    ", ".join(state.tools),
-                    section.opening,
-                )
+            f"{self.full_tokens:,} with everything open (counted by {self.tokenizer})"
+        )
+        rows = [
+            (
+                "  " * (len(section.state.path) - 1) + ".".join(section.state.path),
+                section.state.visibility.value,
+                section.state.decided_by,
+                f"{section.state.shown_tokens:,}",
+                f"{section.hidden_tokens:,}",
+                ", ".join(section.state.tools),
+                section.opening,
             )
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+            for section in self.sections
         ]
-        lines += ["", f"tools offered: {', '.join(self.tools) or 'none'}"]
+        heading = ("section", "shows", "because", "shown", "hidden", "tools", "opening it")
+        drop = ("because", "tools", "shown", "hidden")
+        yield Table(heading, rows, ("shown", "hidden"), drop=drop, flexible="opening it")
+        yield f"tools offered: {', '.join(self.tools) or 'none'}"
         spoken = "as system messages" if self.operator_text else "as results and reminders"
-        lines.append(f"the model takes {self.takes}; what it is told in mid-conversation comes {spoken}")
+        yield f"the model takes {self.takes}; what it is told in mid-conversation comes {spoken}"
         for hosted in self.hosted_tools:
-            lines.append(f"hosted tool '{hosted.name}' ({hosted.kind}): {hosted.problem or 'supported'}")
-        return "\n".join(lines)
+            yield f"hosted tool '{hosted.name}' ({hosted.kind}): {hosted.problem or 'supported'}"
 
 
 def explain(
@@ -143,6 +149,8 @@ def _section(view: View, state: SectionState, config: InnerLoopConfig) -> Sectio
     tokens = opening.tokens(config.count_tokens)
     if not opening.overrides:
         how = "content only"
+    elif not opening.tools and view.outline.by_path[state.path].is_late:
+        how = "loads tools that are not known yet"
     elif not opening.tools:
         how = "opens it, with no tool that is not offered already"
     elif config.supports_dynamic_tools:

@@ -55,8 +55,8 @@ class TurnSection:
     """A section at one turn.
 
     `rendered` is what the text of the prompt shows of it, `visibility` what it has been opened or closed to since, and
-    `read` says that its content came back as a tool result. `decided_by` and `reason` say why. `shown_tokens` and
-    `hidden_tokens` include its tools.
+    `read` says that its content came back as a tool result, of the call `call_id`. `seen` is where the model has its
+    content from. `decided_by` and `reason` say why. `shown_tokens` and `hidden_tokens` include its tools.
     """
 
     key: str
@@ -73,15 +73,8 @@ class TurnSection:
     tools: tuple[str, ...]
     tools_offered: tuple[str, ...]
     tool_tokens: int
-
-    @property
-    def seen(self) -> Seen:
-        """Where the model has its content from: the prompt, the conversation, a summary, or nowhere."""
-        if self.rendered is FULL:
-            return "prompt"
-        if self.read or self.visibility is FULL:
-            return "conversation"
-        return "summary" if self.visibility is SUMMARY else "never"
+    seen: Seen
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +245,7 @@ class HistoryBuilder:
         self._overrides = VisibilityOverrides()
         self._before_call = (self._overrides, 0)
         self._read: set[SectionPath] = set()
+        self._brought: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._definitions: dict[str, str] = {}
         self._callable: dict[str, None] = {}
@@ -298,6 +292,10 @@ class HistoryBuilder:
         self._at(use.seq, time)
         self._use(use)
 
+    def carry(self, brought: Mapping[str, str]) -> None:
+        """Take the calls that brought sections, by key, in the runs that this one continues."""
+        self._brought.update(brought)
+
     def skip_turn(self) -> None:
         """Count a model call that cannot be read."""
         self._close_turn()
@@ -336,15 +334,21 @@ class HistoryBuilder:
         self._checkpoint()
 
     def _load(self, event: SectionLoaded) -> None:
-        """Sections that came with one: what the prompt's text shows of those that were known stays as it was."""
+        """Sections that came with one: what the prompt's text shows of those that were known stays as it was.
+
+        The full prompt would have had them from the beginning, so they belong to the render too.
+        """
         for section in event.sections:
             known = self._sections.get(section.path)
             if known is not None:
-                section = replace(known, tools=section.tools, tool_tokens=section.tool_tokens)
+                full, tools, tokens = section.full_tokens, section.tools, section.tool_tokens
+                section = replace(known, full_tokens=full, tools=tools, tool_tokens=tokens)
             else:
                 section = replace(section, visibility=HIDDEN, shown_tokens=0)
             self._sections[section.path] = section
             self._paths[".".join(section.path)] = section.path
+        if self._renders:
+            self._renders[-1] = replace(self._renders[-1], sections=tuple(self._sections.values()))
         self._state = None
 
     def _open_without_model(self, event: SectionsOpened) -> None:
@@ -401,6 +405,7 @@ class HistoryBuilder:
         elif use.success and not use.rolled_back:
             for path in self._known(keys):
                 self._read.update(self._content_of(path, everything=use.wrote_files))
+                self._brought[".".join(path)] = use.call_id
             self._reasons.update(dict.fromkeys(keys, asked.reason))
             self._state = None
         route = "file" if use.wrote_files and use.success else ""
@@ -488,6 +493,7 @@ class HistoryBuilder:
     def _sections_with(self, tools: tuple[str, ...]) -> tuple[TurnSection, ...]:
         own, chosen = self._own_visibility(), with_ancestors(self._overrides.overrides)
         found = []
+        content: dict[SectionPath, bool] = {}
         for path, section in self._sections.items():
             key, read = ".".join(path), path in self._read
             visibility = HIDDEN if any(own.get(up) is SUMMARY for up in ancestors(path)) else own[path]
@@ -497,6 +503,8 @@ class HistoryBuilder:
             # What was opened in the conversation is there besides the summary that the prompt still shows.
             came = section.visibility is not FULL and (visibility is FULL or read)
             has_text = came or section.visibility is FULL
+            inside = content.get(path[:-1], False) and own[path] is SUMMARY
+            content[path] = has_text
             found.append(
                 TurnSection(
                     key=key,
@@ -513,9 +521,16 @@ class HistoryBuilder:
                     tools=section.tools,
                     tools_offered=offered,
                     tool_tokens=section.tool_tokens,
+                    seen=_seen(section.visibility, content=has_text, summary=inside or visibility is SUMMARY),
+                    call_id=self._call_of(path) if came else "",
                 )
             )
         return tuple(found)
+
+    def _call_of(self, path: SectionPath) -> str:
+        """The call whose result has the section's content: one that asked for it, or for one around it."""
+        around = (".".join(path[:length]) for length in range(len(path), 0, -1))
+        return next((self._brought[up] for up in around if up in self._brought), "")
 
     def _close_turn(self) -> None:
         if self._open_turn is not None:
@@ -553,6 +568,12 @@ _LOGGED: tuple[type[Any], ...] = (
     EvaluationFailed,
     PromptExecuted,
 )
+
+
+def _seen(rendered: SectionVisibility, *, content: bool, summary: bool) -> Seen:
+    if rendered is FULL:
+        return "prompt"
+    return "conversation" if content else "summary" if summary else "never"
 
 
 def _rendered(event: ToolInvoked) -> str:

@@ -100,8 +100,8 @@ class InnerLoopConfig:
 
     `define_tool` gives a tool as the adapter sends it; `check_content` raises for parts that its model does not take,
     and `check_amount` for too many of them in one conversation. `binds_reasoning` says whether a message holds
-    reasoning that its provider takes only under the text that it was written under.
-    `found_tools`, where tools of closed sections are sent for the provider to search, reads from a reply what it found.
+    reasoning that its provider takes only under the text that it was written under. `found_tools`, where tools of
+    closed sections are sent for the provider to search, reads from a reply what it found.
     """
 
     adapter: str = ""
@@ -165,10 +165,10 @@ class InnerLoop:
         )
         # What a streaming driver has shown of the reply under way.
         self.partial_text: list[str] = []
-        # What was opened without the model, for a streaming driver to show.
-        self.opened: list[str] = []
         # Ends a stream that the run's own thread is reading; a channel that can do so sets it.
         self.interrupt: Callable[[], None] = lambda: None
+        # What was opened without the model, for a streaming driver to show.
+        self.opened: list[str] = []
         self._beginning = beginning
         self.in_conversation = beginning == "turn"
         self._message = message
@@ -204,6 +204,10 @@ class InnerLoop:
                 error=type(error).__name__,
                 message=str(error),
                 phase=phase_of(error),
+                prompt_ns=self.prompt.ns,
+                prompt_key=self.prompt.key,
+                adapter=self.config.adapter,
+                model=self.config.model,
             )
             raise
         except BaseException:
@@ -391,7 +395,8 @@ class InnerLoop:
         )
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
-            self._emit(SectionLoaded, section_key=".".join(path), sections=within)
+            changed = view.outline.brought(path).changed
+            self._emit(SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
 
     def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
@@ -511,6 +516,8 @@ class InnerLoop:
         """Take over the state of a run; return its open calls."""
         self.prompt.resume(self.session, run.visibility)
         self._run = run
+        # What is said from here on belongs to this run, for those who listen too.
+        self._save()
         # A section that cannot be loaded any more has lost its tools, which the model is told below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))

@@ -47,6 +47,7 @@ def inventory(
             collapsible=node.summary is not None,
             base=base.own_visibility(node),
             base_decided_by=base.decided_by(node),
+            filled=node.section.params_type is not None,
         )
         for node in view.existing()
     )

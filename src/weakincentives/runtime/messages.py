@@ -6,10 +6,11 @@ adapter can encode and another process can continue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Literal, get_args
 
+from weakincentives._display import Displayed, Shown, shortened
 from weakincentives._generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptEvaluationError
@@ -165,8 +166,8 @@ Effect = CallModel | RunTools | LoadSections
 
 
 # No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
-@dataclass(frozen=True)
-class PromptResponse(Generic[OutputT]):
+@dataclass(frozen=True, repr=False)
+class PromptResponse(Displayed, Generic[OutputT]):
     """The answer of a run: its text, the typed output if one was declared, and what it cost.
 
     `halt` is set when the model asked to open sections under `OpenAndHalt`; there is no output then.
@@ -181,6 +182,21 @@ class PromptResponse(Generic[OutputT]):
     turns: int = 0
     run_id: str = ""
     conversation_id: str = ""
+
+    def __repr__(self) -> str:
+        answer = self.text if self.output is None else repr(self.output)
+        return f"<PromptResponse of {self.prompt_name!r}: {shortened(answer, 100)!r}, {self._spent()}>"
+
+    def _display(self) -> Iterator[Shown]:
+        yield self.text if self.output is None else repr(self.output)
+        if self.halt is not None:
+            yield f"halted to open {', '.join('.'.join(path) for path in self.halt.requested_overrides)}"
+        yield f"{self.prompt_name}, {self._spent()}"
+
+    def _spent(self) -> str:
+        turns = f"{self.turns} turn{'' if self.turns == 1 else 's'}"
+        usage = self.usage
+        return f"{turns}, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, run {self.run_id}"
 
     def require_output(self) -> OutputT:
         """The typed output; without one, a `PromptEvaluationError` that says why."""

@@ -27,6 +27,7 @@ class AdapterSpec:
     encode, and `accepts_codecs` says whether a user may add more. Tools that appear by one of the `cache_safe_routes`
     leave the beginning of the request unchanged. `prefix_keys` are the fields of a request that a provider's prompt
     cache depends on, besides the conversation in `conversation_key`. `prices` are US dollars per million tokens.
+    `package_needed` is what the adapter imports, and `key_variable` the environment variable with its key.
     """
 
     name: str
@@ -40,6 +41,8 @@ class AdapterSpec:
     prefix_keys: tuple[str, ...] = ()
     conversation_key: str = ""
     prices: Mapping[str, Prices] = field(default_factory=dict)
+    package_needed: str = ""
+    key_variable: str = ""
 
     @property
     def package(self) -> str:

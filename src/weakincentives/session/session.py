@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+from weakincentives._display import Displayed, Shown, Table, shortened
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import SessionBusyError, SessionError
 from weakincentives.session.bus import notify, process_observers
@@ -96,13 +97,15 @@ class Slice(Generic[T]):
             raise SessionError(f"Items of slice '{self._type.__qualname__}' must be of that type, got {item!r}")
 
 
-class Session:
+class Session(Displayed):
     """Holds the state of a run and everything that happened in it, by type.
 
-    session = Session()
-    session.dispatch(Incremented(by=2))
-    session[Incremented].all()  # every event of that type
-    session[Counter].latest()  # the state that a @reducer made of them
+    Events go in, and state comes out:
+
+        session = Session()
+        session.dispatch(Incremented(by=2))
+        session[Incremented].all()  # every event of that type
+        session[Counter].latest()  # the state that a @reducer made of them
     """
 
     __slots__ = (
@@ -130,6 +133,12 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.session_id!r})"
+
+    def _display(self) -> Iterator[Shown]:
+        found = self.snapshot()
+        yield f"Session {self.session_id}: {len(found.slices)} types"
+        rows = [(kind.__name__, f"{len(found[kind])}", shortened(repr(found[kind][-1]), 100)) for kind in found.slices]
+        yield Table(("type", "items", "latest"), rows, right=("items",))
 
     def __getitem__(self, slice_type: type[T]) -> Slice[T]:
         """The slice of this type. A class with `@reducer` methods and no required arguments is installed by this."""

@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any
 from uuid import UUID
 
+from weakincentives.content import Blob
 from weakincentives.prompt import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
@@ -39,11 +40,12 @@ MAX_PARTS = 500
 class FrozenEvent:
     """An event that was turned into data at once, because something in it may change later."""
 
-    __slots__ = ("data", "event")
+    __slots__ = ("blobs", "data", "event")
 
     def __init__(self, event: object) -> None:
         self.event = event
-        self.data = dump(event)
+        self.blobs: dict[str, Blob] = {}
+        self.data = dump(event, self.blobs)
 
 
 def freeze(event: object) -> object:
@@ -56,10 +58,10 @@ def freeze(event: object) -> object:
         return FrozenEvent(event)
 
 
-def dump(value: Any) -> Any:
+def dump(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
     """`dump_tagged`, with an `Unserialisable` for each part that has no serialised form."""
     try:
-        return dump_tagged(value)
+        return dump_tagged(value, blobs)
     except Exception:
         return _Parts().dump(value)
 

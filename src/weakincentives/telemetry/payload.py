@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import msgspec
 
+from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import (
     ClearAllVisibilityOverrides,
@@ -86,22 +87,25 @@ CACHED_TEXTS = 512
 
 
 class Packer:
-    """Turns events into redacted JSON text; `texts` holds what the last event stores under a hash."""
+    """Turns events into redacted JSON text; `texts` and `blobs` hold what the last event stores under a hash."""
 
     def __init__(self, redactor: Redactor) -> None:
         self.redactor = redactor
         self.texts: dict[str, str] = {}
+        self.blobs: dict[str, bytes] = {}
         self._known: dict[str, tuple[Any, dict[str, str]]] = {}
 
     def pack(self, event: object) -> str:
         self.texts = {}
+        media = event.blobs if isinstance(event, FrozenEvent) else {}
         try:
             if isinstance(event, PromptRendered):
                 data = self._rendered(event)
             elif isinstance(event, ModelCalled):
                 data = self._called(event)
             else:
-                data = self._walk(event.data if isinstance(event, FrozenEvent) else dump(event))
+                data = self._walk(event.data if isinstance(event, FrozenEvent) else dump(event, media))
+            self.blobs = {digest: self._clean_bytes(blob.data) for digest, blob in media.items()}
             return msgspec.json.encode(data).decode()
         except Exception:
             whole = event.event if isinstance(event, FrozenEvent) else event
@@ -189,6 +193,8 @@ class Packer:
             return self._surrogates(data)
         if tag in _BYTES:
             return self._bytes(data)
+        if tag == "blob":
+            return data
         if tag in _MAPPINGS:
             return {"$": tag, "v": [self._pair(pair) for pair in data["v"]]}
         if tag is not None:
@@ -230,6 +236,13 @@ class Packer:
         clean = self.redactor.text(text)
         kept = data["v"] if clean == text else b64encode(clean.encode("latin-1", "replace")).decode()
         return {"$": data["$"], "v": self._keep_encoded(kept)}
+
+    def _clean_bytes(self, data: bytes) -> bytes:
+        """The bytes of media; what is text may hold secrets."""
+        try:
+            return self.redactor.text(data.decode()).encode()
+        except UnicodeDecodeError:
+            return data
 
     def _keep_encoded(self, text: str) -> Any:
         """Base64 of what is redacted already, in which a pattern could only match by chance."""
@@ -309,14 +322,24 @@ def unpack(data: Any, texts: Mapping[str, str], shared: Mapping[str, Any]) -> An
     return {key: unpack(item, texts, shared) for key, item in data.items()}
 
 
-def load(data: Any) -> Any:
-    """`load_tagged`, with an `UnknownType` for each value whose class this process does not have."""
+def blob_digests(payload: str) -> list[str]:
+    """The digests of the media that packed JSON refers to."""
+    return _BLOB.findall(payload)
+
+
+def load(data: Any, blobs: dict[str, Blob], unknown: set[str], text: str) -> Any:
+    """`load_tagged`, with an `UnknownType` for each value whose class this process does not have.
+
+    Looking for a class in vain takes milliseconds, so `unknown` collects their names over many loads; `text` is what
+    the data was decoded from.
+    """
+    if not any(tag in text for tag in unknown):
+        try:
+            return load_tagged(data, blobs)
+        except SerdeError:
+            pass
     try:
-        return load_tagged(data)
-    except SerdeError:
-        pass
-    try:
-        return load_tagged(_known_types(data))
+        return load_tagged(_known_types(data, unknown), blobs)
     except SerdeError:
         return UnknownType(str(data["$"]), data.get("v")) if isinstance(data, dict) and "$" in data else data
 
@@ -365,15 +388,16 @@ def check_for(hint: Any) -> Check:
     return lambda value: type(value) is cls and all(check(getattr(value, name)) for name, check in checks)
 
 
-def _known_types(data: Any) -> Any:
+def _known_types(data: Any, unknown: set[str]) -> Any:
     if isinstance(data, list):
-        return [_known_types(item) for item in data]
+        return [_known_types(item, unknown) for item in data]
     if not isinstance(data, dict):
         return data
-    inner = {key: _known_types(item) if key != "$" else item for key, item in data.items()}
+    inner = {key: _known_types(item, unknown) if key != "$" else item for key, item in data.items()}
     tag = data.get("$")
-    if not isinstance(tag, str) or ":" not in tag or _is_known(tag):
+    if not isinstance(tag, str) or ":" not in tag or (tag not in unknown and _is_known(tag)):
         return inner
+    unknown.add(tag)
     return {"$": _UNKNOWN, "v": {"type": tag, "value": inner["v"]}}
 
 
@@ -406,6 +430,7 @@ def storable(text: str) -> str:
 _PACKED = re.compile(r'"\$":"(?:text|texts|json|rows)"')
 _REFERENCE = re.compile(r'"\$":"(json|texts?)","v":(?:"(\w+)"|\[([^\[\]]*)\])')
 _HASH = re.compile(r"\w+")
+_BLOB = re.compile(r'"\$":"blob","v":\{"sha256":"([0-9a-f]{64})"')
 _MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})
 _BYTES = frozenset({"bytes", "bytearray"})

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.telemetry.payload import checked, is_packed, load, references, unpack
+from weakincentives.content import Blob
+from weakincentives.telemetry.payload import blob_digests, checked, is_packed, load, references, unpack
 from weakincentives.telemetry.schema import RunFileError, open_for_reading
 from weakincentives.telemetry.values import Unreadable
 
@@ -44,11 +45,11 @@ class EventReader:
     `problems` names what cannot be read in a damaged file; the rest is read all the same.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], connection: sqlite3.Connection | None = None) -> None:
         self.path = Path(path)
         self.problems: list[str] = []
         self._lock = threading.Lock()
-        self._connection = open_for_reading(self.path)
+        self._connection = connection or open_for_reading(self.path)
         self._shared: dict[str, Any] = {}
 
     def close(self) -> None:
@@ -106,6 +107,17 @@ class EventReader:
             found += self.events_where(f"run_id = ? AND seq IN ({marks(some)})", (run_id, *some))
         return found
 
+    def identified(self, ids: Sequence[int]) -> list[RecordedEvent]:
+        """Events by their place in the file, which orders those of several runs."""
+        found: list[RecordedEvent] = []
+        for start in range(0, len(ids), _VARIABLES):
+            some = ids[start : start + _VARIABLES]
+            columns = "run_id, seq, kind, time, turn, payload"
+            found += self.decode_rows(
+                self.salvage(f"SELECT {columns} FROM events WHERE id IN ({marks(some)}) ORDER BY id", some)
+            )
+        return found
+
     def decode_rows(self, rows: Sequence[tuple[Any, ...]]) -> list[RecordedEvent]:
         """Events by their rows in `events`; one that cannot be decoded is `Unreadable`."""
         found: list[RecordedEvent] = []
@@ -133,9 +145,19 @@ class EventReader:
         parts = self._texts(wanted - shared.keys())
         inner = [references(part)[1] for part in parts.values()]
         found = self._texts({key for keys in (*inner, *(keys for _, keys in packed.values())) for key in keys})
-        shared |= {key: _decoded(part, found, {}) for key, part in parts.items()}
+        unknown: set[str] = set()
+        shared |= {key: _decoded(part, found, {}, {}, unknown) for key, part in parts.items()}
         self._keep(shared)
-        return [_decoded(text, found, shared) for text in texts]
+        blobs = self.blobs({digest for text in texts for digest in blob_digests(text)})
+        return [_decoded(text, found, shared, blobs, unknown) for text in texts]
+
+    def blobs(self, digests: Iterable[str]) -> dict[str, Blob]:
+        """Recorded media by digest."""
+        wanted = list(digests)
+        if not wanted:
+            return {}
+        rows = self.salvage(f"SELECT digest, data FROM blobs WHERE digest IN ({marks(wanted)})", wanted)
+        return {digest: Blob(data) for digest, data in rows if isinstance(data, bytes)}
 
     def _keep(self, shared: Mapping[str, Any]) -> None:
         """Remember parts that many events repeat, such as the sections of a prompt."""
@@ -159,10 +181,12 @@ class EventReader:
             self.problems.append(problem)
 
 
-def _decoded(text: str, texts: Mapping[str, str], shared: Mapping[str, Any]) -> Any:
+def _decoded(
+    text: str, texts: Mapping[str, str], shared: Mapping[str, Any], blobs: dict[str, Blob], unknown: set[str]
+) -> Any:
     try:
         data = msgspec.json.decode(text)
-        return load(unpack(data, texts, shared) if is_packed(text) else data)
+        return load(unpack(data, texts, shared) if is_packed(text) else data, blobs, unknown, text)
     except _DAMAGED as error:
         return Unreadable("", f"{type(error).__name__}: {error}")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import re
 import socket
 import sqlite3
 import time
@@ -14,15 +17,26 @@ from typing import Any
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
     EvaluationFailed,
+    Message,
     ModelCalled,
     PromptExecuted,
     PromptRendered,
     RunRestarted,
     ToolInvoked,
+    ledger_of,
 )
+from weakincentives.runtime.messages import PROMPT_TURN
 from weakincentives.telemetry.payload import storable
 from weakincentives.telemetry.prices import prices_for
+from weakincentives.telemetry.reader import EventReader
 from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError, open_for_writing
+from weakincentives.telemetry.turns import read_history
+
+logger = logging.getLogger("weakincentives.telemetry")
+
+# How much of a question or an answer a list shows, and how many openings.
+MAX_LINE, MAX_OPENED = 400, 60
+_HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,7 @@ class Packed:
     event: object
     payload: str
     texts: Mapping[str, str]
+    blobs: Mapping[str, bytes]
 
 
 @dataclass(slots=True)
@@ -72,8 +87,15 @@ class Tally:
         match event:
             case PromptRendered():
                 self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}", prompt_name=event.prompt_name)
-                self.columns.update(adapter=event.adapter, model=event.model)
+                self.columns.update(adapter=event.adapter, model=event.model, conversation_id=event.conversation_id)
+                if not self.turns and (asked := _filled_text(event)):
+                    self.columns["question"] = asked
                 self._mark_running(open_runs)
+            case Message():
+                if event.role == "user" and not self.turns:
+                    # The prompt's own user sections have headings; a question is what stands below them.
+                    said = _HEADING.sub("", event.text) if event.name == PROMPT_TURN else event.text
+                    self.columns["question"] = said.strip()[:MAX_LINE]
             case ModelCalled():
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
@@ -88,9 +110,17 @@ class Tally:
                 self._mark_running(open_runs)
             case EvaluationFailed():
                 self.end("failed", at, open_runs)
-                self.columns["error"] = f"{event.error}: {event.message}"
+                self.columns.update(error=f"{event.error}: {event.message}", prompt_name=event.prompt_name)
+                if event.adapter:
+                    self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}")
+                    self.columns.update(adapter=event.adapter, model=event.model)
             case PromptExecuted():
+                self.columns["answer"] = event.text[:MAX_LINE]
                 self.end("halted" if event.halted else "ok", at, open_runs)
+
+    @property
+    def ended(self) -> bool:
+        return self.columns.get("ended") is not None
 
     def end(self, status: str, at: float, open_runs: dict[str, OpenRun]) -> None:
         self.columns.update(status=status, ended=at)
@@ -121,6 +151,7 @@ class RunFile:
     def __init__(self, path: Path, clean: Callable[[str], str], prices: Mapping[str, Prices] | None) -> None:
         self.recorder_id = os.urandom(8).hex()
         self.open_runs: dict[str, OpenRun] = {}
+        self._path = path
         self._clean = clean
         self._prices = prices
         self._connection = open_for_writing(path)
@@ -151,6 +182,7 @@ class RunFile:
         tallies: dict[str, Tally] = {}
         rows: list[tuple[Any, ...]] = []
         texts: dict[str, str] = {}
+        blobs: dict[str, bytes] = {}
         for packed in batch:
             tally = tallies.get(packed.run_id)
             if tally is None:
@@ -158,14 +190,16 @@ class RunFile:
             if isinstance(packed.event, PromptRendered):
                 self._end_earlier_runs(packed, tallies)
             tally.count(packed.event, packed.time, self.open_runs, self._prices)
-            tally.texts.update(packed.texts)
+            tally.texts.update(packed.texts, packed.blobs)
             texts.update(packed.texts)
+            blobs.update(packed.blobs)
             kind = type(packed.event).__name__
             rows.append(
                 (packed.run_id, tally.events, packed.session_id, tally.turns, kind, packed.time, packed.payload)
             )
         insert = self._connection.executemany
         insert("INSERT OR IGNORE INTO texts (hash, text) VALUES (?, ?)", texts.items())
+        insert("INSERT OR IGNORE INTO blobs (digest, data) VALUES (?, ?)", blobs.items())
         insert(
             "INSERT OR IGNORE INTO run_texts (run_id, hash) VALUES (?, ?)",
             [(run_id, key) for run_id, tally in tallies.items() for key in tally.texts],
@@ -177,6 +211,8 @@ class RunFile:
         for tally in tallies.values():
             if tally.run_id:
                 self._update(tally)
+                if tally.ended:
+                    self._sum_up(tally.run_id)
 
     def leave(self, dropped: int) -> None:
         """Write the status of the runs that did not end, and that this recorder is done."""
@@ -184,8 +220,24 @@ class RunFile:
             "UPDATE runs SET status = ?, ended = updated WHERE run_id = ? AND recorder_id = ? AND status = 'running'",
             [(run.status, run_id, self.recorder_id) for run_id, run in self.open_runs.items()],
         )
+        for run_id in self.open_runs:
+            self._sum_up(run_id)
         self.beat(dropped)
         self._connection.execute("UPDATE recorders SET closed = 1 WHERE id = ?", (self.recorder_id,))
+
+    def _sum_up(self, run_id: str) -> None:
+        """Write what only the whole history of a run tells, so that a list need not read it."""
+        try:
+            history = read_history(EventReader(self._path, self._connection), run_id)
+            full = ledger_of(history).full_prompt_tokens
+        except Exception:
+            logger.exception("The run '%s' could not be summed up.", run_id)
+            return
+        opened = [[step.turn, key] for step in history.openings() if step.kind == "open" for key in step.sections]
+        self._connection.execute(
+            "UPDATE runs SET full_prompt_tokens = ?, opened = ? WHERE run_id = ?",
+            (full, json.dumps(opened[:MAX_OPENED]), run_id),
+        )
 
     def close(self) -> None:
         self._connection.close()
@@ -228,12 +280,13 @@ class RunFile:
                     "UPDATE runs SET status = ?, ended = updated WHERE run_id = ? AND status = 'running'",
                     (run.status, run_id),
                 )
+                self._sum_up(run_id)
 
     def _update(self, tally: Tally) -> None:
         values = {"events": tally.events, "turns": tally.turns, "updated": tally.updated, **tally.columns}
         if values.get("status") == "running":
             values["recorder_id"] = self.recorder_id
-        for name in ("error", "prompt", "prompt_name"):
+        for name in ("error", "prompt", "prompt_name", "question", "answer"):
             if name in values:
                 values[name] = storable(self._clean(values[name]))
         assignments = [f"{name} = :{name}" for name in values]
@@ -242,6 +295,13 @@ class RunFile:
             f"UPDATE runs SET {', '.join(assignments)} WHERE run_id = :run_id",
             {**values, **tally.sums, "run_id": tally.run_id},
         )
+
+
+def _filled_text(event: PromptRendered) -> str:
+    """The sections that params fill, without their headings: what a run without a user's words was asked."""
+    filled = {section.path for section in event.sections if section.filled}
+    texts = (event.text[span.start : span.end] for span in event.spans if span.path in filled)
+    return "\n".join(_HEADING.sub("", text).strip() for text in texts)[:MAX_LINE]
 
 
 def prune(
@@ -287,6 +347,7 @@ def prune(
                 "DELETE FROM run_texts WHERE run_id = '' AND NOT EXISTS (SELECT 1 FROM events WHERE run_id = '')"
             )
         connection.execute("DELETE FROM texts WHERE hash NOT IN (SELECT hash FROM run_texts)")
+        connection.execute("DELETE FROM blobs WHERE digest NOT IN (SELECT hash FROM run_texts)")
         connection.execute(
             "DELETE FROM recorders WHERE beat < ? AND id NOT IN (SELECT recorder_id FROM runs)", (now - SILENT_SECONDS,)
         )

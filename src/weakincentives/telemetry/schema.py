@@ -1,7 +1,7 @@
 """The tables and views of a run file, and how to open one.
 
 Times are seconds since 1970. `payload` is the event as tagged JSON (`{"$": class, "v": fields}`); texts of 512
-characters or more are in `texts`, under the hash that replaces them.
+characters or more are in `texts`, under the hash that replaces them; the bytes of media are in `blobs`, by digest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from weakincentives.errors import WinkError
 
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x57494E4B
 BUSY_SECONDS = 5.0
 # How often a recorder notes that it is alive, and for how long it may be silent before it counts as gone.
@@ -34,9 +34,12 @@ CREATE TABLE runs (
     restarts INTEGER NOT NULL DEFAULT 0,
     input_tokens INTEGER NOT NULL DEFAULT 0, output_tokens INTEGER NOT NULL DEFAULT 0,
     cached_tokens INTEGER NOT NULL DEFAULT 0, reasoning_tokens INTEGER NOT NULL DEFAULT 0,
-    cost REAL, error TEXT NOT NULL DEFAULT ''
+    cost REAL, error TEXT NOT NULL DEFAULT '', conversation_id TEXT NOT NULL DEFAULT '',
+    question TEXT NOT NULL DEFAULT '', answer TEXT NOT NULL DEFAULT '',
+    full_prompt_tokens INTEGER, opened TEXT NOT NULL DEFAULT '[]'
 ) STRICT;
 CREATE INDEX runs_by_start ON runs (started);
+CREATE INDEX runs_by_conversation ON runs (conversation_id, started);
 CREATE TABLE events (
     id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, seq INTEGER NOT NULL, session_id TEXT NOT NULL,
     turn INTEGER NOT NULL, kind TEXT NOT NULL, time REAL NOT NULL, payload TEXT NOT NULL
@@ -45,6 +48,7 @@ CREATE UNIQUE INDEX events_by_run ON events (run_id, seq);
 CREATE INDEX events_by_kind ON events (run_id, kind, seq);
 CREATE INDEX events_disclosing ON events (run_id, seq) WHERE kind = 'ToolInvoked' AND instr(payload, '"disclosure":{');
 CREATE TABLE texts (hash TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT;
+CREATE TABLE blobs (digest TEXT PRIMARY KEY, data BLOB NOT NULL) STRICT;
 CREATE TABLE run_texts (run_id TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (run_id, hash)) STRICT, WITHOUT ROWID;
 
 CREATE VIEW disclosure AS

@@ -8,15 +8,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import Ledger, RunHistory, ledger_of
-from weakincentives.telemetry.reader import EventReader, RecordedEvent
+from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
 from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError
-from weakincentives.telemetry.turns import Turn, build_turn, pending_turn, read_history, requests
+from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
 
 PAGE = 500
 
@@ -27,7 +29,11 @@ class RunNotFoundError(WinkError):
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One recorded run. `cost` is in US dollars, None where a price is unknown; times are seconds since 1970."""
+    """One recorded run. `cost` is in US dollars, None where a price is unknown; times are seconds since 1970.
+
+    `question` and `answer` are the beginnings of what was asked and answered. `full_prompt_tokens` is what the run
+    would have sent with everything open, None until it ends; `opened` are the turns and keys of sections it opened.
+    """
 
     run_id: str
     session_id: str
@@ -48,10 +54,35 @@ class RunSummary:
     usage: TokenUsage
     cost: float | None
     error: str
+    conversation_id: str = ""
+    question: str = ""
+    answer: str = ""
+    full_prompt_tokens: int | None = None
+    opened: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def saved(self) -> int | None:
+        """Input tokens that everything open would have sent more; negative where disclosure cost more."""
+        return None if self.full_prompt_tokens is None else self.full_prompt_tokens - self.usage.input_tokens
 
     @property
     def duration(self) -> float:
         return (self.updated if self.ended is None else self.ended) - self.started
+
+
+ORDERS = {
+    "started": "started",
+    "prompt": "prompt",
+    "question": "question",
+    "status": "status",
+    "model": "model",
+    "turns": "turns",
+    "opened": "disclosures",
+    "sent": "input_tokens",
+    "saved": "1.0 * (full_prompt_tokens - input_tokens) / nullif(full_prompt_tokens, 0)",
+    "cost": "cost",
+    "time": "coalesce(ended, updated) - started",
+}
 
 
 class RunStore(EventReader):
@@ -66,19 +97,27 @@ class RunStore(EventReader):
         self.close()
 
     def list_runs(
-        self, limit: int = 50, offset: int = 0, search: str = "", *, status: str = "", prompt: str = ""
+        self, limit: int = 50, offset: int = 0, search: str = "", *, order: str = "-started", **filters: str
     ) -> tuple[RunSummary, ...]:
-        """The newest runs first; `search` looks in ids, prompts, models, errors and everything that was said."""
-        where, values = self._filter(search, status, prompt)
+        """The newest runs first; `search` looks in ids, prompts, models, errors and everything that was said.
+
+        `filters` are `status`, `prompt` and `conversation`. `order` is a key of `ORDERS`, with a minus for the largest
+        first.
+        """
+        where, values = self._filter(search, **filters)
+        column = ORDERS.get(order.lstrip("-"))
+        if column is None:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
         rows = self.salvage(
-            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY started DESC, run_id LIMIT ? OFFSET ?",
+            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY {column} "
+            f"{'DESC' if order.startswith('-') else 'ASC'} NULLS LAST, started DESC, run_id LIMIT ? OFFSET ?",
             (time.time() - SILENT_SECONDS, *values, limit, offset),
         )
         if not rows and self.problems:
-            rows = self._salvaged_runs(status, prompt)[offset : offset + limit]
+            rows = self._salvaged_runs(**filters)[offset : offset + limit]
         return tuple(map(_summary, rows))
 
-    def _salvaged_runs(self, status: str, prompt: str) -> list[tuple[Any, ...]]:
+    def _salvaged_runs(self, status: str = "", prompt: str = "", conversation: str = "") -> list[tuple[Any, ...]]:
         """The runs of a damaged file as far as they can be read without an index."""
         rows = self.salvage(f"SELECT {_COLUMNS} FROM runs NOT INDEXED")
         if not rows:
@@ -86,10 +125,38 @@ class RunStore(EventReader):
         wanted = [row for row in rows if row[6] == (status or row[6]) and (not prompt or prompt in row[2:4])]
         return sorted(wanted, key=lambda row: _summary(row).started, reverse=True)
 
-    def count_runs(self, search: str = "", *, status: str = "", prompt: str = "") -> int:
-        where, values = self._filter(search, status, prompt)
+    def count_runs(self, search: str = "", **filters: str) -> int:
+        where, values = self._filter(search, **filters)
         found = self.salvage(f"SELECT count(*) FROM {_RUNS} WHERE {where}", (time.time() - SILENT_SECONDS, *values))
-        return int(found[0][0]) if found else len(self._salvaged_runs(status, prompt))
+        return int(found[0][0]) if found else len(self._salvaged_runs(**filters))
+
+    def groups(
+        self, by: Literal["all", "prompt", "conversation"] = "all", search: str = "", **filters: str
+    ) -> list[dict[str, Any]]:
+        """Sums over runs that have something in common, the newest group first; `filters` are those of `list_runs`.
+
+        `compared_tokens` is what those sent that count towards `full_prompt_tokens`: they have ended.
+        """
+        where, values = self._filter(search, **filters)
+        first = "(SELECT question FROM runs WHERE conversation_id = r.conversation_id ORDER BY started LIMIT 1)"
+        sums = {
+            "key": {"all": "''", "prompt": "prompt", "conversation": "conversation_id"}[by],
+            "runs": "count(*)",
+            "answered": "sum(status = 'ok')",
+            "failed": "sum(status = 'failed')",
+            **{name: f"sum({name})" for name in ("turns", "input_tokens", "cached_tokens", "cost")},
+            "compared_tokens": "sum(iif(full_prompt_tokens IS NULL, 0, input_tokens))",
+            "full_prompt_tokens": "coalesce(sum(full_prompt_tokens), 0)",
+            "updated": "max(updated)",
+            "prompt_name": "min(prompt_name)",
+            "question": first if by == "conversation" else "''",
+        }
+        rows = self.salvage(
+            f"SELECT {', '.join(sums.values())} FROM {_RUNS} WHERE {where} GROUP BY {sums['key']} "
+            f"ORDER BY max(started) DESC LIMIT {PAGE}",
+            (time.time() - SILENT_SECONDS, *values),
+        )
+        return [dict(zip(sums, row, strict=True)) for row in rows]
 
     def run(self, run_id: str) -> RunSummary:
         """One run, by its id or an unambiguous beginning of it."""
@@ -98,7 +165,7 @@ class RunStore(EventReader):
             (time.time() - SILENT_SECONDS, run_id, f"{run_id}\U0010ffff"),
         )
         if not rows and self.problems:
-            rows = [row for row in self._salvaged_runs("", "") if str(row[0]).startswith(run_id)]
+            rows = [row for row in self._salvaged_runs() if str(row[0]).startswith(run_id)]
         if not run_id or not rows:
             raise RunNotFoundError(f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows those it has.")
         if len(rows) > 1 and rows[0][0] != run_id:
@@ -133,13 +200,21 @@ class RunStore(EventReader):
         return build_turn(self, run.run_id, n, with_messages=with_messages)
 
     def pending_turn(self, run_id: str) -> tuple[Turn, list[int]] | None:
-        """The request after the last turn that has no reply, if there is one, and the numbers of its messages."""
+        """The request after the last turn that has no reply, if there is one, and the ids of its messages."""
         run = self.run(run_id)
         return None if run.status in ("ok", "halted") else pending_turn(self, run.run_id, run.turns + 1)
 
-    def requests(self, run_id: str) -> Iterator[tuple[int, int, list[int]]]:
+    def requests(self, run_id: str, stop: float = float("inf")) -> Iterator[tuple[int, int, list[int]]]:
         """Each call of the model: its number, how many messages of the request before it keeps, and which it adds."""
-        return requests(self, run_id)
+        return requests(self, run_id, stop)
+
+    def message_ids(self, run_id: str, *, own: bool = True) -> list[int]:
+        """The messages of a run after those of the runs that it continues; or, without its own, only those."""
+        runs = continued_runs(self, run_id)[: None if own else -1]
+        rows = self.query(
+            f"SELECT id FROM events WHERE run_id IN ({marks(runs)}) AND kind = 'Message' ORDER BY id", runs
+        )
+        return [number for (number,) in rows]
 
     def history(self, run_id: str) -> RunHistory:
         """What happened in a run: sections and why, tools, openings, what was undone."""
@@ -153,8 +228,11 @@ class RunStore(EventReader):
         """A number that grows with every event in the file, for a live view to poll."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM events")[0][0])
 
-    def _filter(self, search: str, status: str, prompt: str) -> tuple[str, list[Any]]:
+    def _filter(self, search: str, status: str = "", prompt: str = "", conversation: str = "") -> tuple[str, list[Any]]:
         where, values = ["1"], []
+        if conversation:
+            where.append("conversation_id = ?")
+            values.append(conversation)
         if status:
             where.append("status = ?")
             values.append(status)
@@ -187,25 +265,35 @@ def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
 _COLUMNS = (
     "run_id, session_id, prompt, prompt_name, adapter, model, status, started, updated, ended, events, turns, "
     "tool_calls, tool_failures, disclosures, restarts, input_tokens, output_tokens, cached_tokens, reasoning_tokens, "
-    "cost, error"
+    "cost, error, conversation_id, question, answer, full_prompt_tokens, opened"
 )
 # A run whose recorder went silent without closing was killed.
 _RUNS = (
     "(SELECT runs.run_id, session_id, prompt, prompt_name, adapter, model, "
     "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status, "
     "runs.started, updated, ended, events, turns, tool_calls, tool_failures, disclosures, restarts, input_tokens, "
-    "output_tokens, cached_tokens, reasoning_tokens, cost, error "
-    "FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
+    "output_tokens, cached_tokens, reasoning_tokens, cost, error, conversation_id, question, answer, "
+    "full_prompt_tokens, opened FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
 )
 
 
 # What stands for a column of another type, in the order of the columns.
-_DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, "")
+_DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, *[""] * 4, None, "")
 
 
 def _summary(row: Sequence[Any]) -> RunSummary:
     values = [_of_type(value, default) for value, default in zip(row, _DEFAULTS, strict=True)]
-    return RunSummary(*(*values[:16], TokenUsage(*values[16:20]), *values[20:]))
+    *rest, full, opened = values[16:]
+    usage = TokenUsage(*rest[:4])
+    whole = None if full is None else int(full)
+    return RunSummary(*(*values[:16], usage, *rest[4:], whole, _openings(opened)))
+
+
+def _openings(text: str) -> tuple[tuple[int, str], ...]:
+    try:
+        return tuple((int(turn), str(key)) for turn, key in msgspec.json.decode(text))
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return ()
 
 
 def _of_type(value: Any, default: Any) -> Any:

@@ -93,6 +93,7 @@ def read_history(reader: EventReader, run_id: str) -> RunHistory:
     asked = [recorded for recorded in events if recorded.kind == "ToolInvoked"]
     events += _results(reader, run_id, asked, sorted(calls))
     builder = HistoryBuilder(run_id)
+    builder.carry(_brought_before(reader, run_id))
     for item in sorted([*light, *(_Item(r.seq, r.time, r.event) for r in events)], key=attrgetter("seq")):
         if isinstance(item.what, ToolUse):
             builder.add_use(item.what, time=item.time)
@@ -247,17 +248,16 @@ def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool 
             f"Turn {n} of run '{run_id}' in '{reader.path}' cannot be read; {'; '.join(reader.problems)}."
         )
     rendered, before = _evaluation(reader, run_id, called_seq)
-    start = rendered.seq if rendered else 0
-    seqs: Sequence[int] = _conversation(reader, run_id, start, called_seq) if with_messages else ()
+    ids: Sequence[int] = _conversation(reader, run_id, called_seq) if with_messages else ()
     return _turn(
         run_id,
         n,
         rendered,
-        _folded([*before, here[0]]).turns[-1].state,
+        _folded(reader, run_id, [*before, here[0]]).turns[-1].state,
         time=here[0].time,
         called=called,
-        messages=tuple(recorded.event for recorded in reader.numbered(run_id, seqs)),
-        complete=not with_messages or len(seqs) == called.messages,
+        messages=tuple(recorded.event for recorded in reader.identified(ids)),
+        complete=not with_messages or len(ids) == called.messages,
         reply=next((r.event for r in here if isinstance(r.event, Message) and r.event.role == "assistant"), None),
         tool_calls=tuple(recorded.event for recorded in here if isinstance(recorded.event, ToolInvoked)),
         events=tuple(here),
@@ -265,7 +265,7 @@ def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool 
 
 
 def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[int]] | None:
-    """The turn after the last one, if the run got as far as calling the model again, and its messages' event numbers.
+    """The turn after the last one, if the run got as far as calling the model again, and the ids of its messages.
 
     The reply is still to come, or the run ended there; `events` are those of the failure, if it failed.
     """
@@ -282,12 +282,11 @@ def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[i
     if not messages or messages[-1].event.role == "assistant" or _unanswered(messages):
         return None
     rendered, before = _evaluation(reader, run_id, float("inf"))
-    seqs = [*_conversation(reader, run_id, start, called), *(recorded.seq for recorded in messages)]
     turn = _turn(
         run_id,
         n,
         rendered,
-        _folded(before).now,
+        _folded(reader, run_id, before).now,
         time=messages[-1].time,
         called=None,
         messages=(),
@@ -296,7 +295,7 @@ def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[i
         tool_calls=(),
         events=tuple(recorded for recorded in fresh if recorded.kind == "EvaluationFailed"),
     )
-    return turn, seqs
+    return turn, _conversation(reader, run_id, float("inf"), pending=True)
 
 
 def _turn(run_id: str, n: int, rendered: RecordedEvent | None, state: RunState, **facts: Any) -> Turn:
@@ -330,55 +329,91 @@ def _evaluation(reader: EventReader, run_id: str, until: float) -> tuple[Recorde
     return (rendered[0] if readable else None), [*restarts, *rendered, *since]
 
 
-def _folded(events: Sequence[RecordedEvent]) -> RunHistory:
+def _folded(reader: EventReader, run_id: str, events: Sequence[RecordedEvent]) -> RunHistory:
     builder = HistoryBuilder()
+    builder.carry(_brought_before(reader, run_id))
     for recorded in events:
         builder.add(recorded.event, seq=recorded.seq, time=recorded.time)
     return builder.build()
 
 
-def requests(
-    reader: EventReader, run_id: str, start: int = 0, stop: float = float("inf")
-) -> Iterator[tuple[int, int, list[int]]]:
-    """Each model call after `start` up to `stop`: its event number, how many messages of the request before it keeps,
-    and the event numbers of those it adds.
+def continued_runs(reader: EventReader, run_id: str) -> list[str]:
+    """The run, after those whose conversation it continues, oldest first."""
+    chain = [run_id]
+    while True:
+        found = reader.query(
+            "SELECT payload ->> '$.v.continues' FROM events WHERE run_id = ? AND kind = 'PromptRendered' "
+            "AND json_valid(payload) ORDER BY seq LIMIT 1",
+            (chain[0],),
+        )
+        earlier = found[0][0] if found else ""
+        if not isinstance(earlier, str) or not earlier or earlier in chain:
+            return chain
+        chain.insert(0, earlier)
 
-    A run resumed from a snapshot repeats some of its messages: those before a failure, or of another session, may have
-    been undone, and the length of the conversation at the next model call says how many.
+
+def _brought_before(reader: EventReader, run_id: str) -> dict[str, str]:
+    """The calls that brought sections into the conversation before this run, by the keys they asked for."""
+    brought: dict[str, str] = {}
+    for earlier in continued_runs(reader, run_id)[:-1]:
+        seqs = [seq for (seq,) in reader.query(_DISCLOSING, (earlier, 0, float("inf")))]
+        for recorded in reader.numbered(earlier, seqs):
+            if isinstance(recorded.event, ToolInvoked) and recorded.event.success and recorded.event.disclosure:
+                asked = recorded.event.disclosure.requested_sections
+                brought.update(dict.fromkeys(asked, recorded.event.call_id))
+    return brought
+
+
+def requests(
+    reader: EventReader, run_id: str, stop: float = float("inf"), *, pending: bool = False
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Each model call up to `stop`: its event number, how many messages of the request before it keeps, and the ids
+    of those it adds. With `pending`, the request after the last call comes as well, numbered 0.
+
+    A run that continues a conversation sends the messages of the runs before it. A run resumed from a snapshot repeats
+    some of its messages: those before a failure, or of another session, may have been undone, and the length of the
+    conversation at the next model call says how many.
     """
     kept: list[int] = []
     fresh: list[int] = []
     session, known = "", 0
-    for seq, kind, session_id, count in reader.salvage(
-        "SELECT seq, kind, session_id, CASE WHEN kind = 'ModelCalled' AND json_valid(payload) "
-        "THEN payload ->> '$.v.messages' END FROM events WHERE run_id = ? AND seq > ? AND seq <= ? "
-        "AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed', 'PromptRendered') ORDER BY seq",
-        (run_id, start, stop),
+    runs = continued_runs(reader, run_id)
+    for number, run, seq, kind, session_id, fact in reader.salvage(
+        "SELECT id, run_id, seq, kind, session_id, CASE WHEN kind = 'Message' OR NOT json_valid(payload) THEN NULL "
+        "WHEN kind = 'ModelCalled' THEN payload ->> '$.v.messages' "
+        "WHEN kind = 'PromptRendered' THEN payload ->> '$.v.continues' END FROM events "
+        f"WHERE run_id IN ({marks(runs)}) AND (run_id <> ? OR seq <= ?) "
+        "AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed', 'PromptRendered') ORDER BY id",
+        (*runs, run_id, stop),
     ):
         if session_id != session or kind == "EvaluationFailed":
             session = session_id
             kept += fresh
             fresh = []
         if kind == "Message":
-            fresh.append(seq)
+            fresh.append(number)
         elif kind == "PromptRendered":
-            kept, fresh, known = [], [], 0
-        elif kind == "ModelCalled" and isinstance(count, int):
-            if len(kept) + len(fresh) > count:
-                del kept[max(0, count - len(fresh)) :]
+            if not fact:
+                kept, fresh, known = [], [], 0
+        elif kind == "ModelCalled" and isinstance(fact, int):
+            if len(kept) + len(fresh) > fact:
+                del kept[max(0, fact - len(fresh)) :]
             known = min(known, len(kept))
             kept += fresh
             fresh = []
-            yield seq, known, kept[known:]
-            known = len(kept)
+            if run == run_id:
+                yield seq, known, kept[known:]
+                known = len(kept)
+    if pending:
+        yield 0, min(known, len(kept)), [*kept[known:], *fresh]
 
 
-def _conversation(reader: EventReader, run_id: str, start: int, called_seq: int) -> list[int]:
-    """The numbers of the events that are the messages of a request."""
-    seqs: list[int] = []
-    for _, known, added in requests(reader, run_id, start, called_seq):
-        seqs[known:] = added
-    return seqs
+def _conversation(reader: EventReader, run_id: str, called_seq: float, *, pending: bool = False) -> list[int]:
+    """The ids of the messages of a request."""
+    ids: list[int] = []
+    for _, known, added in requests(reader, run_id, called_seq, pending=pending):
+        ids[known:] = added
+    return ids
 
 
 def _unanswered(messages: Sequence[RecordedEvent]) -> bool:

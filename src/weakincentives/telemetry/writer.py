@@ -135,7 +135,7 @@ class Writer:
     def _pack(self, run_id: str, session_id: str, at: float, frozen: object) -> Packed:
         payload = self._packer.pack(frozen)
         event = frozen.event if isinstance(frozen, FrozenEvent) else frozen
-        return Packed(run_id, session_id, at, event, payload, self._packer.texts)
+        return Packed(run_id, session_id, at, event, payload, self._packer.texts, self._packer.blobs)
 
     def _write(self, batch: list[Packed]) -> None:
         def work(file: RunFile) -> None:

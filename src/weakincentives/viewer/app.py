@@ -6,9 +6,12 @@ only if they name this server exactly, and only for the viewer's own page.
 
 from __future__ import annotations
 
+import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
+from urllib.parse import parse_qs
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -17,17 +20,22 @@ from starlette.responses import FileResponse, HTMLResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from weakincentives.errors import WinkError
 from weakincentives.telemetry import RunFileError, RunNotFoundError
 from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.page import ICON, STATIC, served_page
+from weakincentives.viewer.playground import Playground
 
 POLL_SECONDS = 0.2
 QUIET_POLLS = 50
+WAIT_SECONDS, WAIT_POLLS = 0.02, 150
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+SHOWN_MEDIA = ("image/png", "image/jpeg", "image/webp", "image/gif", "audio/wav", "audio/mpeg")
 
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -39,8 +47,18 @@ HEADERS = (
 )
 
 
-def viewer_app(documents: Documents, *, port: int, stopping: Callable[[], bool]) -> Guard:
-    """The application for a server on this port; once `stopping` is true, streams that would keep it alive end."""
+def viewer_app(
+    documents: Documents,
+    *,
+    port: int,
+    stopping: Callable[[], bool],
+    playground: Playground | None = None,
+    token: str = "",
+) -> Guard:
+    """The application for a server on this port; once `stopping` is true, streams that would keep it alive end.
+
+    With a playground, which can write and spend, every request for data must carry the token.
+    """
     page, policy = served_page()
     changes = _Changes(documents, stopping)
     app = Starlette(
@@ -48,6 +66,9 @@ def viewer_app(documents: Documents, *, port: int, stopping: Callable[[], bool])
             Route("/", lambda request: HTMLResponse(page)),
             Route("/favicon.ico", lambda request: FileResponse(STATIC / ICON, media_type="image/svg+xml")),
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
+            Route("/api/groups", _json(lambda r: _groups(documents, r))),
+            Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
+            Route("/api/runs/{run}/script", _json(lambda r: documents.script(r.path_params["run"]))),
             Route("/api/runs/{run}", _json(lambda r: documents.run(r.path_params["run"]))),
             Route(
                 "/api/runs/{run}/turns/{n:int}",
@@ -72,20 +93,86 @@ def viewer_app(documents: Documents, *, port: int, stopping: Callable[[], bool])
             ),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/changes", changes),
+            *(_play_routes(playground, documents) if playground else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
     )
-    return Guard(app, port=port, policy=policy)
+    return Guard(app, port=port, policy=policy, token=token)
+
+
+def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route]:
+    def run(wanted: Any) -> Any:
+        """Start a run and wait until it is recorded, so that its page can be opened."""
+        started = playground.run(wanted)
+        for _ in range(WAIT_POLLS):
+            live = playground.live(started["run_id"])
+            if documents.store.query("SELECT 1 FROM runs WHERE run_id = ?", (started["run_id"],)):
+                break
+            if live["error"]:
+                raise ValueError(live["error"])
+            time.sleep(WAIT_SECONDS)
+        return started
+
+    yield Route("/api/play", _json(lambda r: playground.about()))
+    yield Route("/api/play/live", _json(lambda r: playground.live(r.query_params.get("run", ""))))
+    acts = {"render": playground.render, "save": playground.save, "run": run, "stop": playground.stop}
+    for name, act in acts.items():
+        yield Route(f"/api/play/{name}", _posted(act), methods=["POST"])
+
+
+def _posted(act: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint that takes a JSON object and works on it in a thread."""
+
+    async def endpoint(request: Request) -> Response:
+        body = await request.body()
+        answer = await anyio.to_thread.run_sync(_json(lambda _: act(_object(body))), request)
+        # A form that is half filled in is no failure of the page, which the browser would log.
+        answer.status_code = 200
+        return answer
+
+    return endpoint
+
+
+def _object(body: bytes) -> Any:
+    wanted = json.loads(body)
+    if not isinstance(wanted, dict):
+        raise ValueError("The body must be a JSON object.")
+    return wanted
 
 
 def _runs(documents: Documents, request: Request) -> Any:
     query = request.query_params
     return documents.runs(
-        search=query.get("q", ""),
-        status=query.get("status", ""),
+        **_filters(request),
+        order=query.get("order", "-started"),
         offset=_number(request, "offset"),
         limit=min(_number(request, "limit", 100), 500),
     )
+
+
+def _groups(documents: Documents, request: Request) -> Any:
+    by: Any = request.query_params.get("by")
+    if by not in ("prompt", "conversation"):
+        raise ValueError(f"by must be prompt or conversation, got {by!r}")
+    return documents.groups(by, **_filters(request))
+
+
+def _filters(request: Request) -> dict[str, str]:
+    query = request.query_params
+    names = ("status", "prompt", "conversation")
+    return {"search": query.get("q", ""), **{name: query.get(name, "") for name in names}}
+
+
+def _blob(documents: Documents, request: Request) -> Response:
+    """Media by digest; what a browser would run or render as a page is only offered for download."""
+    try:
+        data = documents.blob(request.path_params["digest"])
+    except RunNotFoundError as error:
+        return Response(str(error), 404, media_type="text/plain")
+    kind = request.query_params.get("type", "")
+    if kind in SHOWN_MEDIA:
+        return Response(data, media_type=kind)
+    return Response(data, media_type="application/octet-stream", headers={"content-disposition": "attachment"})
 
 
 def _events(documents: Documents, request: Request) -> Any:
@@ -112,7 +199,7 @@ def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
             document, status = {"error": str(error)}, 404
         except RunFileError as error:
             document, status = {"error": str(error)}, 422
-        except ValueError as error:
+        except (ValueError, TypeError, WinkError, ImportError, OSError) as error:
             document, status = {"error": str(error)}, 400
         # ASCII with escapes, so that even half a surrogate pair reaches the page.
         return Response(json.dumps(document, separators=(",", ":")), status, media_type="application/json")
@@ -147,8 +234,9 @@ class _Changes:
 class Guard:
     """ASGI middleware that checks Host, Origin and method, and sets the headers of every response."""
 
-    def __init__(self, app: App, *, port: int, policy: str) -> None:
+    def __init__(self, app: App, *, port: int, policy: str, token: str = "") -> None:
         self._app = app
+        self._token = token.encode()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
         self._headers = [*HEADERS, (b"content-security-policy", policy.encode())]
@@ -166,7 +254,8 @@ class Guard:
     def _problem(self, scope: Scope) -> tuple[int, str] | None:
         if scope["type"] != "http":
             return 400, "The viewer speaks only HTTP."
-        if scope["method"] not in ("GET", "HEAD"):
+        acts = bool(self._token) and scope["path"].startswith("/api/play/")
+        if scope["method"] not in ("GET", "HEAD") and not (acts and scope["method"] == "POST"):
             return 405, "The viewer is read-only."
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
@@ -174,7 +263,16 @@ class Guard:
         origins = [value for name, value in scope["headers"] if name == b"origin"]
         if any(origin not in self._origins for origin in origins):
             return 403, "Only the viewer's own page may send requests."
+        if self._token and scope["path"].startswith("/api/") and not self._has_token(scope):
+            return 403, "The address has no token, or another one; open the address that wink play printed."
         return None
+
+    def _has_token(self, scope: Scope) -> bool:
+        """In a header, or in the address, where a browser can send no header and only reads."""
+        given = [value for name, value in scope["headers"] if name == b"x-wink-token"]
+        if scope["method"] != "POST":
+            given += [value.encode() for value in parse_qs(scope["query_string"].decode("latin-1")).get("token", ())]
+        return any(hmac.compare_digest(value, self._token) for value in given)
 
     def _guarded(self, send: Send) -> Send:
         async def guarded(message: MutableMapping[str, Any]) -> None:

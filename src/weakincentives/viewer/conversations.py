@@ -1,4 +1,4 @@
-"""The messages of every request of a run, as ranges over all messages of the run."""
+"""The messages of every request of a run, as ranges over all messages of its conversation up to its end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from weakincentives.telemetry import RunStore
 
 Ranges = list[tuple[int, int]]
+FIRST_EVENTS = 2_000
 
 
 class Conversations:
@@ -15,7 +16,7 @@ class Conversations:
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
-        self._message_seqs: dict[str, list[int]] = {}
+        self._message_ids: dict[str, list[int]] = {}
         self._ranges: dict[str, dict[int, Ranges]] = {}
 
     def request(self, run_id: str, called: int) -> Ranges:
@@ -23,28 +24,27 @@ class Conversations:
         known = self._ranges.setdefault(run_id, {})
         if called not in known:
             ranges: Ranges = []
-            for seq, kept, added in self._store.requests(run_id):
+            # The first turns of a long run are looked at most, and need not wait for the others.
+            stop = called if called < FIRST_EVENTS else float("inf")
+            for seq, kept, added in self._store.requests(run_id, stop):
                 ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
         return known.get(called, [])
 
-    def ranges(self, run_id: str, seqs: Sequence[int]) -> Ranges:
-        """The ranges of messages with these event numbers."""
-        return _extended([], 0, self._ordinals(run_id, seqs))
+    def ranges(self, run_id: str, ids: Sequence[int]) -> Ranges:
+        """The ranges of messages with these ids."""
+        return _extended([], 0, self._ordinals(run_id, ids))
 
-    def _ordinals(self, run_id: str, seqs: Sequence[int]) -> list[int]:
-        known = self.seqs(run_id, 1)
-        if seqs and seqs[-1] > known[-1]:
-            known = self.seqs(run_id, len(known) + 1)
-        return [bisect_left(known, seq) for seq in seqs]
+    def _ordinals(self, run_id: str, ids: Sequence[int]) -> list[int]:
+        known = self.ids(run_id, 1)
+        if ids and ids[-1] > known[-1]:
+            known = self.ids(run_id, len(known) + 1)
+        return [bisect_left(known, number) for number in ids]
 
-    def seqs(self, run_id: str, needed: int) -> list[int]:
-        """The event numbers of all messages, at least the first so many."""
-        known = self._message_seqs.setdefault(run_id, [])
+    def ids(self, run_id: str, needed: int) -> list[int]:
+        """The ids of all messages, at least the first so many."""
+        known = self._message_ids.setdefault(run_id, [])
         if len(known) < needed:
-            rows = self._store.query(
-                "SELECT seq FROM events WHERE run_id = ? AND kind = 'Message' ORDER BY seq", (run_id,)
-            )
-            known = self._message_seqs[run_id] = [seq for (seq,) in rows]
+            known = self._message_ids[run_id] = self._store.message_ids(run_id)
         return known
 
 

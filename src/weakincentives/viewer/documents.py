@@ -6,13 +6,17 @@ rendered it, and its conversation by ranges over all messages of the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
-from weakincentives.runtime import Message, PromptRendered, ToolInvoked
+from weakincentives.content import Media
+from weakincentives.prompt import Span
+from weakincentives.runtime import Message, PromptRendered, TurnSection
+from weakincentives.session import LogEntry
 from weakincentives.telemetry import RecordedEvent, RunFileError, RunNotFoundError, RunStore, Turn, advise, plain
 from weakincentives.viewer.conversations import Conversations, Ranges
 from weakincentives.viewer.overview import overview, summary
+from weakincentives.viewer.script import script_of
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 160
@@ -29,15 +33,27 @@ class Documents:
         self._runs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._conversations = Conversations(store)
 
-    def runs(self, *, search: str = "", status: str = "", offset: int = 0, limit: int = 100) -> dict[str, Any]:
-        """One page of the list, newest first, and the total."""
-        found = self.store.list_runs(limit, offset, search, status=status)
+    def runs(self, *, search: str = "", offset: int = 0, limit: int = 100, **filters: Any) -> dict[str, Any]:
+        """One page of the list, newest first unless `order` says otherwise, and sums over all of it."""
+        found = self.store.list_runs(limit, offset, search, **filters)
+        filters.pop("order", None)
+        sums = self.store.groups("all", search, **filters)
         return {
             "file": self.store.path.name,
-            "total": self.store.count_runs(search, status=status),
+            "total": sums[0]["runs"] if sums else self.store.count_runs(search, **filters),
+            "sums": sums[0] if sums else None,
             "offset": offset,
             "runs": [summary(run) for run in found],
         }
+
+    def groups(self, by: Literal["prompt", "conversation"], *, search: str = "", **filters: Any) -> dict[str, Any]:
+        """The runs by prompt or by conversation, each group with its sums."""
+        return {"by": by, "groups": self.store.groups(by, search, **filters)}
+
+    def script(self, run_id: str) -> dict[str, Any]:
+        """The run as a test: what the model replied, for a `ScriptedAdapter`."""
+        run = self.store.run(run_id)
+        return {"text": script_of(self.store, run)}
 
     def run(self, run_id: str) -> dict[str, Any]:
         """A run without its texts: numbers per turn, disclosure, and the ledger."""
@@ -58,19 +74,25 @@ class Documents:
         run = self.store.run(run_id)
         pending = self.store.pending_turn(run.run_id) if n >= run.turns else None
         if pending is not None and n == run.turns + 1:
-            turn, seqs = pending
-            request = self._conversations.ranges(run.run_id, seqs)
-            return self._turn(turn, seqs[0], request, len(seqs)) | {"pending": True}
+            turn, ids = pending
+            request = self._conversations.ranges(run.run_id, ids)
+            return self._turn(turn, run.events + 1, request, len(ids)) | {"pending": True}
         turn = self.store.turn(run_id, n, with_messages=False)
         called = turn.events[0].seq
-        request = self._conversations.request(turn.run_id, called)
+        request = self.request(turn.run_id, called)
         document = self._turn(turn, called, request, turn.called.messages if turn.called else 0)
         if pending is not None:
             # It was the request after this one that failed.
             document["ended"] = [event for event in document["ended"] if event["kind"] != "EvaluationFailed"]
         return document
 
+    def request(self, run_id: str, called: int) -> Ranges:
+        """The messages of the model call with this event number, as ranges over those of its conversation."""
+        return self._conversations.request(run_id, called)
+
     def _turn(self, turn: Turn, seq: int, request: Ranges, messages: int) -> dict[str, Any]:
+        first = () if turn.rendered is None else (*turn.rendered.tools, *turn.rendered.hosted_tools)
+        hosted = () if turn.rendered is None else turn.rendered.hosted_tools
         return {
             "run_id": turn.run_id,
             "n": turn.n,
@@ -79,24 +101,9 @@ class Documents:
             "prompt": self._prompt_before(turn.run_id, seq),
             "called": plain(turn.called),
             "sections": plain(turn.sections),
-            "request": request,
-            "messages": messages,
-            "complete": sum(stop - start for start, stop in request) == messages,
-            "tools": _tools(turn),
-            "reply": None if turn.reply is None else plain(turn.reply),
-            "calls": [
-                _call(recorded, turn.events) for recorded in turn.events if isinstance(recorded.event, ToolInvoked)
-            ],
-            "hosted": [
-                {"seq": recorded.seq, **plain(recorded.event)}
-                for recorded in turn.events
-                if recorded.kind == "HostedToolInvoked"
-            ],
-            "ended": [
-                {"kind": recorded.kind, **plain(recorded.event)}
-                for recorded in turn.events
-                if recorded.kind in ("PromptExecuted", "EvaluationFailed", "RunRestarted")
-            ],
+            "tools": tool_documents(turn.tools, turn.sections, turn.withdrawn, turn.definitions, first, hosted),
+            **request_facts(request, messages),
+            **turn_parts((recorded, plain(recorded.event)) for recorded in turn.events),
         }
 
     def prompt(self, run_id: str, seq: int) -> dict[str, Any]:
@@ -117,17 +124,17 @@ class Documents:
             "tokenizer": event.tokenizer,
             "tools": [*event.tools, *event.hosted_tools],
             "builtin_tool_tokens": event.builtin_tool_tokens,
-            "pieces": _pieces(event),
+            "pieces": pieces_of(event.text, event.spans),
         }
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
         """Some of all messages of a run, in order; fewer than asked for where they are long."""
-        seqs = self._conversations.seqs(run_id, stop)[start:stop]
+        ids = self._conversations.ids(run_id, stop)[start:stop]
         found: list[dict[str, Any]] = []
         characters = 0
-        for at in range(0, len(seqs), 50):
-            for recorded in self.store.numbered(run_id, seqs[at : at + 50]):
-                found.append(self._message(recorded))
+        for at in range(0, len(ids), 50):
+            for recorded in self.store.identified(ids[at : at + 50]):
+                found.append(self.message(recorded))
                 characters += len(found[-1].get("text", ""))
                 if characters > PAGE_CHARACTERS:
                     return {"start": start, "messages": found}
@@ -148,7 +155,10 @@ class Documents:
             "kinds": dict(
                 self.store.query("SELECT kind, count(*) FROM events WHERE run_id = ? GROUP BY kind", (run_id,))
             ),
-            "events": [_line(recorded) for recorded in self.store.numbered(run_id, [seq for (seq,) in seqs])],
+            "events": [
+                line(recorded, plain(recorded.event))
+                for recorded in self.store.numbered(run_id, [seq for (seq,) in seqs])
+            ],
         }
 
     def event(self, run_id: str, seq: int) -> dict[str, Any]:
@@ -156,13 +166,20 @@ class Documents:
         found = self.store.numbered(run_id, [seq])
         if not found:
             raise RunNotFoundError(f"Run '{run_id}' has no event {seq}.")
-        return {**_line(found[0]), "event": plain(found[0].event)}
+        fields = plain(found[0].event)
+        return {**line(found[0], fields), "event": fields}
 
     def search(self, words: str, run_id: str = "") -> dict[str, Any]:
-        """Places where these words occur."""
-        hits = search(self.store, words, run_id)
-        names = {hit["run_id"] for hit in hits}
-        return {"hits": hits, "runs": {name: summary(self.store.run(name)) for name in names}}
+        """Places where these words occur, in the newest runs first, and in how many runs they do."""
+        found = search(self.store, words, run_id)
+        return {**found, "runs": {run.run_id: summary(run) for run in found["runs"]}}
+
+    def blob(self, digest: str) -> bytes:
+        """The bytes of an image, a document or a recording."""
+        found = self.store.blobs([digest])
+        if digest not in found:
+            raise RunNotFoundError(f"There are no bytes with the digest {digest!r} in '{self.store.path}'.")
+        return found[digest].data
 
     def report(self) -> dict[str, Any]:
         """The advice from the last runs."""
@@ -179,8 +196,12 @@ class Documents:
         )
         return found[0][0] if found else None
 
-    def _message(self, recorded: RecordedEvent) -> dict[str, Any]:
-        message: dict[str, Any] = {"seq": recorded.seq, "turn": recorded.turn, **plain(recorded.event)}
+    def message(self, recorded: RecordedEvent, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """A message; `fields` are those of the event if they are known already."""
+        message: dict[str, Any] = {"run_id": recorded.run_id, "seq": recorded.seq, "turn": recorded.turn}
+        message |= plain(recorded.event) if fields is None else fields
+        if isinstance(recorded.event, Message):
+            message["parts"] = [_part(part) for part in recorded.event.parts]
         if message.get("role") == "system":
             message["prompt"] = self._prompt_before(recorded.run_id, recorded.seq)
             if message["prompt"] is not None:
@@ -188,7 +209,8 @@ class Documents:
         return message
 
 
-def _pieces(event: PromptRendered) -> list[dict[str, Any]]:
+def pieces_of(text: str, spans: Iterable[Span]) -> list[dict[str, Any]]:
+    """A rendered text in pieces, each with its section."""
     pieces: list[dict[str, Any]] = []
     position = 0
 
@@ -196,59 +218,100 @@ def _pieces(event: PromptRendered) -> list[dict[str, Any]]:
         if text:
             pieces.append({"text": text, **origin})
 
-    for span in event.spans:
-        add(event.text[position : span.start])
+    for span in spans:
+        add(text[position : span.start])
         add(
-            event.text[span.start : span.end],
+            text[span.start : span.end],
             section=".".join(span.path),
             visibility=span.visibility.value,
             decided_by=span.decided_by,
         )
         position = span.end
-    add(event.text[position:])
+    add(text[position:])
     return pieces
 
 
-def _tools(turn: Turn) -> list[dict[str, Any]]:
-    """Every tool of the request with its section; `initial` ones were there when the conversation began."""
-    owners = {name: section.key for section in turn.sections for name in section.tools}
-    first = set() if turn.rendered is None else {*turn.rendered.tools, *turn.rendered.hosted_tools}
-    hosted = set() if turn.rendered is None else set(turn.rendered.hosted_tools)
+def request_facts(request: Ranges, messages: int) -> dict[str, Any]:
+    """Which messages a request has, and whether all of them were recorded."""
+    complete = sum(stop - start for start, stop in request) == messages
+    return {"request": request, "messages": messages, "complete": complete}
+
+
+def turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
+    """What came of a turn, from its events and their plain forms.
+
+    Each call has the text the model read as its result, and what it changed in the session before it was rolled back.
+    """
+    reply: Any = None
+    calls: dict[str, dict[str, Any]] = {}
+    hosted: list[Any] = []
+    ended: list[Any] = []
+    during: list[str] = []
+    for recorded, fields in events:
+        if not isinstance(recorded.event, LogEntry | Message):
+            during.append(f"{recorded.kind} {_describe(fields)}"[:SUMMARY_LENGTH])
+        if recorded.kind == "Message" and isinstance(recorded.event, Message):
+            if recorded.event.role == "assistant":
+                reply = reply or fields
+            elif recorded.event.role == "tool" and recorded.event.call_id in calls:
+                calls[recorded.event.call_id]["read"] = recorded.event.text
+        elif recorded.kind == "ToolInvoked" and "call_id" in fields:
+            undone = during if fields["rolled_back"] else []
+            calls[fields["call_id"]] = {"seq": recorded.seq, "read": None, "undone": undone, **fields}
+            during = []
+        elif recorded.kind == "HostedToolInvoked":
+            hosted.append({"seq": recorded.seq, **fields})
+        elif recorded.kind in ("RunRestarted", "PromptExecuted", "EvaluationFailed"):
+            ended.append({"kind": recorded.kind, **fields})
+    return {"reply": reply, "calls": list(calls.values()), "hosted": hosted, "ended": ended}
+
+
+def tool_documents(
+    tools: Iterable[str],
+    sections: Iterable[TurnSection],
+    withdrawn: Collection[str],
+    definitions: Mapping[str, str],
+    initial: Collection[str],
+    hosted: Collection[str],
+) -> list[dict[str, Any]]:
+    """Every tool of a request with its section; `initial` ones were there when the conversation began."""
+    owners = {name: section.key for section in sections for name in section.tools}
     return [
         {
             "name": name,
             "section": owners.get(name, ""),
             "builtin": name not in owners,
             "hosted": name in hosted,
-            "initial": name in first,
-            "withdrawn": name in turn.withdrawn,
-            "definition": turn.definitions.get(name, ""),
+            "initial": name in initial,
+            "withdrawn": name in withdrawn,
+            "definition": definitions.get(name, ""),
         }
-        for name in turn.tools
+        for name in tools
     ]
 
 
-def _call(recorded: RecordedEvent, events: Iterable[RecordedEvent]) -> dict[str, Any]:
-    """A tool call with the text the model read as its result."""
-    call: ToolInvoked = recorded.event
-    read = next(
-        (
-            other.event.text
-            for other in events
-            if isinstance(other.event, Message) and other.event.role == "tool" and other.event.call_id == call.call_id
-        ),
-        None,
-    )
-    return {"seq": recorded.seq, "read": read, **plain(call)}
+def _part(part: Any) -> dict[str, Any]:
+    """A part of a message; media are named by the digest of their bytes."""
+    if not isinstance(part, Media):
+        return {"kind": "text", "text": str(part)}
+    digest = "" if part.blob is None else part.blob.digest
+    return {
+        "kind": type(part).__name__.lower(),
+        "type": part.media_type,
+        "digest": digest,
+        "url": part.url,
+        "label": str(part),
+    }
 
 
-def _line(recorded: RecordedEvent) -> dict[str, Any]:
+def line(recorded: RecordedEvent, fields: Any) -> dict[str, Any]:
+    """An event in one line of a list."""
     return {
         "seq": recorded.seq,
         "turn": recorded.turn,
         "time": recorded.time,
         "kind": recorded.kind,
-        "summary": _describe(plain(recorded.event))[:SUMMARY_LENGTH],
+        "summary": _describe(fields)[:SUMMARY_LENGTH],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from weakincentives.runtime import Ledger, Message, RunHistory, Step, ledger_of
@@ -21,6 +21,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "steps": [_step(store, run.run_id, step, calls) for step in history.openings()],
         "lanes": _lanes(history),
         "ledger": _ledger(ledger),
+        "story": story(history, ledger),
         "answer": None if outcome is None else {"kind": type(outcome).__name__, **plain(outcome)},
         "pending": store.pending_turn(run.run_id) is not None,
     }
@@ -28,7 +29,39 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
 
 def summary(run: RunSummary) -> dict[str, Any]:
     """One line of the list of runs."""
-    return {**plain(run), "duration": run.duration}
+    return {**plain(run), "duration": run.duration, "saved": run.saved}
+
+
+def story(history: RunHistory, ledger: Ledger) -> str:
+    """A run in one sentence: what it read, which tools that brought, whether they were called, and what it saved."""
+    sections = history.turns[-1].state.sections if history.turns else history.now.sections
+    steps = history.openings()
+    read = {key for step in steps if step.kind == "open" and step.success for key in step.sections}
+    brought = dict.fromkeys(name for step in steps if step.kind != "withdrawn" for name in step.tools)
+    uses = [use for turn in history.turns for use in turn.uses if use.disclosure is None]
+    called = dict.fromkeys(use.name for use in uses)
+    parts = [f"read {len(read) or 'none'} of {len(sections)} sections"] if sections else []
+    if brought:
+        parts.append(f"got {_names(brought)}")
+    if called and called.keys() == brought.keys():
+        parts.append(f"called {'it' if len(called) == 1 else 'them'}")
+    elif called:
+        parts.append(f"called {_names(called)}")
+    if failed := sum(not use.success for use in uses):
+        parts.append(f"{failed} of {len(uses)} calls failed")
+    if ledger.full_prompt_tokens and len(sections) > 1:
+        share = round(100 * ledger.saved / ledger.full_prompt_tokens)
+        parts.append(f"sent {abs(share)}% {'less' if share >= 0 else 'more'} than with everything open")
+    return ", ".join(parts)
+
+
+def _names(names: Iterable[str], most: int = 3) -> str:
+    first, others = list(names)[:most], len(list(names)) - most
+    return ", ".join(first) + (f" and {others} more" if others > 0 else "")
+
+
+# What a section shows, by where the model has its content from.
+SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 
 
 def _turns(history: RunHistory, ledger: Ledger) -> dict[str, list[Any]]:
@@ -94,9 +127,7 @@ def _lanes(history: RunHistory) -> list[dict[str, Any]]:
         before = turn.state.sections
         for section in before:
             lane = lanes.setdefault(section.key, {"key": section.key, "title": section.title, "states": []})
-            state = section.visibility.value
-            if section.read and state != "full":
-                state = "read"
+            state = SHOWS[section.seen]
             if not lane["states"] or lane["states"][-1][1:] != [state, section.decided_by]:
                 lane["states"].append([turn.number, state, section.decided_by])
     return list(lanes.values())

@@ -6,6 +6,7 @@ page itself as `data:` URLs, because browsers load no modules over `file:`.
 
 from __future__ import annotations
 
+import gzip
 import json
 from base64 import b64encode
 from functools import cache
@@ -40,7 +41,7 @@ def served_page() -> tuple[str, str]:
     )
     policy = (
         f"default-src 'none'; script-src 'self' '{_allowed(imports)}'; style-src 'self'; img-src 'self'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return _page("wink", head, ""), policy
 
@@ -52,7 +53,7 @@ def exported_page(title: str, data: Any) -> str:
     start = f'import "{MAIN}";'
     policy = (
         f"default-src 'none'; script-src data: '{_allowed(imports)}' '{_allowed(start)}'; style-src 'unsafe-inline'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
     )
     icon = _data_url("image/svg+xml", (STATIC / ICON).read_bytes())
     head = (
@@ -60,9 +61,9 @@ def exported_page(title: str, data: Any) -> str:
         f"<style>{(STATIC / STYLE).read_text(encoding='utf-8')}</style>"
         f'<script type="importmap">{imports}</script>'
     )
-    # Without "<", nothing in the data can end the script element or start another.
-    embedded = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    body = f'<script type="application/json" id="data">{embedded}</script><script type="module">{start}</script>'
+    # Turns repeat each other, so that compressed data is a small part of what it would be.
+    embedded = b64encode(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6)).decode()
+    body = f'<script type="text/plain" id="data">{embedded}</script><script type="module">{start}</script>'
     return _page(_escaped(title), head, body)
 
 

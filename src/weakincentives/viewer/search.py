@@ -7,45 +7,68 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.telemetry import RecordedEvent, RunStore, plain
+from weakincentives.telemetry import RecordedEvent, RunStore, RunSummary, plain
 
 BEFORE, AFTER = 60, 140
-MAX_TEXTS = 60
+MAX_RUNS, MAX_HITS, HITS_PER_RUN = 200, 200, 6
+MAX_PATTERNS = 60
 _SKIPPED = ("role", "provider", "run_id", "call_id", "id", "response_id", "spans", "current_visibility_state")
 
 
-def search(store: RunStore, words: str, run_id: str = "", limit: int = 60) -> list[dict[str, Any]]:
-    """Events that contain these words in any case, the newest run first."""
+def search(store: RunStore, words: str, run_id: str = "") -> dict[str, Any]:
+    """Events that contain these words in any case, the newest run first; `matching` counts the runs that have them.
+
+    A run among many shows its first few places; `cut` says that there are more than are shown.
+    """
     words = words.strip()
     if not words:
-        return []
+        return {"hits": [], "runs": [], "matching": 0, "cut": False}
+    runs = [store.run(run_id)] if run_id else store.list_runs(MAX_RUNS, search=words)
+    matching = 1 if run_id else store.count_runs(words)
+    each = MAX_HITS if len(runs) == 1 else HITS_PER_RUN
     hits: list[dict[str, Any]] = []
-    for seq, found_run in _candidates(store, words, run_id, limit * 3):
-        for recorded in store.events_where("run_id = ? AND seq = ?", (found_run, seq)):
+    shown: list[RunSummary] = []
+    cut = matching > len(runs)
+    for run in runs:
+        if len(hits) >= MAX_HITS:
+            cut = True
+            break
+        found = _hits(store, words, run.run_id, each)
+        cut |= len(found) > each
+        hits += found[:each]
+        shown += [run] if found else []
+    return {"hits": hits, "runs": shown, "matching": len(shown) if not cut else matching, "cut": cut}
+
+
+def _hits(store: RunStore, words: str, run_id: str, limit: int) -> list[dict[str, Any]]:
+    """One more than the limit, if there are that many."""
+    hits: list[dict[str, Any]] = []
+    for seq in _candidates(store, words, run_id):
+        for recorded in store.numbered(run_id, [seq]):
             hit = _hit(recorded, words)
             if hit is not None and not _repeats(hit, hits[-1:]):
                 hits.append(hit)
-        if len(hits) == limit:
+        if len(hits) > limit:
             break
     return hits
 
 
-def _candidates(store: RunStore, words: str, run_id: str, limit: int) -> list[tuple[Any, ...]]:
+def _candidates(store: RunStore, words: str, run_id: str) -> list[int]:
     """Events that contain the words, or refer to a text that does; matches in field names are dropped later."""
-    like = _pattern(words)
-    of_run = "AND hash IN (SELECT hash FROM run_texts WHERE run_id = ?)" if run_id else ""
     texts = store.query(
-        f"SELECT hash FROM texts WHERE text LIKE ? ESCAPE '\\' {of_run} LIMIT {MAX_TEXTS}",
-        (like, run_id) if run_id else (like,),
+        "SELECT hash FROM texts WHERE hash IN (SELECT hash FROM run_texts WHERE run_id = ?) "
+        "AND text LIKE ? ESCAPE '\\'",
+        (run_id, _pattern(words)),
     )
     # In payloads the words are escaped as JSON text.
     patterns = [_pattern(msgspec.json.encode(words).decode()[1:-1]), *(f'%"{key}"%' for (key,) in texts)]
-    anywhere = " OR ".join(["payload LIKE ? ESCAPE '\\'"] * len(patterns))
-    return store.query(
-        f"SELECT seq, events.run_id FROM events JOIN runs ON runs.run_id = events.run_id WHERE ({anywhere}) "
-        f"{'AND events.run_id = ?' if run_id else ''} ORDER BY runs.started DESC, seq LIMIT ?",
-        (*patterns, *([run_id] if run_id else []), limit),
-    )
+    found: set[int] = set()
+    for start in range(0, len(patterns), MAX_PATTERNS):
+        some = patterns[start : start + MAX_PATTERNS]
+        anywhere = " OR ".join(["payload LIKE ? ESCAPE '\\'"] * len(some))
+        rows = store.query(f"SELECT seq FROM events WHERE run_id = ? AND ({anywhere})", (run_id, *some))
+        found.update(seq for (seq,) in rows)
+    return sorted(found)
 
 
 def _hit(recorded: RecordedEvent, words: str) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from weakincentives.viewer.documents import Documents
 if TYPE_CHECKING:
     import uvicorn
 
+    from weakincentives.viewer.playground import Playground
+
 LOOPBACK = "127.0.0.1"
 PORT = 7410
 
@@ -28,13 +31,18 @@ class ViewerError(WinkError):
 class Viewer:
     """A server for a run file. `run()` serves until interrupted; as a context manager it serves in a thread.
 
-    `port=None` takes the usual port, or any free one if that is taken; 0 takes any free one.
+    `port=None` takes the usual port, or any free one if that is taken; 0 takes any free one. With a playground the
+    address has a token, and only who has it is served.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, port: int | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, port: int | None = None, playground: Playground | None = None
+    ) -> None:
         for package in ("uvicorn", "starlette"):
             require_extra(package, "viewer", "The viewer")
         self._store = RunStore(path)
+        self._playground = playground
+        self._token = "" if playground is None else secrets.token_urlsafe(24)
         try:
             self._socket = _listen(port)
         except BaseException:
@@ -46,7 +54,7 @@ class Viewer:
 
     @property
     def url(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}/"
+        return f"http://{LOOPBACK}:{self.port}/{f'?token={self._token}' if self._token else ''}"
 
     def run(self, started: Callable[[], object] = lambda: None) -> None:
         """Serve until the process is interrupted; `started` is called once the server answers."""
@@ -78,7 +86,13 @@ class Viewer:
 
         from weakincentives.viewer.app import viewer_app
 
-        app = viewer_app(Documents(self._store), port=self.port, stopping=lambda: self._server.should_exit)
+        app = viewer_app(
+            Documents(self._store),
+            port=self.port,
+            stopping=lambda: self._server.should_exit,
+            playground=self._playground,
+            token=self._token,
+        )
         config = uvicorn.Config(
             app,
             http="h11",

@@ -68,13 +68,6 @@ class AnthropicAdapter(ClientAdapter):
         return self._tool_route
 
     @property
-    def defers_tools(self) -> bool:
-        return self._tool_search
-
-    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
-        return found_tools(items)
-
-    @property
     def supports_operator_text(self) -> bool:
         return accepts_system_messages(self.model)
 
@@ -84,6 +77,13 @@ class AnthropicAdapter(ClientAdapter):
 
     def binds_reasoning(self, message: Message) -> bool:
         return binds_thinking(self.model) and has_thinking(message)
+
+    @property
+    def defers_tools(self) -> bool:
+        return self._tool_search
+
+    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
+        return found_tools(items)
 
     def _wire(self) -> MessagesWire:
         return MessagesWire(

@@ -15,6 +15,7 @@ SPEC = AdapterSpec(
     name="claude_agent_sdk",
     adapter="ClaudeAgentSDKAdapter",
     provider="claude",
+    package_needed="claude_agent_sdk",
     requires_model=False,
     accepts_codecs=False,
 )

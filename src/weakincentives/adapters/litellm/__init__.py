@@ -14,6 +14,7 @@ SPEC = AdapterSpec(
     name="litellm",
     adapter="LiteLLMAdapter",
     provider="litellm",
+    package_needed="litellm",
     hosted_tools=("web_search",),
     prefix_keys=("model", "tools", "response_format"),
     conversation_key="messages",

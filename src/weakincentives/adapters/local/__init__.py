@@ -11,6 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SPEC", "LocalAdapter", "LocalRanker"]
 
-SPEC = AdapterSpec(name="local", adapter="LocalAdapter", provider="local", model="FILE.gguf", requires_model=False)
+SPEC = AdapterSpec(
+    name="local",
+    adapter="LocalAdapter",
+    provider="local",
+    model="FILE.gguf",
+    requires_model=False,
+    package_needed="xllamacpp",
+)
 
 __getattr__ = lazy_front(__name__, {"LocalAdapter": "adapter", "LocalRanker": "ranker"})

@@ -10,8 +10,10 @@ import http.client
 import json
 import os
 import secrets
+import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,8 @@ class Engine:
         params.n_threads_http = 1
         params.api_keys = [self._key]
         try:
-            self._server = runtime.Server(params)
+            with _uninterrupted():
+                self._server = runtime.Server(params)
         except RuntimeError as error:
             raise EngineError(f"llama.cpp cannot load '{settings.path}': is it a GGUF model file? ({error})") from error
         self._http: http.client.HTTPConnection | None = None
@@ -146,6 +149,19 @@ class Engine:
                 self._http.close()
                 self._http = None
             self._server = None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the model is loaded: llama.cpp waits forever when it is interrupted meanwhile."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Shelf:

@@ -158,7 +158,8 @@ def _ended(quote: str) -> str:
 
 
 def _said(text: str, written: Written, sent: int) -> ModelReply:
-    usage = TokenUsage(input_tokens=sent, output_tokens=written.usage.output_tokens)
+    cached = min(sent, written.usage.cached_tokens)
+    usage = TokenUsage(input_tokens=sent, output_tokens=written.usage.output_tokens, cached_tokens=cached)
     return ModelReply(text=text, usage=usage, stop_reason="end" if written.whole else "length")
 
 

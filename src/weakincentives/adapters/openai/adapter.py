@@ -60,19 +60,19 @@ class OpenAIAdapter(ClientAdapter):
         return self._tool_route
 
     @property
-    def defers_tools(self) -> bool:
-        return self._tool_search
-
-    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
-        return found_tools(items)
-
-    @property
     def supports_operator_text(self) -> bool:
         return True
 
     @property
     def media(self) -> MediaSupport:
         return media_support(self.model)
+
+    @property
+    def defers_tools(self) -> bool:
+        return self._tool_search
+
+    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
+        return found_tools(items)
 
     def _wire(self) -> ResponsesWire:
         return ResponsesWire(

@@ -48,11 +48,15 @@ def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "res
         result = ReadSectionResult(view.content(path))
         return ToolResult("Section is already expanded.", result, disclosure=view.request([key]))
     try:
-        context.prompt.load(path)
+        context.prompt.load(path, context.deadline)
     except Exception as error:
         message = f"Section '{key}' cannot be opened: {error}"
         return ToolResult(message, success=False, disclosure=view.request([key]))
     view = current_view(context)
+    if view.find(key) is None:
+        return ToolResult(
+            f"Section '{key}' is no longer there. {closed_hint(view)}", success=False, disclosure=view.request([key])
+        )
     reading = view.reading(path)
     voice = voice if view.is_literal(path) else "result"
     return ToolResult(

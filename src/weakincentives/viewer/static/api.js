@@ -3,22 +3,49 @@
 import { signal } from "@preact/signals";
 
 const holder = document.getElementById("data");
-const embedded = holder ? JSON.parse(holder.textContent) : null;
 const KEPT = 400;
 
-export const exported = embedded !== null;
+export const exported = holder !== null;
+const unpacked = exported ? unpack(holder.textContent) : null;
+
+// An exported file carries its data compressed.
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const data = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  holder.remove();
+  for (const turn of Object.values(data.turns)) Object.assign(turn, data.states[turn.state]);
+  return data;
+}
 // Counts up when something was recorded: "none" until the first word from the server.
 export const changes = signal(0);
 export const connected = signal(true);
+// The prompt that this server has a playground for, if it has one.
+export const play = signal(null);
+// What a run that was started in the playground is saying.
+export const live = signal(null);
+// A playground's address has a token, without which its server answers nothing; the page keeps it for this tab.
+const token = tokenOfTab();
+
+function tokenOfTab() {
+  const given = new URLSearchParams(location.search).get("token");
+  if (given) {
+    sessionStorage.setItem("wink-token", given);
+    history.replaceState(null, "", location.pathname + location.hash);
+  }
+  return exported ? null : sessionStorage.getItem("wink-token");
+}
 
 async function fetched(path, params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== "") query.append(name, one);
   }
-  const answer = await fetch(`/api/${path}${query.size ? `?${query}` : ""}`);
+  return answered(await fetch(`/api/${path}${query.size ? `?${query}` : ""}`, { headers: token ? { "x-wink-token": token } : {} }));
+}
+
+async function answered(answer) {
   const document = await answer.json();
-  if (!answer.ok) throw new Error(document.error);
+  if (!answer.ok || (document.error && !("done" in document))) throw new Error(document.error);
   return document;
 }
 
@@ -38,6 +65,8 @@ const at = (run) => `runs/${encodeURIComponent(run)}`;
 
 const remote = {
   runs: (params) => fetched("runs", params),
+  groups: (params) => fetched("groups", params),
+  script: (run) => fetched(`${at(run)}/script`),
   run: (run) => fetched(at(run)),
   turn: (run, n, last) => {
     const make = () => fetched(`${at(run)}/turns/${n}`);
@@ -50,29 +79,50 @@ const remote = {
   event: (run, seq) => kept(`event ${run} ${seq}`, () => fetched(`${at(run)}/events/${seq}`)),
   search: (words, run = "") => fetched("search", { q: words, run }),
   report: () => fetched("report"),
+  play: () => fetched("play"),
+  live: (run) => fetched("play/live", { run }),
+  // What a playground may do besides looking: render, save, run.
+  act: async (what, body) =>
+    answered(await fetch(`/api/play/${what}`, { method: "POST", headers: { "content-type": "application/json", "x-wink-token": token }, body: JSON.stringify(body) })),
 };
 
 const local = {
-  runs: async () => ({ file: embedded.file, total: 1, offset: 0, runs: [embedded.run.run] }),
-  run: async () => embedded.run,
-  turn: async (run, n) => embedded.turns[n] ?? missing(`This file has no turn ${n}.`),
-  prompt: async (run, seq) => embedded.prompts[seq],
-  messages: async (run, start, stop) => ({ start, messages: embedded.messages.slice(start, stop) }),
+  runs: async () => {
+    const { file, run } = await unpacked;
+    return { file, total: 1, offset: 0, runs: [run.run] };
+  },
+  run: async () => (await unpacked).run,
+  script: async () => (await unpacked).script,
+  turn: async (run, n) => (await unpacked).turns[n] ?? missing(`This file has no turn ${n}.`),
+  prompt: async (run, seq) => (await unpacked).prompts[seq],
+  messages: async (run, start, stop) => ({ start, messages: (await unpacked).messages.slice(start, stop) }),
   events: async (run, { offset = 0, limit = 200, kind = [] }) => {
+    const embedded = await unpacked;
     const wanted = embedded.events.filter((line) => !kind.length || kind.includes(line.kind));
     const kinds = {};
     for (const line of embedded.events) kinds[line.kind] = (kinds[line.kind] ?? 0) + 1;
     return { total: wanted.length, offset, kinds, events: wanted.slice(offset, offset + limit) };
   },
   event: async (run, seq) => {
+    const embedded = await unpacked;
     const line = embedded.events.find((one) => one.seq === seq) ?? missing(`This file has no event ${seq}.`);
-    return { ...line, event: line.event ?? whole(line) };
+    return { ...line, event: line.event ?? whole(embedded, line) };
   },
-  search: async (words) => ({ hits: words ? found(words) : [], runs: { [embedded.run.run.run_id]: embedded.run.run } }),
+  search: async (words) => {
+    const embedded = await unpacked;
+    const hits = words ? found(embedded, words) : [];
+    return { hits, matching: hits.length ? 1 : 0, cut: hits.length === MOST_HITS, runs: { [embedded.run.run.run_id]: embedded.run.run } };
+  },
   report: async () => ({ error: "An exported file holds one run; `wink report` advises from all of them." }),
 };
 
 export const api = exported ? local : remote;
+
+// The address of recorded media; in an exported file they are inside.
+export async function mediaUrl({ digest, type }) {
+  if (!exported) return `/api/blobs/${digest}?type=${encodeURIComponent(type)}${token ? `&token=${encodeURIComponent(token)}` : ""}`;
+  return `data:${type};base64,${(await unpacked).blobs[digest] ?? ""}`;
+}
 
 // Messages by their numbers over the run; a page may end early where texts are long.
 export async function messagesOf(run, start, stop) {
@@ -87,7 +137,8 @@ export async function messagesOf(run, start, stop) {
 
 export function listen() {
   if (exported) return;
-  const source = new EventSource("/api/changes");
+  if (token) remote.play().then((found) => (play.value = found), () => {});
+  const source = new EventSource(`/api/changes${token ? `?token=${encodeURIComponent(token)}` : ""}`);
   source.onmessage = () => {
     connected.value = true;
     changes.value += 1;
@@ -99,18 +150,20 @@ function missing(text) {
   throw new Error(text);
 }
 
-function whole({ kind, seq, turn }) {
+function whole(embedded, { kind, seq, turn }) {
   if (kind === "PromptRendered") return embedded.prompts[seq];
-  if (kind === "Message") return embedded.messages.find((message) => message.seq === seq);
+  if (kind === "Message") return embedded.messages.find((message) => message.seq === seq && message.run_id === embedded.run.run.run_id);
   if (kind === "ModelCalled") return embedded.turns[turn]?.called;
   return embedded.turns[turn]?.calls.find((call) => call.seq === seq);
 }
 
-function found(words) {
+const MOST_HITS = 60;
+
+function found(embedded, words) {
   const wanted = words.toLowerCase();
   const hits = [];
   for (const line of embedded.events) {
-    const event = line.event ?? whole(line);
+    const event = line.event ?? whole(embedded, line) ?? {};
     for (const [where, text] of texts(event, "")) {
       const start = text.toLowerCase().indexOf(wanted);
       if (start < 0) continue;
@@ -126,7 +179,7 @@ function found(words) {
       });
       break;
     }
-    if (hits.length === 60) break;
+    if (hits.length === MOST_HITS) break;
   }
   return hits;
 }

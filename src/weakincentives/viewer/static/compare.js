@@ -11,7 +11,7 @@ import { Disc, Empty, Icon, Loading, NumberField, Problem, html, useDocument } f
 
 const AROUND = 3;
 const MOST_MESSAGES = 400;
-const STATES = { full: "in full", read: "read", summary: "summary", hidden: "hidden", absent: "not there" };
+const STATES = { full: "in full", read: "read", summary: "summary", hidden: "not seen", absent: "not there" };
 
 export function Compare() {
   const { a = "", b = "" } = route.value.params;
@@ -20,7 +20,7 @@ export function Compare() {
   const runs = list.document?.runs ?? [];
   useEffect(() => entitle("Compare"), []);
   const set = (changes) => go(link("compare", [], { a, b, ...changes }), { replace: true });
-  return html`<section class="page scroll">
+  return html`<section class="page scroll" tabindex="0" aria-label="Compare">
     <div class="page-head compare-head">
       <h1>Compare</h1>
       <${Pick} name="before" value=${a} runs=${runs} onChange=${(value) => set({ a: value })} />

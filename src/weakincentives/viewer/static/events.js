@@ -38,7 +38,7 @@ export function Events({ run }) {
         <div class="event-row head"><span class="n">#</span><span>Time</span><span class="n">Turn</span><span>Kind</span><span>What</span></div>
         ${list.total === 0
           ? html`<${Empty} title="No events"><p>None of this kind were recorded.</p><//>`
-          : html`<${Rows} key=${kind} total=${list.total} height=${30} page=${PAGE} version=${version} selected=${row}
+          : html`<${Rows} key=${kind} total=${list.total} height=${30} page=${PAGE} version=${version} selected=${row} role="group" label="Everything recorded"
               load=${async (offset) => (await api.events(run.run_id, { kind: kinds, offset, limit: PAGE })).events}
               row=${(line, index) => html`<${Line} line=${line} open=${String(line.seq) === event} marked=${index === row} onOpen=${() => (setRow(index), setParams({ event: String(line.seq) }))} />`} />`}
       </div>

@@ -49,6 +49,12 @@ export function moment(seconds) {
   return then.getFullYear() === today.getFullYear() ? `${day} ${time}` : `${day} ${then.getFullYear()} ${time}`;
 }
 
+// A text in a line of a list: without the marks of Markdown, and of JSON the words.
+export function oneLine(text) {
+  const words = /^\s*[{[]/.test(text) ? text.replace(/[{}[\]]/g, " ").replace(/"\s*:\s*/g, ": ").replace(/"\s*,\s*"/g, ", ").replaceAll('"', "") : text;
+  return words.replace(/\*\*|`|^#+\s+/gm, "").replace(/\s+/g, " ").trim();
+}
+
 export const plural = (n, word, many = `${word}s`) => `${count(n)} ${n === 1 ? word : many}`;
 
 export const percent = (part, all) => (all ? `${Math.round((100 * part) / all)}%` : "–");

@@ -18,7 +18,7 @@ export function Ledger({ whole }) {
     { name: "Cached", kind: "cached", values: grow(turns.cached), area: true },
   ];
   const most = Math.max(1, ...ledger.sections.map((section) => Math.max(section.sent_tokens, section.full_prompt_tokens)));
-  return html`<div class="scroll">
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Ledger">
     <div class="tiles">
       <${Tile} name="Sent" value=${count(ledger.sent)} note=${`${percent(ledger.cached, ledger.sent)} of it from the cache`} />
       <${Tile} name="Full prompt would send" value=${count(ledger.full)} note="everything open from the start, no turns to open sections" />
@@ -35,15 +35,15 @@ export function Ledger({ whole }) {
     <section class="card">
       <h2>By section</h2>
       <p class="quiet">Tokens over all turns, tools included: sent in this run, and in the run with everything open.</p>
-      <div class="sheet" role="table">
-        <div class="sheet-row head" role="row"><span>Section</span><span class="n">Opened</span><span class="n">Tools used</span><span class="n">Sent</span><span class="n">Full prompt</span><span class="n">Saved</span><span></span></div>
-        ${ledger.sections.map((section) => html`<a class="sheet-row" role="row" href=${toTurn(run.run_id, 1, { section: section.key })}>
-          <span class="ellipsis" title=${section.key}>${visible(section.key)}</span>
-          <span class="n">${section.opened ? count(section.opened) : "–"}</span><span class="n">${section.tools_used ? count(section.tools_used) : "–"}</span>
-          <span class="n">${count(section.sent_tokens)}</span><span class="n">${count(section.full_prompt_tokens)}</span>
-          <span class=${classes("n", section.saved < 0 ? "bad" : section.saved > 0 ? "good" : "")}>${signed(section.saved)}</span>
-          <span class="pair"><i class="sent" style=${{ width: `${(100 * section.sent_tokens) / most}%` }}></i><i class="full" style=${{ width: `${(100 * section.full_prompt_tokens) / most}%` }}></i></span>
-        </a>`)}
+      <div class="sheet" role="table" aria-label="Sections" tabindex="0">
+        <div class="sheet-row head" role="row"><span role="columnheader">Section</span><span role="columnheader" class="n">Opened</span><span role="columnheader" class="n">Tools used</span><span role="columnheader" class="n">Sent</span><span role="columnheader" class="n">Full prompt</span><span role="columnheader" class="n">Saved</span><span role="columnheader"><span class="hush">Share</span></span></div>
+        ${ledger.sections.map((section) => html`<div class="sheet-row" role="row">
+          <span role="cell" class="ellipsis"><a title=${section.key} href=${toTurn(run.run_id, 1, { section: section.key })}>${visible(section.key)}</a></span>
+          <span role="cell" class="n">${section.opened ? count(section.opened) : "–"}</span><span role="cell" class="n">${section.tools_used ? count(section.tools_used) : "–"}</span>
+          <span role="cell" class="n">${count(section.sent_tokens)}</span><span role="cell" class="n">${count(section.full_prompt_tokens)}</span>
+          <span role="cell" class=${classes("n", section.saved < 0 ? "bad" : section.saved > 0 ? "good" : "")}>${signed(section.saved)}</span>
+          <span role="cell" class="pair"><i class="sent" style=${{ width: `${(100 * section.sent_tokens) / most}%` }}></i><i class="full" style=${{ width: `${(100 * section.full_prompt_tokens) / most}%` }}></i></span>
+        </div>`)}
       </div>
     </section>
   </div>`;

@@ -2,9 +2,10 @@
 
 import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { api, connected, exported, listen } from "wink/api.js";
+import { api, connected, exported, listen, play } from "wink/api.js";
 import { Compare } from "wink/compare.js";
 import { Help, useKeys } from "wink/keys.js";
+import { Play } from "wink/play.js";
 import { Report } from "wink/report.js";
 import { Run } from "wink/run.js";
 import { Runs } from "wink/runs.js";
@@ -26,9 +27,10 @@ function App() {
   useKeys();
   return html`
     <header class="bar">
-      <a class="brand" href="#/" aria-label="All runs"><${Mark} /><span>wink</span></a>
+      <a class="brand" href="#/" aria-label="wink, all runs"><${Mark} /><span>wink</span></a>
       <nav>
         ${!exported && html`<a href="#/" class=${page === "runs" ? "here" : ""}>Runs</a>`}
+        ${play.value && html`<a href="#/play" class=${page === "play" || params.play ? "here" : ""}>Playground</a>`}
         ${!exported && html`<a href="#/report" class=${page === "report" ? "here" : ""}>Report</a>`}
         <a href="#/compare" class=${page === "compare" ? "here" : ""}>Compare</a>
       </nav>
@@ -48,7 +50,10 @@ function App() {
 }
 
 function Page() {
-  const { page, run } = route.value;
+  const { page, run, params } = route.value;
+  if (page === "play" || (page === "run" && params.play)) {
+    return html`<div class="playing"><${Play} key="play" />${page === "run" && html`<${Run} key=${run} />`}</div>`;
+  }
   if (page === "run") return html`<${Run} key=${run} />`;
   if (page === "compare") return html`<${Compare} />`;
   if (page === "search") return html`<${Search} />`;

@@ -1,13 +1,16 @@
 // What came of a turn: the reply, each tool call with its result, and how the run ended if it did.
 
+import { live } from "wink/api.js";
 import { classes, count, duration, plural } from "wink/format.js";
 import { link } from "wink/state.js";
-import { Json, Text, isJson, visible } from "wink/text.js";
+import { Link, Prose } from "wink/markdown.js";
+import { Json, Text, visible } from "wink/text.js";
 import { Icon, Loading, Some, html } from "wink/view.js";
 
 export function Outcome({ whole, turn, selected, onSelect }) {
   const { reply, calls, hosted, ended, called } = turn;
   const usage = called?.usage;
+  const said = live.value?.run_id === whole.run.run_id ? live.value.text : "";
   return html`<section class="outcome panel" aria-label="Reply and tools">
     <div class="panel-head">
       <h2>Reply</h2>
@@ -15,15 +18,15 @@ export function Outcome({ whole, turn, selected, onSelect }) {
     </div>
     <div class="panel-body">
       ${turn.n > 1 && html`<a class="compare-link" href=${link("compare", [], { a: `${turn.run_id}:${turn.n - 1}`, b: `${turn.run_id}:${turn.n}` })}>Compare with turn ${turn.n - 1} <kbd>d</kbd></a>`}
-      ${reply?.text && html`<div class="reply">${isJson(reply.text) ? html`<${Json} text=${reply.text} />` : html`<${Text} value=${reply.text} />`}</div>`}
-      ${turn.pending && whole.run.status === "running" && html`<${Loading} label="The model has this request" />`}
+      ${reply?.text && html`<div class="reply"><${Prose} value=${reply.text} /></div>`}
+      ${turn.pending && whole.run.status === "running" && (said ? html`<div class="reply"><${Prose} value=${said} /></div>` : html`<${Loading} label="The model has this request" />`)}
       ${turn.pending && whole.run.status !== "running" && html`<p class="quiet pad">This request got no reply.</p>`}
       ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
       <${Some} key=${turn.n} of=${calls} first=${40} each=${(call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`} />
       ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} /></article>`)}
       ${hosted.map((used) => html`<${Hosted} key=${used.seq} used=${used} section=${turn.tools.find((tool) => tool.name === used.name)?.section} selected=${selected} onSelect=${onSelect} />`)}
-      ${ended.map((event) => html`<${Ended} event=${event} said=${reply?.text} />`)}
+      ${ended.map((event) => html`<${Ended} event=${event} said=${reply?.text} run=${whole.run} />`)}
     </div>
   </section>`;
 }
@@ -42,15 +45,16 @@ function Call({ call, selected, onSelect }) {
       ${call.section_key && html`<button class="section-link" onClick=${() => onSelect(call.section_key)}>${visible(call.section_key)}</button>`}
       <span class="quiet">${duration(call.duration)}</span>
       <span class="spacer"></span>
-      ${call.rolled_back && html`<span class="pill warn" title="What the call did to the session and its resources was undone"><${Icon} name="undo" />rolled back</span>`}
+      ${call.rolled_back && html`<span class="pill warn"><${Icon} name="undo" />rolled back</span>`}
       <span class=${classes("pill", failed ? "bad" : "good")}>${failed ? "failed" : "ok"}</span>
     </header>
     <h4>Arguments</h4>
     <${Json} text=${call.arguments || JSON.stringify(call.params)} />
     ${call.disclosure && html`<${Disclosed} disclosure=${call.disclosure} onSelect=${onSelect} />`}
     <h4>${failed ? "What the model was told" : "Result, as the model read it"}</h4>
-    <div class="code">${read ? html`<${Text} value=${read} first=${2000} />` : html`<span class="quiet">nothing</span>`}</div>
+    <div class="code">${read ? html`<${Prose} value=${read} first=${2000} />` : html`<span class="quiet">nothing</span>`}</div>
     ${value != null && !call.disclosure && html`<details><summary>Value</summary><${Json} value=${value} /></details>`}
+    ${call.rolled_back && html`<h4>Undone</h4><p class="undone">${call.undone.length ? html`${call.undone.map((one) => html`<code>${visible(one)}</code>`)} and what it did to resources that can be restored.` : "What it did to resources that can be restored; it changed nothing in the session."}</p>`}
     ${call.compensation && html`<h4>Compensation</h4><div class="code"><${Text} value=${call.compensation} /></div>`}
   </article>`;
 }
@@ -66,6 +70,7 @@ function Hosted({ used, section, selected, onSelect }) {
       <span class="spacer"></span>
       <span class="pill" title="The provider ran this tool, not the agent">hosted</span>
     </header>
+    ${cited(used.output).length > 0 && html`<h4>Sources</h4><ul class="sources">${cited(used.output).map(([url, title]) => html`<li><${Link} href=${url}>${visible(title || url)}<//></li>`)}</ul>`}
     <h4>What it gave in this run</h4>
     <${Json} value=${used.output} />
   </article>`;
@@ -78,7 +83,17 @@ function Disclosed({ disclosure, onSelect }) {
   </p>`;
 }
 
-function Ended({ event, said }) {
+// Every address that a hosted tool names, once, with its title.
+function cited(value, found = new Map()) {
+  if (Array.isArray(value)) for (const item of value) cited(item, found);
+  else if (value && typeof value === "object") {
+    if (/^https?:\/\//.test(value.url ?? "") && !found.has(value.url)) found.set(value.url, String(value.title ?? ""));
+    for (const item of Object.values(value)) cited(item, found);
+  }
+  return [...found].slice(0, 60);
+}
+
+function Ended({ event, said, run }) {
   if (event.kind === "RunRestarted") {
     return html`<article class="ended warn"><header><${Icon} name="restart" /><strong>Restarts with more open</strong></header>
       <p>${event.section_keys.map((key) => html`<code>${visible(key)}</code> `)}${event.reason && html`<span class="quiet">“${visible(event.reason.slice(0, 600))}”</span>`}</p></article>`;
@@ -87,8 +102,8 @@ function Ended({ event, said }) {
     return html`<article class="ended bad"><header><${Icon} name="alert" /><strong>${visible(event.error)}</strong>${event.phase && html`<span class="quiet">in ${event.phase}</span>`}</header>
       <div class="code"><${Text} value=${event.message} /></div></article>`;
   }
-  return html`<article class="ended good"><header><${Icon} name="check" /><strong>${event.halted ? "Halted for its caller" : "Answer"}</strong><span class="quiet">after ${plural(event.turns, "turn")}, ${duration(event.duration)}</span></header>
-    ${isSaid(event, said) ? html`<p class="quiet">${event.output == null ? "The reply above." : "The reply above, parsed."}</p>` : event.output != null ? html`<${Json} value=${event.output} />` : event.text && html`<div class="code"><${Text} value=${event.text} /></div>`}</article>`;
+  return html`<article class="ended good"><header><${Icon} name="check" /><strong>${event.halted ? "Halted for its caller" : "Answer"}</strong><span class="quiet">after ${plural(event.turns, "turn")}, ${duration(run.duration)}</span></header>
+    ${isSaid(event, said) ? html`<p class="quiet">${event.output == null ? "The reply above." : "The reply above, parsed."}</p>` : event.output != null ? html`<${Json} value=${event.output} />` : event.text && html`<${Prose} value=${event.text} />`}</article>`;
 }
 
 // An answer that only repeats the reply is not shown twice.

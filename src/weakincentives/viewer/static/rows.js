@@ -6,7 +6,7 @@ import { html } from "wink/view.js";
 const MARGIN = 12;
 
 // `version` changes when rows may have changed; those shown are then read again.
-export function Rows({ total, height, page, load, row, version = 0, selected = -1 }) {
+export function Rows({ total, height, page, load, row, version = 0, selected = -1, role = "rowgroup", label }) {
   const place = useRef(null);
   const [range, setRange] = useState([0, 40]);
   const [pages, setPages] = useState({});
@@ -54,5 +54,5 @@ export function Rows({ total, height, page, load, row, version = 0, selected = -
       ${item ? row(item, index) : html`<div class="ghost"></div>`}
     </div>`);
   }
-  return html`<div class="rows" ref=${place} tabindex="0" role="rowgroup"><div class="extent" style=${{ height: `${total * height}px` }}>${rows}</div></div>`;
+  return html`<div class="rows" ref=${place} tabindex="0" role=${role} aria-label=${label}><div class="extent" style=${{ height: `${total * height}px` }}>${rows}</div></div>`;
 }

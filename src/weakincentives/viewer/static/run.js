@@ -1,8 +1,8 @@
 // One run: its head, its turns as a scrubber, and the four ways to look at it.
 
 import { useEffect, useState } from "preact/hooks";
-import { api, changes, exported } from "wink/api.js";
-import { count, duration, moment, money, percent, plural, short, signed } from "wink/format.js";
+import { api, changes, exported, play } from "wink/api.js";
+import { count, duration, moment, money, oneLine, percent, plural, short, signed } from "wink/format.js";
 import { Events } from "wink/events.js";
 import { useShortcuts } from "wink/keys.js";
 import { Ledger } from "wink/ledger.js";
@@ -45,13 +45,17 @@ function Whole({ whole }) {
   const at = follow ? answered || last : Math.min(n || 1, last);
   const show = (to) => {
     const target = Math.max(1, Math.min(last, to));
-    go(toTurn(run.run_id, target, params.section ? { section: params.section } : {}), { replace: tab === "turn" });
+    go(toTurn(run.run_id, target, { section: params.section, part: params.part }), { replace: tab === "turn" });
   };
   useEffect(() => {
     if (tab === "turn" && last && n !== at) go(toTurn(run.run_id, at, params), { replace: true });
   }, [tab, at, last, n]);
   useEffect(() => entitle(tab === "turn" ? `Turn ${at}` : TABS.find(([name]) => name === tab)?.[1], visible(run.prompt_name)), [tab, at]);
   const step = (by) => () => (tab === "turn" ? (setFollow(false), show(at + by)) : false);
+  const toNext = (column) => {
+    const to = nextTurn(turns, column, at);
+    if (to) setFollow(false), show(to);
+  };
   const tabs = Object.fromEntries(TABS.map(([name], index) => [String(index + 1), () => go(tabLink(run.run_id, name, at))]));
   useShortcuts({
     ...tabs,
@@ -62,6 +66,8 @@ function Whole({ whole }) {
     Home: step(-last),
     End: step(last),
     f: () => running && setFollow(!follow),
+    e: () => toNext("failed"),
+    o: () => toNext("opened"),
     d: () => tab === "turn" && at > 1 && go(link("compare", [], { a: `${run.run_id}:${at - 1}`, b: `${run.run_id}:${at}` })),
   });
   return html`<section class="page run">
@@ -80,25 +86,35 @@ function Whole({ whole }) {
 
 const tabLink = (id, name, at) => (name === "turn" ? toTurn(id, at) : link("run", [id, name]));
 
+// The next turn after `at` of which the column counts something; from the last one it begins again.
+function nextTurn(turns, column, at) {
+  const all = turns[column].map((many, index) => (many ? index + 1 : 0)).filter(Boolean);
+  return all.find((n) => n > at) ?? all[0];
+}
+
 function Head({ whole, tab, at }) {
   const { run, ledger } = whole;
   const { usage } = run;
   const running = run.status === "running";
+  const answer = run.answer || (running ? "" : run.error ? "" : "no answer");
   return html`<div class="run-head">
     <div class="title">
       ${!exported && html`<a class="up" href="#/" title="All runs (u)" aria-label="All runs"><${Icon} name="back" /></a>`}
-      <h1 title=${run.prompt}>${visible(run.prompt_name || run.prompt || "unnamed")}</h1>
+      <h1 title=${visible(run.question)}>${visible(oneLine(run.question || run.prompt_name || run.prompt || "unnamed"))}</h1>
       <${Status} status=${run.status} />
-      <code class="quiet" title="The id of the run">${run.run_id}</code>
       <div class="spacer"></div>
-      <nav class="tabs" role="tablist">
+      <nav class="tabs" aria-label="Views of the run">
         ${TABS.map(
-          ([name, label]) => html`<a role="tab" aria-selected=${tab === name} class=${tab === name ? "on" : ""}
+          ([name, label]) => html`<a aria-current=${tab === name ? "page" : undefined} class=${tab === name ? "on" : ""}
             href=${tabLink(run.run_id, name, at)}>${label}</a>`,
         )}
       </nav>
     </div>
+    ${answer && html`<p class="answer" title=${visible(answer)}>${visible(oneLine(answer))}</p>`}
+    ${run.error && html`<div class="banner bad"><${Icon} name="alert" /><span>${visible(run.error.slice(0, 2000))}</span></div>`}
+    <div class="story"><p>${visible(whole.story)}</p><div class="spacer"></div><${Actions} run=${run} at=${at} /></div>
     <dl class="facts">
+      <${Fact} name="Prompt" value=${visible(run.prompt_name || run.prompt)} hint=${`${run.prompt}, run ${run.run_id}`} />
       <${Fact} name="Model" value=${visible(run.model)} hint=${`by the ${run.adapter} adapter`} />
       <${Fact} name="Started" value=${moment(run.started)} />
       <${Fact} name=${running ? "Takes" : "Took"} value=${duration(useTaken(run))} />
@@ -108,13 +124,33 @@ function Head({ whole, tab, at }) {
       <${Fact} name="Output" value=${short(usage.output_tokens)} />
       <${Fact} name="Cost" value=${money(run.cost)} hint=${run.cost == null ? "The price of this model is not known" : ""} />
       <${Fact} name="Saved" value=${signed(ledger.saved)} kind=${ledger.saved < 0 ? "bad" : "good"}
-        hint="Tokens that the full prompt would have sent more; see the ledger" />
+        hint="Input tokens that everything open would have sent more; see the ledger" />
       <${Fact} name="Tool calls" value=${count(run.tool_calls)} />
       ${run.tool_failures > 0 && html`<${Fact} name="Failed calls" value=${count(run.tool_failures)} kind="bad" />`}
       ${run.restarts > 0 && html`<${Fact} name="Restarts" value=${count(run.restarts)} kind="warn" />`}
     </dl>
-    ${run.error && html`<div class="banner bad"><${Icon} name="alert" /><span>${visible(run.error.slice(0, 2000))}</span></div>`}
   </div>`;
+}
+
+function Actions({ run, at }) {
+  const [copied, setCopied] = useState("");
+  const playable = play.value && play.value.prompt === run.prompt;
+  const copy = async () => {
+    const { text } = await api.script(run.run_id);
+    try {
+      await navigator.clipboard.writeText(text);
+      setCopied("Copied");
+    } catch {
+      setCopied("The browser refused to copy");
+    }
+    setTimeout(() => setCopied(""), 2500);
+  };
+  return html`<span class="actions">
+    <span role="status" class="quiet">${copied}</span>
+    <button onClick=${copy} title="The replies of this run as a script for ScriptedAdapter">Copy as a test</button>
+    ${!exported && html`<button disabled=${!playable} onClick=${() => go(link("play", [], { run: run.run_id, turn: String(at || 1) }))}
+      title=${playable ? "Its prompt, with the sections as they were at this turn" : "Start the playground of its prompt: wink play module:template"}>Open in the playground</button>`}
+  </span>`;
 }
 
 function Fact({ name, value, hint, kind = "" }) {

@@ -12,9 +12,9 @@ export function Search() {
   const found = useDocument(() => api.search(q, run), [q, run]);
   useEffect(() => entitle(`“${visible(q)}”`), [q]);
   useEffect(() => document.querySelector(".find input")?.blur(), [q]);
-  return html`<section class="page scroll">
+  return html`<section class="page scroll" tabindex="0" aria-label="Search">
     <div class="page-head"><h1>“${visible(q)}”</h1>
-      <span class="quiet">${found.document && `${plural(found.document.hits.length, "place")}${found.document.hits.length === 60 ? " or more" : ""}`}</span>
+      <span class="quiet">${found.document && tally(found.document)}</span>
       <div class="spacer"></div>
       ${run && !exported && html`<button class="chip selected" onClick=${() => setParams({ run: "" })}>in run <code>${run}</code> ×</button>`}
     </div>
@@ -30,6 +30,12 @@ export function Search() {
             </a>`)}
           </section>`)}<//>
   </section>`;
+}
+
+function tally({ hits, matching, cut, runs }) {
+  const shown = Object.keys(runs).length;
+  if (!cut) return `${plural(hits.length, "place")} in ${plural(matching, "run")}`;
+  return matching > shown ? `the first places in the newest ${shown} of ${plural(matching, "run")}; search for more words to see the others` : `the first places in ${plural(shown, "run")}; search inside a run to see all of its places`;
 }
 
 const PLACES = { PromptRendered: "Prompt", ModelCalled: "Model call", PromptExecuted: "Answer", EvaluationFailed: "Error" };

@@ -12,6 +12,8 @@ export function entitle(...parts) {
 }
 
 export const helping = signal(false);
+// Whether texts are shown to the letter instead of as Markdown.
+export const raw = signal(false);
 export const theme = signal(read("wink-theme") || "system");
 
 export function parse(hash) {
@@ -24,6 +26,8 @@ export function parse(hash) {
 }
 
 export function link(page, parts = [], params = {}) {
+  // Below the playground a run stays below it.
+  if (page === "run" && route.value.params.play) params = { play: "1", ...params };
   const path = [page, ...parts].map((part) => encodeURIComponent(part)).join("/");
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value)).toString();
   return `#/${page === "runs" ? "" : path}${query ? `?${query}` : ""}`;

@@ -20,7 +20,7 @@ const ROUTES = {
 export function Timeline({ whole }) {
   const { steps, lanes, turns, run } = whole;
   if (!lanes.length) return html`<${Empty} title="No tree was recorded"><p>This run has no rendered prompt yet.</p><//>`;
-  return html`<div class="scroll">
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Disclosure">
     <section class="card">
       <h2>Sections, turn by turn</h2>
       <p class="quiet">What each section showed when the model was called. ${legend()}</p>
@@ -36,7 +36,7 @@ export function Timeline({ whole }) {
 }
 
 const legend = () =>
-  ["full", "read", "summary", "hidden"].map((state) => html`<span class=${`key ${state}`}><i></i>${{ full: "in full", read: "read as a tool result", summary: "summary", hidden: "hidden" }[state]}</span>`);
+  ["full", "read", "summary", "hidden"].map((state) => html`<span class=${`key ${state}`}><i></i>${{ full: "in full", read: "read in the conversation", summary: "summary", hidden: "not seen" }[state]}</span>`);
 
 function Lanes({ lanes, turns, id }) {
   const [place, width] = useWidth();

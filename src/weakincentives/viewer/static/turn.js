@@ -5,8 +5,9 @@ import { api } from "wink/api.js";
 import { useShortcuts } from "wink/keys.js";
 import { Outcome } from "wink/outcome.js";
 import { Request } from "wink/request.js";
-import { route, setParams } from "wink/state.js";
-import { Tree, walk } from "wink/tree.js";
+import { classes } from "wink/format.js";
+import { raw, route, setParams } from "wink/state.js";
+import { Tree, touchedSections, walk } from "wink/tree.js";
 import { Shown, html, useDocument } from "wink/view.js";
 
 // `last` is not 0 while the turn may still grow, and changes when it has.
@@ -26,15 +27,20 @@ function Columns({ whole, turn }) {
   const [folded, setFolded] = useState({});
   const [reveal, setReveal] = useState(null);
   const select = (section, from) => {
-    setParams({ section: section === selected && from !== "step" ? "" : section });
+    const chosen = section === selected && from !== "step" ? "" : section;
+    const seen = turn.sections.find((one) => one.key === section)?.seen;
+    // What was chosen elsewhere is shown where the model has it from.
+    const part = chosen && from !== "request" ? { part: seen === "conversation" ? "conversation" : "prompt" } : {};
+    setParams({ section: chosen, ...part });
     setReveal({ section, from });
   };
-  const order = walk(turn.sections, folded).map((section) => section.key);
+  const order = walk(turn.sections, folded, touchedSections(whole, turn, selected)).filter((section) => !section.untouched).map((section) => section.key);
   const step = (by) => () => {
     const at = order.indexOf(selected);
     select(order[at < 0 ? (by > 0 ? 0 : order.length - 1) : Math.max(0, Math.min(order.length - 1, at + by))], "step");
   };
   useShortcuts({
+    m: () => void (raw.value = !raw.value),
     ArrowDown: step(1),
     ArrowUp: step(-1),
     Escape: () => (selected ? setParams({ section: "" }) : false),
@@ -43,10 +49,9 @@ function Columns({ whole, turn }) {
     <${Tree} turn=${turn} whole=${whole} selected=${selected} folded=${folded} reveal=${reveal}
       onFold=${(key) => setFolded({ ...folded, [key]: !folded[key] })} onSelect=${(key) => select(key, "tree")} />
     <div class="segments sides" role="group" aria-label="Column">
-      <button class=${side === "request" ? "on" : ""} onClick=${() => setSide("request")}>Request</button>
-      <button class=${side === "outcome" ? "on" : ""} onClick=${() => setSide("outcome")}>Reply and tools</button>
+      ${[["tree", "Sections"], ["request", "Request"], ["outcome", "Reply and tools"]].map(([name, label]) => html`<button class=${classes(`side-${name}`, side === name && "on")} aria-pressed=${side === name} onClick=${() => setSide(name)}>${label}</button>`)}
     </div>
-    <${Request} whole=${whole} turn=${turn} selected=${selected} reveal=${reveal} onSelect=${(key) => select(key, "request")} />
+    <${Request} whole=${whole} turn=${turn} selected=${selected} reveal=${reveal} onSelect=${select} />
     <${Outcome} whole=${whole} turn=${turn} selected=${selected} onSelect=${(key) => select(key, "outcome")} />
   </div>`;
 }

@@ -43,6 +43,18 @@ export function Some({ of, first, each }) {
   return html`${of.slice(0, shown).map(each)}${rest > 0 && html`<button class="more wide" onClick=${() => setShown(shown + first)}>Show ${Math.min(rest, first)} of ${rest} more</button>`}`;
 }
 
+// Whether the window is as narrow as a phone.
+export function useNarrow(most = 700) {
+  const query = matchMedia(`(max-width: ${most}px)`);
+  const [narrow, set] = useState(query.matches);
+  useEffect(() => {
+    const listen = () => set(query.matches);
+    query.addEventListener("change", listen);
+    return () => query.removeEventListener("change", listen);
+  }, []);
+  return narrow;
+}
+
 export function useWidth() {
   const place = useRef(null);
   const [width, set] = useState(0);
@@ -110,11 +122,18 @@ export function Icon({ name, label }) {
 }
 
 const SHAPES = {
-  full: "Shown in full",
-  read: "Summarized in the prompt; its text came back as a tool result",
+  full: "In full in the prompt",
+  read: "Summarized in the prompt; read in the conversation",
   summary: "Only its summary is shown",
   hidden: "Inside a summarized section, not shown",
 };
+
+// Tokens sent as a part of what everything open would have sent; what goes beyond is shown as such.
+export function Share({ sent, full, label }) {
+  const most = Math.max(1, sent, full ?? 0);
+  return html`<span class=${`share ${full != null && sent > full ? "over" : ""}`} role="img" aria-label=${label} title=${label}>
+    <i style=${{ width: `${(100 * sent) / most}%` }}></i></span>`;
+}
 
 // A section's state as a small disc: full, half, half with a dot, or a ring.
 export function Disc({ state }) {

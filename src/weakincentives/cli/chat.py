@@ -1,0 +1,326 @@
+"""Talk to a prompt in the terminal; answers appear as they are written.
+
+Every conversation is recorded. Lines that begin with / are commands, which /help lists. Ctrl-C stops an answer, Ctrl-D
+leaves. On a wide terminal the margin has one mark for each section: closed, read, or open. In a pipe each line of stdin
+is a message, answers go to stdout, and everything else goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from weakincentives._display import Table, cell_width, shortened
+from weakincentives.cli import selection
+from weakincentives.cli.adapter import add_adapter_option, make_adapter
+from weakincentives.cli.output import (
+    UsageError,
+    did_you_mean,
+    plural,
+    print_error,
+    print_line,
+    print_table,
+    printable,
+    progress,
+    terminal_width,
+)
+from weakincentives.cli.progress import STYLES, describe
+from weakincentives.cli.recordings import add_record_option, recorder, runs_file
+from weakincentives.errors import WinkError
+from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
+from weakincentives.runtime import (
+    Completed,
+    Conversation,
+    ModelCalled,
+    PromptRendered,
+    TextDelta,
+    ToolInvoked,
+    run_history,
+)
+from weakincentives.session import Session, Snapshot
+
+MIN_TEXT = 60
+MAX_MARGIN = 40
+COMMANDS = {
+    "/open KEY": "show a section in full from the next message on",
+    "/why [KEY]": "what the model has of each section, and why",
+    "/view": "open this conversation in the browser",
+    "/save FILE": "write the conversation as Markdown (.md), or as JSON for --resume",
+    "/help": "this list",
+    "/quit": "leave, as Ctrl-D does",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    selection.configure(parser)
+    add_adapter_option(parser)
+    add_record_option(parser)
+    parser.add_argument("--resume", metavar="FILE", help="go on with a conversation that /save has written")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    prompt = selection.selected_prompt(arguments)
+    session = Session()
+    if arguments.resume:
+        session.restore(Snapshot.from_json(Path(arguments.resume).read_bytes()))
+    for path, visibility in selection.opened(arguments, prompt).items():
+        session.dispatch(SetVisibilityOverride(path, visibility))
+    recording = recorder(arguments.record)
+    adapter = make_adapter(arguments)
+    with ExitStack() as stack:
+        if recording is not None:
+            stack.enter_context(recording)
+        chat = stack.enter_context(Conversation(prompt, adapter=adapter, session=session))
+        return Chat(chat, "" if recording is None else runs_file(arguments.record), stack).talk()
+
+
+class Chat:
+    """A conversation between a person at a terminal, or lines from a pipe, and a model."""
+
+    def __init__(self, chat: Conversation[Any], file: str, stack: ExitStack) -> None:
+        self._chat = chat
+        self._file = file
+        self._stack = stack
+        self._viewer = ""
+        self._screen = Screen(chat.prompt, chat.session)
+        self._failed = False
+
+    def talk(self) -> int:
+        self._greet()
+        while (line := self._read()) is not None:
+            try:
+                if line.startswith("/"):
+                    if line.split()[0] in ("/quit", "/exit"):
+                        break
+                    self._command(*line.split(maxsplit=1))
+                elif line.strip():
+                    self._ask(line)
+            except (WinkError, ImportError) as error:
+                self._screen.end()
+                self._failed = True
+                print_error(f"wink: {'' if isinstance(error, UsageError) else f'{type(error).__name__}: '}{error}")
+        return int(self._failed and not self._screen.interactive)
+
+    def _greet(self) -> None:
+        if not self._screen.interactive:
+            return
+        with suppress(ImportError):
+            import readline  # noqa: F401  (gives input() line editing and history)
+        prompt = self._chat.prompt
+        legend = ", ".join(f"{mark} {name}" for name, mark in self._screen.glyphs.items() if name != "hidden")
+        sections = plural(len(prompt.template.outline.nodes), "section")
+        print_line(f"{prompt.name}: {sections} ({legend}). /help lists the commands.", style="2")
+
+    def _read(self) -> str | None:
+        """The next line; None at the end of the input."""
+        if not self._screen.interactive:
+            line = sys.stdin.readline()
+            return line.removesuffix("\n") if line else None
+        try:
+            return input(f"{self._screen.margin()}> ")
+        except EOFError:
+            print_line()
+            return None
+        except KeyboardInterrupt:
+            print_line("\n(Ctrl-D or /quit leaves)", style="2")
+            return ""
+
+    def _ask(self, message: str) -> None:
+        started, screen = time.monotonic(), self._screen
+        unsubscribe = self._chat.session.observe(screen.event)
+        try:
+            with self._chat.stream(message) as events:
+                for event in events:
+                    if isinstance(event, TextDelta):
+                        screen.write(event.text)
+                    elif isinstance(event, Completed):
+                        turns, tokens = plural(event.response.turns, "turn"), event.response.usage.total_tokens
+                        screen.end()
+                        screen.line(f"done    {turns}, {tokens:,} tokens, {time.monotonic() - started:.1f} s", "2")
+        except KeyboardInterrupt:
+            screen.end()
+            screen.line("stopped; what was said so far stays in the conversation", "33")
+            if not screen.interactive:
+                raise
+        finally:
+            unsubscribe()
+
+    def _command(self, name: str, argument: str = "") -> None:
+        commands = {
+            "/open": self._open,
+            "/why": self._why,
+            "/view": self._view,
+            "/save": self._save,
+            "/help": self._help,
+        }
+        if name not in commands:
+            raise UsageError(f"no command {name!r}; there are {', '.join(COMMANDS)}{did_you_mean(name, commands)}")
+        commands[name](argument.strip())
+
+    def _open(self, key: str) -> None:
+        node = self._node(key)
+        for path, visibility in with_ancestors({node.path: SectionVisibility.FULL}).items():
+            self._chat.session.dispatch(SetVisibilityOverride(path, visibility))
+        tools = ", ".join(tool.name for tool in node.all_tools)
+        self._screen.refresh()
+        self._screen.line(f"open    {key}{f', with {tools}' if tools else ''}", STYLES["open"])
+
+    def _why(self, key: str) -> None:
+        wanted = self._node(key).key if key else ""
+        rows = [
+            (section.key, section.seen, section.decided_by, section.reason)
+            for section in run_history(self._chat.session).now.sections
+            if section.key == wanted or not (wanted or (section.seen == "summary" and section.decided_by == "declared"))
+        ]
+        if not rows:
+            explanation = self._chat.adapter.explain(self._chat.prompt, session=self._chat.session)
+            print_line(explanation.render(terminal_width()))
+            return
+        print_table(Table(("section", "the model has it from", "decided by", "reason"), rows, flexible="reason"))
+        if not wanted:
+            print_line("all others are summaries, as declared", style="2")
+
+    def _view(self, _: str) -> None:
+        if not self._file:
+            raise UsageError("this conversation is not recorded, so there is nothing to view; pass --record FILE")
+        if not self._viewer:
+            import webbrowser
+
+            from weakincentives.viewer import Viewer
+
+            # The list, not the run: a conversation is several runs, and the page follows those still to come.
+            self._viewer = self._stack.enter_context(Viewer(self._file)).url
+            if self._screen.interactive:
+                webbrowser.open(self._viewer)
+        print_line(self._viewer)
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise UsageError("/save needs a FILE, such as chat.md or chat.json")
+        if name.endswith(".md"):
+            said = [each for each in self._chat.messages if each.role in ("user", "assistant") and each.text]
+            text, then = "".join(f"**{each.role}**\n\n{each.text}\n\n" for each in said), ""
+        else:
+            text, then = self._chat.session.snapshot().to_json(), f"; go on with --resume {name}"
+        try:
+            Path(name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {name}: {error.strerror}") from None
+        progress(f"saved to {name}{then}")
+
+    def _help(self, _: str) -> None:
+        print_table(Table(("command", "what it does"), list(COMMANDS.items())))
+
+    def _node(self, key: str) -> Any:
+        by_key = self._chat.prompt.template.outline.by_key
+        if key not in by_key:
+            raise UsageError(f"no section {key!r}; there are {', '.join(by_key)}{did_you_mean(key, by_key)}")
+        return by_key[key]
+
+
+class Screen:
+    """What the person sees: text as it comes, wrapped beside the margin where there is room for one."""
+
+    def __init__(self, prompt: Prompt[Any], session: Session) -> None:
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self._prompt = prompt
+        self._session = session
+        now = run_history(session).now.sections
+        self._read = {section.key for section in now if section.seen == "conversation"}
+        self._column = 0
+        self._space = self._word = ""
+        marks = "·▒█ "
+        shown = marks if printable(marks) == marks else ".+# "
+        self.glyphs = dict(zip(("closed", "read", "open", "hidden"), shown, strict=True))
+        self.marks = self._marks()
+
+    def refresh(self) -> None:
+        """Look again which sections are open."""
+        self.marks = self._marks()
+
+    def margin(self) -> str:
+        """The marks of the sections, where the terminal is wide enough for them."""
+        width = terminal_width() or 0
+        return f"{self.marks}  " if self.interactive and len(self.marks) <= min(MAX_MARGIN, width - MIN_TEXT) else ""
+
+    def event(self, event: Any) -> None:
+        """Show what happened in the session, and which sections are open now."""
+        if isinstance(event, ToolInvoked) and event.disclosure and event.success:
+            self._read.update(event.disclosure.requested_sections if event.disclosure.action == "open" else ())
+        line = None if isinstance(event, ModelCalled | PromptRendered) else describe(event)
+        if line is not None:
+            self.refresh()
+            self.end()
+            failed = isinstance(event, ToolInvoked) and not event.success
+            self.line(line, "31" if failed else STYLES.get(line.split()[0], ""))
+
+    def line(self, text: str, style: str = "") -> None:
+        """One line that is not part of an answer; into a pipe it goes to stderr."""
+        if not self.interactive:
+            progress(text)
+            return
+        margin = self.margin()
+        print_line(margin, end="", style="2")
+        print_line(shortened(text, max((terminal_width() or 80) - len(margin), 20)), style=style)
+
+    def write(self, text: str) -> None:
+        """More of the answer."""
+        if not (margin := self.margin()):
+            print_line(text, end="")
+            self._column = 0 if text.endswith("\n") else 1
+            return
+        room = (terminal_width() or 80) - len(margin)
+        for letter in printable(text):
+            if not letter.isspace():
+                self._word += letter
+                if cell_width(self._word) < room:
+                    continue
+            self._put_word(room)
+            if letter == "\n":
+                self._new_line()
+            elif letter.isspace():
+                self._space += "    " if letter == "\t" else letter
+
+    def end(self) -> None:
+        """Finish the line that is being written."""
+        if self._word:
+            self._put_word((terminal_width() or 80) - len(self.margin()))
+        if self._column:
+            print_line()
+            self._column, self._space = 0, ""
+
+    def _put_word(self, room: int) -> None:
+        word, self._word = self._word, ""
+        if not word:
+            return
+        if self._column + len(self._space) + cell_width(word) > room:
+            self._new_line()
+        if not self._column:
+            print_line(self.margin(), end="", style="2")
+        print_line(self._space + word, end="")
+        self._column += len(self._space) + cell_width(word)
+        self._space = ""
+
+    def _new_line(self) -> None:
+        if not self._column:
+            print_line(self.margin().rstrip(), end="", style="2")
+        print_line()
+        self._column, self._space = 0, ""
+
+    def _marks(self) -> str:
+        view = self._prompt.render(session=self._session).view
+        assert view is not None
+        every = list(view.existing())
+        shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
+        return "".join(self._mark(node.key, view.visibility_of(node)) for node in shown)
+
+    def _mark(self, key: str, visibility: SectionVisibility) -> str:
+        if visibility is SectionVisibility.FULL:
+            return self.glyphs["open"]
+        if visibility is SectionVisibility.HIDDEN:
+            return self.glyphs["hidden"]
+        return self.glyphs["read" if key in self._read else "closed"]

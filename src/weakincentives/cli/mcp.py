@@ -1,0 +1,83 @@
+"""Serve a prompt to MCP hosts, or lock what the MCP servers of a config file list.
+
+`serve` speaks over standard input and output, or with --http over a port. `lock` starts every server of the config and
+writes what it lists beside it, so that wink explain and prices know the tools without starting a server.
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+from weakincentives._display import Table
+from weakincentives.cli.output import plural, print_table, progress
+from weakincentives.cli.params import read_params
+from weakincentives.cli.recordings import recorder
+from weakincentives.cli.selection import add_params_option, named_template
+from weakincentives.cli.settings import default
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    server = verbs.add_parser("serve", help="offer a prompt to an MCP host")
+    server.add_argument("target", metavar="module:variable", help="a PromptTemplate, or a function that returns one")
+    add_params_option(server)
+    server.add_argument("--http", type=int, metavar="PORT", help="serve at http://127.0.0.1:PORT/mcp instead")
+    server.add_argument("--record", metavar="FILE", help="record what hosts do [WINK_RECORD]")
+    lock = verbs.add_parser("lock", help="write what every server of a config lists")
+    lock.add_argument("config", nargs="?", default=".mcp.json", help="the config file (default: .mcp.json)")
+    lock.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a listing has changed")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return serve(arguments) if arguments.verb == "serve" else lock(arguments)
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    from weakincentives.mcp import serve
+
+    template = named_template(arguments.target)
+    words = [word for group in arguments.params for word in group]
+    server = serve(template, *read_params(words, template.outline.params_types))
+    file = arguments.record or default("record")
+    with (recorder(file) if file else None) or nullcontext():
+        if arguments.http is None:
+            server.run_stdio()
+        else:
+            import uvicorn
+
+            progress(f"serving {template.name} at http://127.0.0.1:{arguments.http}/mcp")
+            uvicorn.run(server.app, port=arguments.http, log_level="warning")
+    return 0
+
+
+def lock(arguments: argparse.Namespace) -> int:
+    from weakincentives.mcp import Listing, MCPSection, MCPServerError, lock_file, mcp_sections, read_lock, write_lock
+
+    def listed(section: MCPSection) -> Listing | MCPServerError:
+        try:
+            return section.listing()
+        except MCPServerError as error:
+            return error
+
+    path = lock_file(arguments.config)
+    # The first start of a server may have to install it.
+    sections, before = mcp_sections(arguments.config, start_timeout=120.0), read_lock(path)
+    with ThreadPoolExecutor() as pool:
+        found = dict(zip([section.key for section in sections], pool.map(listed, sections), strict=True))
+    listings = {key: listing for key, listing in found.items() if isinstance(listing, Listing)}
+    kept = {key: before[key] for key in found.keys() - listings.keys() if key in before}
+    rows = []
+    for key, listing in found.items():
+        if not isinstance(listing, Listing):
+            rows.append((key, "", str(listing)))
+            continue
+        changes = listing.changed_from(before.get(key, Listing()))
+        words = "; ".join(f"{name} {how}" for name, how in changes.items()) if key in before else "new"
+        rows.append((key, plural(len(listing.tools), "tool"), words or "unchanged"))
+    print_table(Table(("server", "tools", "changes"), rows, flexible="changes"))
+    if not arguments.check:
+        write_lock(path, {**kept, **listings})
+    failed = len(listings) < len(found)
+    return int(failed or (arguments.check and {**kept, **listings} != before))

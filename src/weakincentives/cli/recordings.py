@@ -1,0 +1,89 @@
+"""The run file that commands write to and read from, by default `.wink/runs.db`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weakincentives.cli.output import UsageError, did_you_mean, progress
+from weakincentives.cli.settings import default
+
+if TYPE_CHECKING:
+    from weakincentives.telemetry import Recorder, RunStore, RunSummary
+
+RUNS = ".wink/runs.db"
+FILE_HELP = f"the run file [WINK_RECORD] (default: {RUNS})"
+# The user sections of a prompt have headings; a question is what stands below them.
+_HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
+
+
+def add_record_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--record", metavar="FILE", help=f"record to this file [WINK_RECORD] (default: {RUNS})")
+
+
+def runs_file(given: str | None = None) -> str:
+    """The run file of the arguments, of the settings, or the default one."""
+    return given or default("record") or RUNS
+
+
+def recorder(given: str | None = None) -> Recorder | None:
+    """A recorder to the run file; None, with a warning, where the default one cannot be written."""
+    from weakincentives.telemetry import record
+
+    file = runs_file(given)
+    if file == RUNS:
+        try:
+            Path(RUNS).parent.mkdir(exist_ok=True)
+            # Overrides in the same folder belong into version control, conversations do not.
+            ignored = Path(RUNS).with_name(".gitignore")
+            if not ignored.exists():
+                ignored.write_text("runs.db*\n", encoding="utf-8")
+            with Path(RUNS).open("ab"):
+                pass
+        except OSError as error:
+            progress(f"not recorded: cannot write {RUNS} ({error.strerror}); pass --record FILE")
+            return None
+    return record(file)
+
+
+def file_and_runs(words: list[str]) -> tuple[str, list[str]]:
+    """The run file and the runs that the words name; a word that cannot be an id is the file, if it comes first."""
+    if words and ("." in words[0] or "/" in words[0] or Path(words[0]).is_file()):
+        return words[0], words[1:]
+    return runs_file(), words
+
+
+def named_run(store: RunStore, name: str = "") -> RunSummary:
+    """The run with this id, or one that begins so; without a name the newest."""
+    if name:
+        from weakincentives.telemetry import RunNotFoundError
+
+        try:
+            return store.run(name)
+        except RunNotFoundError as error:
+            known = [run.run_id[: max(len(name), 4)] for run in store.list_runs(200)]
+            raise RunNotFoundError(f"{str(error).rstrip('.')}{did_you_mean(name, known)}") from None
+    newest = store.list_runs(1)
+    if not newest:
+        raise UsageError(f"there are no runs in {store.path}")
+    return newest[0]
+
+
+def question(store: RunStore, run_id: str) -> str:
+    """What the user said before the first reply of a run; empty where nobody spoke."""
+    said = ""
+    for recorded in store.of_kinds(run_id, ["Message"], limit=8):
+        if getattr(recorded.event, "role", "") == "assistant":
+            break
+        said = user_words(recorded.event) or said
+    return said
+
+
+def user_words(message: Any) -> str:
+    """What a user's message says; empty for other messages."""
+    if getattr(message, "role", "") != "user":
+        return ""
+    text: str = message.text
+    return (_HEADING.sub("", text) if message.name == "prompt" else text).strip()

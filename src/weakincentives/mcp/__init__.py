@@ -1,0 +1,48 @@
+"""MCP servers as sections that open, and templates as MCP servers; needs `weakincentives[mcp]`."""
+
+from typing import TYPE_CHECKING
+
+from weakincentives._imports import import_extra, lazy_front
+from weakincentives.mcp.connection import Elicitation, Progress
+from weakincentives.mcp.section import MCPResult, MCPSection, by_prefix, by_resource, mcp_sections
+from weakincentives.mcp.server import (
+    HttpServer,
+    ListedTool,
+    Listing,
+    MCPServerError,
+    StdioServer,
+    lock_file,
+    read_lock,
+    write_lock,
+)
+
+if TYPE_CHECKING:
+    from weakincentives.mcp.host import TemplateServer, serve
+
+__all__ = [
+    "Elicitation",
+    "HttpServer",
+    "ListedTool",
+    "Listing",
+    "MCPResult",
+    "MCPSection",
+    "MCPServerError",
+    "Progress",
+    "StdioServer",
+    "TemplateServer",
+    "by_prefix",
+    "by_resource",
+    "lock_file",
+    "mcp_sections",
+    "read_lock",
+    "serve",
+    "write_lock",
+]
+
+_load = lazy_front(__name__, {"TemplateServer": "host", "serve": "host"})
+
+
+def __getattr__(name: str) -> object:
+    if name in ("TemplateServer", "serve"):
+        import_extra("mcp", "mcp", name)
+    return _load(name)

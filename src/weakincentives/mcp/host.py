@@ -1,0 +1,319 @@
+"""`serve`: a template as an MCP server, whose sections open in any host.
+
+The host takes the place of the model: each of its calls is one turn of the inner loop, so that session, transactions,
+disclosure and recording work as they do with an adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+import logging
+import secrets
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import mcp_types as types
+from mcp.server import NotificationOptions, Server
+from mcp.server.context import ServerRequestContext
+from mcp.server.models import InitializationOptions
+from mcp.server.session import ServerSession
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from weakincentives.content import Audio, Image, Media, Part
+from weakincentives.limits import Meter
+from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tool
+from weakincentives.runtime import (
+    CallModel,
+    InnerLoop,
+    InnerLoopConfig,
+    LoadSections,
+    LoopCursor,
+    ModelReply,
+    RunScope,
+    RunTools,
+    ToolCall,
+    ToolExecutionOutcome,
+    closing_resources_async,
+    load_sections,
+)
+from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.mcp")
+# Over HTTP nothing says that a host has left; beyond this many, the one idle for longest is forgotten.
+MAX_HOSTS = 100
+# How long a host is given to take in a list that it has asked for.
+SETTLE_SECONDS = 0.1
+Context = ServerRequestContext[Any, Any]
+
+
+class TemplateServer:
+    """What `serve` returns: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
+
+    def __init__(
+        self, template: PromptTemplate[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float
+    ) -> None:
+        self._template = copy.copy(template)
+        # The host has its own way to an answer, and sees of a section only what the tool that opens it returns.
+        self._template.structured_output = None
+        opening = {tool.name for tool in template.builtin_tools()}
+        if "read_section" not in opening or "open_sections" in opening:
+            self._template.disclosure = ReadSections()
+        self._params = params
+        self._session = session
+        self._relist_seconds = relist_seconds
+        self._hosts: OrderedDict[str, _Host] = OrderedDict()
+
+    def run_stdio(self) -> None:
+        """Serve one host over standard input and output, until it closes them."""
+        asyncio.run(self.run_stdio_async())
+
+    async def run_stdio_async(self) -> None:
+        async with stdio_server() as (read, write):
+            # Standard output belongs to the protocol; what tools print goes to standard error.
+            with redirect_stdout(sys.stderr):
+                await self.server.run(read, write, self.server.create_initialization_options())
+
+    @cached_property
+    def app(self) -> Any:
+        """The ASGI application: hosts at `/mcp` are told apart by their authorization, or by a path below it."""
+        return self.server.streamable_http_app(streamable_http_path="/mcp{host:path}")
+
+    @cached_property
+    def server(self) -> Server[Any]:
+        """The server itself, for what `run_stdio` and `app` do not cover."""
+        return _AnnouncingServer(
+            self._template.name,
+            instructions=Prompt(self._template).bind(*self._params).render().system_text,
+            lifespan=self._lifespan,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._listen,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, server: Server[Any]) -> AsyncIterator[dict[str, Any]]:
+        try:
+            yield {}
+        finally:
+            while self._hosts:
+                await self._hosts.popitem()[1].close()
+
+    async def _host(self, context: Context) -> _Host:
+        """The host that a request comes from."""
+        key = ""
+        if context.request is not None:
+            headers = context.request.headers
+            own = headers.get("mcp-session-id") or headers.get("authorization", "")
+            key = f"{context.request.url.path} {own}"
+        host = self._hosts.get(key)
+        if host is None:
+            session = self._session if not key and self._session is not None else Session()
+            host = self._hosts[key] = _Host(Prompt(self._template).bind(*self._params), session, self._relist_seconds)
+            if len(self._hosts) > MAX_HOSTS:
+                await self._hosts.popitem(last=False)[1].close()
+        self._hosts.move_to_end(key)
+        try:
+            await host.start()
+        except Exception as error:
+            self._hosts.pop(key, None)
+            await host.close()
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
+        return host
+
+    async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        host = await self._host(context)
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            host.older_session = context.session
+        return types.ListToolsResult(tools=[_declared(tool) for tool in host.list_tools()])
+
+    async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        host = await self._host(context)
+        call_id = str((params.meta or {}).get("claudecode/toolUseId") or secrets.token_hex(8))
+        outcome = await host.call(ToolCall(call_id, params.name, json.dumps(params.arguments or {})))
+        content: list[Any] = [types.TextContent(type="text", text=outcome.message)]
+        content += (_block(part) for part in outcome.attachments)
+        return types.CallToolResult(content=content, is_error=not outcome.success)
+
+    async def _listen(self, context: Context, params: Any) -> Any:
+        return await (await self._host(context)).listen(context, params)
+
+
+def serve(
+    template: PromptTemplate[Any], *params: Any, session: Session | None = None, relist_seconds: float = 5.0
+) -> TemplateServer:
+    """Offer a template to MCP hosts: its text as instructions, its tools, and `read_section` to open more.
+
+    `params` are bound as `Prompt.bind` does. Each host has a session of its own; the one host of `run_stdio` takes the
+    given one. The answer to a call that brings tools waits until the host has listed them, at most `relist_seconds`.
+    """
+    if not isinstance(template, PromptTemplate):
+        raise TypeError(f"serve takes a PromptTemplate, got {template!r}")
+    return TemplateServer(template, params, session, relist_seconds)
+
+
+class _AnnouncingServer(Server[Any]):
+    """A server that tells clients of the older protocol as well that its list may change."""
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
+    ) -> InitializationOptions:
+        return super().create_initialization_options(NotificationOptions(tools_changed=True), *args, **kwargs)
+
+
+class _Host:
+    """One host's run of the template: an inner loop that is advanced by the host's calls."""
+
+    def __init__(self, prompt: Prompt[Any], session: Session, relist_seconds: float) -> None:
+        counter = prompt.template.counter
+        config = InnerLoopConfig(
+            adapter="mcp",
+            supports_dynamic_tools=True,
+            tool_route="mcp",
+            count_tokens=lru_cache(maxsize=8192)(counter.count),
+            tokenizer=counter.name,
+        )
+        self.older_session: ServerSession | None = None
+        self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), config)
+        self._cursor: LoopCursor | None = None
+        self._offered: list[Tool[Any, Any]] = []
+        self._calls: set[asyncio.Future[ToolExecutionOutcome]] = set()
+        self._stack = AsyncExitStack()
+        # Two locks: a host lists the tools while the answer to its call still waits for that.
+        self._starting = asyncio.Lock()
+        self._lock = asyncio.Lock()
+        self._relist_seconds = relist_seconds
+        self._relisted = asyncio.Event()
+        self._bus = InMemorySubscriptionBus()
+        self._handler = ListenHandler(self._bus)
+        self._listens = False
+        self._follows = True
+
+    async def start(self) -> None:
+        async with self._starting:
+            if self._cursor is not None:
+                return
+            loop = self._loop
+            self._stack.enter_context(loop.session.claim(loop.owner))
+            self._stack.callback(loop.executor.bridge.close)
+            resources = closing_resources_async(loop.prompt, loop.session, loop.scope.run_id)
+            await self._stack.enter_async_context(resources)
+            self._cursor = LoopCursor(loop)
+            await self._advance()
+
+    async def close(self) -> None:
+        """End the run; a call that is under way is cancelled."""
+        for work in self._calls:
+            work.cancel()
+        async with self._lock:
+            if self._cursor is not None and self._cursor.effect is not None:
+                self._cursor.answer(ModelReply())
+            await self._stack.aclose()
+
+    def list_tools(self) -> list[Tool[Any, Any]]:
+        # The list is on its way only now, and over HTTP nothing keeps it ahead of the answer that waits for it.
+        asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._relisted.set)
+        self._follows = True
+        return self._offered
+
+    async def listen(self, context: Context, params: Any) -> Any:
+        self._listens = True
+        return await self._handler(context, params)
+
+    async def call(self, call: ToolCall) -> ToolExecutionOutcome:
+        """Run one call. One that the host cancels is rolled back, and the run goes on."""
+        # A task of its own: the host's cancel scope would interrupt the rollback as well.
+        work = asyncio.ensure_future(self._call(call))
+        self._calls.add(work)
+        work.add_done_callback(self._calls.discard)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+
+    async def _call(self, call: ToolCall) -> ToolExecutionOutcome:
+        async with self._lock:
+            before = await self._advance()
+            assert self._cursor is not None
+            self._cursor.answer(ModelReply(tool_calls=(call,)))
+            assert isinstance(self._cursor.effect, RunTools)
+            outcome = await self._run(call)
+            self._cursor.answer([outcome])
+            if await self._advance() != before:
+                await self._announce()
+            return outcome
+
+    async def _advance(self) -> list[Tool[Any, Any]]:
+        """Load sections until the loop waits for the host, and return the tools that it offers then."""
+        assert self._cursor is not None
+        while isinstance(effect := self._cursor.effect, LoadSections):
+            self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
+        if not isinstance(effect, CallModel):
+            self._cursor.result()
+            raise RuntimeError("the run has ended")
+        request = effect.request
+        self._offered = [tool for tool in request.tools if tool.name not in request.revoked]
+        return self._offered
+
+    async def _run(self, call: ToolCall) -> ToolExecutionOutcome:
+        try:
+            (outcome,) = await self._loop.executor.execute_all_async([call])
+        except asyncio.CancelledError:
+            return ToolExecutionOutcome(call.id, f"Tool '{call.name}' was cancelled.", False, name=call.name)
+        except Exception as error:
+            logger.exception("Tool '%s' failed.", call.name)
+            return ToolExecutionOutcome(call.id, f"Tool '{call.name}' failed: {error}", False, name=call.name)
+        ending = outcome.expansion or outcome.halt
+        for path, visibility in ({} if ending is None else ending.requested_overrides).items():
+            self._loop.session.dispatch(SetVisibilityOverride(path, visibility))
+        return replace(outcome, expansion=None, halt=None)
+
+    async def _announce(self) -> None:
+        """Tell the host that the list has changed, and wait until it has listed again, unless it did not last time."""
+        relisted = self._relisted = asyncio.Event()
+        await self._bus.publish(ToolsListChanged())
+        if self.older_session is not None:
+            await self.older_session.send_tool_list_changed()
+        if self._follows and (self._listens or self.older_session is not None):
+            try:
+                await asyncio.wait_for(relisted.wait(), self._relist_seconds)
+            except TimeoutError:
+                self._follows = False
+                logger.warning("The MCP host did not list the tools again within %g seconds.", self._relist_seconds)
+
+
+def _declared(tool: Tool[Any, Any]) -> types.Tool:
+    """A tool as MCP lists it; `_meta` asks Claude Code to show it at once and to pass on large results whole."""
+    return types.Tool.model_validate(
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "inputSchema": tool.schema,
+            "annotations": {"readOnlyHint": tool.read_only},
+            "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
+        }
+    )
+
+
+def _block(part: Part) -> Any:
+    if not isinstance(part, Media) or part.blob is None:
+        return types.TextContent(type="text", text=str(part))
+    data = base64.b64encode(part.data).decode()
+    if isinstance(part, Image):
+        return types.ImageContent(type="image", data=data, mime_type=part.media_type)
+    if isinstance(part, Audio):
+        return types.AudioContent(type="audio", data=data, mime_type=part.media_type)
+    uri = f"attachment:{part.name or part.blob.digest}"
+    blob = types.BlobResourceContents(uri=uri, blob=data, mime_type=part.media_type)
+    return types.EmbeddedResource(type="resource", resource=blob)

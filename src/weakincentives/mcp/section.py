@@ -1,0 +1,325 @@
+"""`MCPSection`: the tools of an MCP server as a section that starts the server when it is opened."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from weakincentives._imports import require_extra
+from weakincentives.content import Audio, Document, Image, Part
+from weakincentives.errors import PromptValidationError
+from weakincentives.mcp.connection import Connection, Connections, OnElicit, OnProgress, first_cause
+from weakincentives.mcp.server import HttpServer, ListedTool, Listing, Server, StdioServer, lock_file, read_lock
+from weakincentives.prompt import LateContent, Section, SectionOptions, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives.prompt.tool import Compensation
+from weakincentives.resources import Binding, ResourceRegistry, ScopedResourceContext
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+logger = logging.getLogger("weakincentives.mcp")
+
+Group = Callable[[str], str | None]
+NOT_UNDONE = "What this call has changed on the server, if anything, is not undone."
+
+
+@dataclass(frozen=True, slots=True)
+class MCPResult:
+    """The structured content of a tool's result; the model reads the same as text."""
+
+    structured: Any
+
+    def render(self) -> str:
+        return ""
+
+
+class MCPSection(Section[None]):
+    """A section whose tools come from an MCP server, which is started when the section is opened.
+
+        MCPSection(key="files", title="Files", summary="Reads and writes files.", server=StdioServer("npx", [...]))
+
+    `server` may be a function that returns one; it is called when the server is started. `group` maps the name of a
+    tool to the key of a child section, or None. `compensate` has, by tool name, what undoes a call that failed.
+    `lock` is a file with the server's listing, by which the tools are known before the server is started. With
+    `trusted=True` the server's own word is taken for which tools are read-only.
+    """
+
+    literal = True
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        title: str,
+        server: Server | Callable[[], Server],
+        group: Group | None = None,
+        call_timeout: float = 60.0,
+        on_elicit: OnElicit | None = None,
+        on_progress: OnProgress | None = None,
+        compensate: Mapping[str, Compensation[dict[str, Any]]] | None = None,
+        trusted: bool = False,
+        lock: str | os.PathLike[str] | None = None,
+        **options: Unpack[SectionOptions[None]],
+    ) -> None:
+        require_extra("mcp", "mcp", "MCPSection")
+        if not isinstance(server, StdioServer | HttpServer) and not callable(server):
+            raise PromptValidationError(
+                f"MCPSection '{key}': server must be a StdioServer or an HttpServer, got {server!r}."
+            )
+        self.server = server
+        self._group = group
+        self._call_timeout = call_timeout
+        self._on_elicit = on_elicit
+        self._on_progress = on_progress
+        self._compensate = dict(compensate or {})
+        self._trusted = trusted
+        self._lock = lock
+        self._stored = None if lock is None else read_lock(lock).get(key)
+        options.setdefault("summary", self._default_summary(title))
+        options.setdefault("visibility", SectionVisibility.SUMMARY)
+        super().__init__(key=key, title=title, **options)
+
+    def render_body(self, params: None) -> str:
+        return ""
+
+    def resources(self) -> ResourceRegistry:
+        return ResourceRegistry.of(Binding(Connections, lambda _: Connections()))
+
+    def stored(self) -> LateContent | None:
+        return None if self._stored is None else self._content(self._stored)
+
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
+        """Start the server and list its tools; None if they are as they were locked."""
+        listing = self._connection(resources).listing()
+        if self._stored is None:
+            return self._content(listing)
+        changed = listing.changed_from(self._stored)
+        if not changed and listing.instructions == self._stored.instructions:
+            return None
+        if changed:
+            words = "; ".join(f"{name} was {how}" for name, how in changed.items())
+            logger.warning(
+                "The tools of MCP server '%s' are not as %s has them: %s. Run `wink mcp lock` to accept that.",
+                self.key,
+                self._lock,
+                words,
+            )
+        return self._content(listing, tuple(changed))
+
+    def listing(self) -> Listing:
+        """Start the server, ask what it offers, and stop it again."""
+        connection = Connection(self.key, self.server, self._on_elicit)
+        try:
+            return connection.listing()
+        finally:
+            connection.close()
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, context: ToolContext) -> ToolResult[MCPResult]:
+        """Call a tool of the server, as `compensate` functions do; `context` is that of the tool being run."""
+        seconds = self._call_timeout
+        if context.deadline is not None:
+            seconds = min(seconds, max(0.0, context.deadline.remaining().total_seconds()))
+        connection = self._connection(context.resources)
+        try:
+            result = _result(await connection.call(name, arguments, seconds, self._on_progress))
+        except Exception as error:
+            return ToolResult(str(first_cause(error)), success=False)
+        if result.success or name in self._compensate:
+            return result
+        return replace(result, message=f"{result.message}\n\n{NOT_UNDONE}".strip())
+
+    def _connection(self, resources: ScopedResourceContext) -> Connection:
+        return resources.get(Connections).get(self, lambda: Connection(self.key, self.server, self._on_elicit))
+
+    def _content(self, listing: Listing, changed: tuple[str, ...] = ()) -> LateContent:
+        tools: list[Tool[Any, Any]] = []
+        groups: dict[str, list[Tool[Any, Any]]] = {}
+        for listed in listing.tools:
+            try:
+                made = self._tool(listed)
+            except PromptValidationError as error:
+                logger.warning("Tool '%s' of MCP server '%s' is left out: %s", listed.name, self.key, error)
+                continue
+            group = None if self._group is None else self._group(listed.name)
+            (tools if group is None else groups.setdefault(section_key(group), [])).append(made)
+        children = tuple(ToolGroup(key, made) for key, made in groups.items())
+        return LateContent(tuple(tools), children, listing.instructions.strip(), changed)
+
+    def _tool(self, listed: ListedTool) -> Tool[Any, Any]:
+        compensate = self._compensate.get(listed.name)
+        return Tool.from_schema(
+            name=listed.name,
+            description=listed.description,
+            schema=listed.schema,
+            handler=partial(self._handle, listed.name),
+            result_type=MCPResult,
+            read_only=self._trusted and listed.read_only and compensate is None,
+            compensate=compensate,
+        )
+
+    async def _handle(self, name: str, params: dict[str, Any], *, context: ToolContext) -> ToolResult[MCPResult]:
+        return await self.call(name, params, context=context)
+
+    def _default_summary(self, title: str) -> str:
+        if self._stored is None or not self._stored.tools:
+            return f"Tools of the MCP server '{title}'."
+        return f"Tools: {', '.join(tool.name for tool in self._stored.tools)}."
+
+
+class ToolGroup(Section[None]):
+    """Some tools of a server, summarized by their names."""
+
+    literal = True
+
+    def __init__(self, key: str, tools: list[Tool[Any, Any]]) -> None:
+        title = key.replace("_", " ").replace("-", " ").capitalize()
+        summary = f"Tools: {', '.join(tool.name for tool in tools)}."
+        super().__init__(key=key, title=title, summary=summary, visibility=SectionVisibility.SUMMARY, tools=tools)
+
+    def render_body(self, params: None) -> str:
+        return ""
+
+
+def by_prefix(name: str) -> str | None:
+    """Groups tools by the first word of their names: `browser_click` and `browser_type` under `browser`."""
+    words = _words(name)
+    return words[0] if len(words) > 1 else None
+
+
+def by_resource(name: str) -> str | None:
+    """Groups tools by what they work on: `list_issues` and `create_issue` under `issue`."""
+    words = _words(name)
+    return "-".join(words[1:]).removesuffix("s") if len(words) > 1 else None
+
+
+def mcp_sections(path: str | os.PathLike[str], *, start_timeout: float = 20.0, **options: Any) -> list[MCPSection]:
+    """A section for each server of a config file such as `.mcp.json`, with the lock file beside it if there is one.
+
+    `${VAR}` and `${VAR:-default}` stand for environment variables, which are read when the server is started.
+    `options` go to every `MCPSection`.
+    """
+    file = Path(path)
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise PromptValidationError(f"'{file}' is not JSON: {error}") from None
+    servers = config.get("mcpServers", config.get("servers")) if isinstance(config, dict) else None
+    if not isinstance(servers, dict):
+        raise PromptValidationError(f"'{file}' must be an object with \"mcpServers\", got {type(config).__name__}.")
+    keys: dict[str, str] = {}
+    for name, entry in servers.items():
+        if (twin := keys.setdefault(section_key(name), name)) != name:
+            raise PromptValidationError(f"'{file}': servers '{twin}' and '{name}' have the same section key.")
+        _configured(name, entry, file, start_timeout)
+    lock = lock_file(file)
+    return [
+        MCPSection(
+            **{
+                "key": key,
+                "title": name,
+                "server": partial(_configured, name, servers[name], file, start_timeout, partial(_expanded, name)),
+                "lock": lock if lock.exists() else None,
+                **options,
+            }
+        )
+        for key, name in keys.items()
+    ]
+
+
+def section_key(name: str) -> str:
+    """A name as the key of a section."""
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")[:64] or "tools"
+
+
+def _configured(
+    name: str, entry: Any, file: Path, start_timeout: float, expand: Callable[[str], str] = lambda text: text
+) -> Server:
+    """The server of one entry, with `expand` applied to every text in it."""
+    if not isinstance(entry, dict) or not ({"command", "url"} & entry.keys()):
+        raise PromptValidationError(f"'{file}': server '{name}' needs a \"command\" or a \"url\".")
+    if entry.get("type") == "sse":
+        raise PromptValidationError(f"'{file}': server '{name}' is of type 'sse'; use its streamable HTTP address.")
+
+    def texts(what: str) -> dict[str, str]:
+        return {key: expand(str(value)) for key, value in entry.get(what, {}).items()}
+
+    if "command" in entry:
+        args = tuple(expand(str(word)) for word in entry.get("args", ()))
+        cwd = entry.get("cwd")
+        return StdioServer(expand(entry["command"]), args, texts("env"), cwd, start_timeout=start_timeout)
+    return HttpServer(expand(entry["url"]), texts("headers"), start_timeout=start_timeout)
+
+
+def _expanded(server: str, text: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        found = os.environ.get(match["name"], match["default"])
+        if found is None:
+            raise PromptValidationError(
+                f"MCP server '{server}' needs the environment variable {match['name']}, which is not set."
+            )
+        return found
+
+    return re.sub(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}", value, text)
+
+
+def _words(name: str) -> list[str]:
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name)
+    return [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
+
+
+def _result(result: CallToolResult) -> ToolResult[MCPResult]:
+    """The text for the model, the media beside it, and the structured content as the value."""
+    texts: list[str] = []
+    attachments: list[Part] = []
+    for block in result.content:
+        found = _part(block)
+        if isinstance(found, str):
+            texts.append(found)
+        else:
+            attachments.append(found)
+    structured = result.structured_content
+    if structured is not None and not texts:
+        texts.append(json.dumps(structured, ensure_ascii=False))
+    return ToolResult(
+        "\n\n".join(texts),
+        None if structured is None else MCPResult(structured),
+        not result.is_error,
+        attachments=tuple(attachments),
+    )
+
+
+def _part(block: Any) -> str | Part:
+    match block.type:
+        case "text":
+            return str(block.text)
+        case "image" | "audio":
+            return _media(block.data, block.mime_type, "")
+        case "resource_link":
+            about = f": {block.description}" if block.description else ""
+            return f"[resource {block.name} at {block.uri}{about}]"
+        case "resource":
+            resource = block.resource
+            if hasattr(resource, "text"):
+                return f"[resource {resource.uri}]\n{resource.text}"
+            return _media(resource.blob, resource.mime_type or "", str(resource.uri))
+    return f"[{block.type}]"
+
+
+def _media(data: str, media_type: str, name: str) -> str | Part:
+    """The bytes as a part, or a note where they are of a type that no model takes."""
+    decoded = base64.b64decode(data)
+    for kind in (Image, Audio, Document):
+        if media_type in kind.types.values() and decoded:
+            try:
+                return kind.from_bytes(decoded, media_type, name=name)
+            except ValueError:
+                break
+    return f"[{name or 'data'}: {media_type or 'unknown type'}, {len(decoded):,} bytes]"

@@ -1,0 +1,365 @@
+"""A prompt to play with: what each state of its sections shows and costs, drafts of other words, and runs."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from weakincentives.limits import Budget, Prices, TokenUsage
+from weakincentives.prompt import AnyTool, Prompt, PromptTemplate, RenderedPrompt, SectionPath, SectionVisibility
+from weakincentives.prompt.overrides import JsonPromptOverridesStore, PromptOverride, PromptOverridesStore, diff
+from weakincentives.runtime import (
+    Conversation,
+    EventStream,
+    Explanation,
+    MainLoop,
+    ProviderAdapter,
+    Restarted,
+    TextDelta,
+    ToolStarted,
+)
+from weakincentives.serde import dump, parse
+from weakincentives.session import Session
+from weakincentives.telemetry.prices import prices_for
+from weakincentives.viewer.documents import pieces_of
+
+DRAFT = "draft"
+MAX_TURNS = 40
+MAX_LIVE = 20
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterChoice:
+    """An adapter that runs may use; `problem` says what it lacks, and `models` are names to choose from."""
+
+    name: str
+    models: tuple[str, ...] = ()
+    requires_model: bool = False
+    problem: str = ""
+
+
+class Playground:
+    """Renders and runs one template; `make_adapter` takes the name of a choice, with a model after a colon."""
+
+    def __init__(
+        self,
+        prompt: Prompt[Any] | PromptTemplate[Any],
+        *,
+        adapters: Sequence[AdapterChoice],
+        make_adapter: Callable[[str], ProviderAdapter],
+        overrides: JsonPromptOverridesStore,
+    ) -> None:
+        bound = prompt.params if isinstance(prompt, Prompt) else ()
+        self._template = prompt.template if isinstance(prompt, Prompt) else prompt
+        self._bound = {type(value): value for value in bound}
+        self._adapters = adapters
+        self._make_adapter = make_adapter
+        self._overrides = overrides
+        self._known: dict[str, ProviderAdapter] = {}
+        self._live: dict[str, LiveRun] = {}
+        self._lock = threading.Lock()
+
+    def about(self) -> dict[str, Any]:
+        """What can be chosen: params by type, adapters, and the tags of stored overrides."""
+        template = self._template
+        stored = self._overrides.list(ns=template.ns, key=template.key)
+        return {
+            "prompt": f"{template.ns}/{template.key}",
+            "name": template.name,
+            "params": [
+                {"type": cls.__name__, "fields": list(form_fields(cls, self._default(cls)))}
+                for cls in template.outline.params_types
+            ],
+            "adapters": [dump(choice) for choice in self._adapters],
+            "tags": [override.tag for override in stored],
+            "speaks": any(section.role == "user" for section in template.sections),
+        }
+
+    def render(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The prompt with these params, states and drafts: sections, text, tools, and what they cost."""
+        template, adapter = self._template, self._adapter(wanted)
+        params = self._params(wanted)
+        now = self._prompt(wanted, params)
+        chosen, hidden = self._states(wanted)
+        explained = adapter.explain(now, visibility_overrides=chosen)
+        rendered = now.render(visibility_overrides=chosen)
+        declared = Prompt(template).bind(*params)
+        base, before = adapter.explain(declared), declared.render()
+        total = explained.text_tokens + explained.tool_tokens
+        prices = prices_for(adapter.model)
+        override = self._override(wanted)
+        count, define = adapter.tokenizer.count, adapter.define_tool
+        return {
+            "sections": list(self._sections(explained, base, hidden, override)),
+            "pieces": pieces_of(rendered.text, rendered.spans),
+            "tools": _tools(rendered, define),
+            "tokens": {
+                "text": explained.text_tokens,
+                "tools": explained.tool_tokens,
+                "total": total,
+                "declared": base.text_tokens + base.tool_tokens,
+                "full": base.full_tokens,
+                "tokenizer": explained.tokenizer,
+            },
+            "model": adapter.model,
+            "adapter": adapter.name,
+            "route": explained.route,
+            "prices": None if prices is None else _costs(prices, total, base.full_tokens),
+            "cache": prefix_kept(before, rendered, count, define),
+            "diff": "" if override is None else diff(template.descriptor, override),
+        }
+
+    def save(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Store the drafts under a tag, beside what is stored there of other sections."""
+        tag = str(wanted.get("tag") or "").strip()
+        if not tag:
+            raise ValueError("A tag is needed to save under, such as 'latest'.")
+        descriptor = self._template.descriptor
+        drafts = {self._path(key): str(body) for key, body in (wanted.get("drafts") or {}).items()}
+        made = {path: descriptor.override_section(path, body) for path, body in drafts.items()}
+
+        def change(stored: PromptOverride) -> PromptOverride:
+            for path, section in made.items():
+                stored = stored.with_section(path, section)
+            return stored
+
+        self._overrides.update(ns=descriptor.ns, key=descriptor.key, tag=tag, change=change)
+        return {"tag": tag, "file": str(self._overrides.path_of(ns=descriptor.ns, key=descriptor.key, tag=tag))}
+
+    def run(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Start a run with what is chosen and return its id; it is recorded like any other."""
+        prompt = self._prompt(wanted, self._params(wanted))
+        chosen, _ = self._states(wanted)
+        adapter = self._adapter(wanted, afresh=True)
+        said = str(wanted.get("message") or "").strip()
+        budget = Budget(max_turns=MAX_TURNS)
+        if said:
+            stream = Conversation(prompt, adapter=adapter, budget=budget).stream(said, visibility_overrides=chosen)
+        else:
+            loop = MainLoop(budget=budget)
+            stream = loop.stream(prompt, session=Session(), adapter=adapter, visibility_overrides=chosen)
+        live = LiveRun(stream)
+        with self._lock:
+            self._live[stream.run_id] = live
+            while len(self._live) > MAX_LIVE:
+                del self._live[next(iter(self._live))]
+        threading.Thread(target=live.follow, name="wink-play", daemon=True).start()
+        return {"run_id": stream.run_id}
+
+    def live(self, run_id: str) -> dict[str, Any]:
+        """What a run that was started here has said in its current turn."""
+        found = self._live.get(run_id)
+        if found is None:
+            raise ValueError(f"No run {run_id!r} was started here.")
+        return {"run_id": run_id, "text": "".join(found.text), "done": found.done, "error": found.error}
+
+    def stop(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Stop a run that was started here."""
+        found = self._live.get(str(wanted.get("run_id")))
+        if found is not None:
+            found.stream.close()
+        return {"stopped": found is not None}
+
+    def _prompt(self, wanted: Mapping[str, Any], params: Sequence[Any]) -> Prompt[Any]:
+        override = self._override(wanted)
+        _, hidden = self._states(wanted)
+        template = self._template.without(hidden)
+        if override is None:
+            return Prompt(template).bind(*params)
+        for path in [path for path in override.sections if path not in template.outline.by_path]:
+            override = override.without_section(path)
+        drafts = SimpleNamespace(resolve=lambda descriptor, tag: override)
+        return Prompt(template, overrides_store=cast(PromptOverridesStore, drafts), overrides_tag=DRAFT).bind(*params)
+
+    def _override(self, wanted: Mapping[str, Any]) -> PromptOverride | None:
+        """The stored override of the chosen tag, with the drafts on top."""
+        descriptor = self._template.descriptor
+        override = descriptor.new_override(DRAFT)
+        if tag := wanted.get("tag"):
+            stored = self._overrides.get(ns=descriptor.ns, key=descriptor.key, tag=str(tag))
+            for path, section in stored.sections.items() if stored else ():
+                override = override.with_section(path, section)
+        for key, body in (wanted.get("drafts") or {}).items():
+            path = self._path(key)
+            override = override.with_section(path, descriptor.override_section(path, str(body)))
+        return override if override.sections else None
+
+    def _states(self, wanted: Mapping[str, Any]) -> tuple[dict[SectionPath, SectionVisibility], list[SectionPath]]:
+        states = {self._path(key): str(state) for key, state in (wanted.get("states") or {}).items()}
+        hidden = [path for path, state in states.items() if state == "hidden"]
+        inside = [path for path in states if any(path[: len(up)] == up for up in hidden)]
+        return {path: SectionVisibility(state) for path, state in states.items() if path not in inside}, hidden
+
+    def _path(self, key: str) -> SectionPath:
+        node = self._template.outline.by_key.get(key)
+        if node is None:
+            raise ValueError(f"Prompt '{self._template.key}' has no section {key!r}.")
+        return node.path
+
+    def _params(self, wanted: Mapping[str, Any]) -> list[Any]:
+        given = wanted.get("params") or {}
+        return [
+            parse(cls, given[cls.__name__]) if cls.__name__ in given else self._default(cls)
+            for cls in self._template.outline.params_types
+            if cls.__name__ in given or self._default(cls) is not None
+        ]
+
+    def _default(self, cls: type) -> Any:
+        """What a params type is bound to, or what a section has for it."""
+        sections = (node.section for node in self._template.outline.nodes if node.section.params_type is cls)
+        return self._bound.get(cls) or next((s.default_params for s in sections if s.default_params is not None), None)
+
+    def _adapter(self, wanted: Mapping[str, Any], *, afresh: bool = False) -> ProviderAdapter:
+        """The chosen adapter; one whose model is loaded into this process is made once."""
+        name = str(wanted.get("adapter") or (self._adapters[0].name if self._adapters else ""))
+        with self._lock:
+            known = self._known.get(name)
+            if known is None or (afresh and known.name != "local"):
+                known = self._known[name] = self._make_adapter(name)
+        return known
+
+    def _sections(
+        self,
+        now: Explanation,
+        base: Explanation,
+        hidden: Sequence[SectionPath],
+        override: PromptOverride | None,
+    ) -> Iterator[dict[str, Any]]:
+        """Every section of the template, also those that are hidden."""
+        states = {section.state.path: section for section in now.sections}
+        declared = {section.state.path: section.state for section in base.sections}
+        for node in self._template.outline.nodes:
+            described = self._template.descriptor.sections[node.path]
+            found = states.get(node.path)
+            state = found.state if found else declared.get(node.path)
+            body = override.sections.get(node.path) if override else None
+            yield {
+                "key": node.key,
+                "path": node.path,
+                "title": node.section.title,
+                "state": found.state.visibility.value if found else "absent",
+                "decided_by": found.state.decided_by if found else "",
+                "declared": declared[node.path].visibility.value if node.path in declared else "absent",
+                "choices": ["hidden", *(["summary"] if node.summary is not None else []), "full"],
+                "is_hidden": any(node.path[: len(up)] == up for up in hidden),
+                "shown_tokens": found.state.shown_tokens if found else 0,
+                "full_tokens": state.full_tokens if state else 0,
+                "tools": [tool.name for tool in node.all_tools],
+                "tool_tokens": state.tool_tokens if state else 0,
+                "offered": bool(found and found.state.visibility is FULL),
+                "opening": found.opening if found else "",
+                "source": body.body if body else described.source or "",
+                "editable": described.accepts_overrides,
+                "placeholders": described.placeholders,
+            }
+
+
+class LiveRun:
+    """A run under way: what it has said in its current turn, and whether it is over."""
+
+    def __init__(self, stream: EventStream[Any]) -> None:
+        self.stream = stream
+        self.text: list[str] = []
+        self.done = False
+        self.error = ""
+
+    def follow(self) -> None:
+        """Take its events until it ends."""
+        try:
+            for event in self.stream:
+                if isinstance(event, TextDelta):
+                    self.text.append(event.text)
+                elif isinstance(event, ToolStarted | Restarted):
+                    self.text = []
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+        finally:
+            self.done = True
+
+
+def form_fields(cls: type, default: Any) -> Iterator[dict[str, Any]]:
+    """The fields of a dataclass as a form shows them: a kind of input, choices, and a value to begin with."""
+    hints = get_type_hints(cls)
+    values = cast(Mapping[str, Any], dump(default)) if default is not None else {}
+    for field in fields(cast(Any, cls)):
+        if not field.init:
+            continue
+        hint = hints[field.name]
+        optional = NoneType in get_args(hint)
+        kind, choices = _input_for(hint)
+        value = values.get(field.name)
+        if value is None and field.default is not MISSING:
+            value = dump(field.default)
+        elif value is None and field.default_factory is not MISSING:
+            value = dump(field.default_factory())
+        yield {"name": field.name, "kind": kind, "choices": choices, "optional": optional, "value": value}
+
+
+def _input_for(hint: Any) -> tuple[str, list[Any]]:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType) and NoneType in args:
+        rest = [arg for arg in args if arg is not NoneType]
+        return _input_for(rest[0]) if len(rest) == 1 else ("json", [])
+    if origin is Literal:
+        return "choice", list(args)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return "choice", [dump(member) for member in hint]
+    kinds = {str: "text", bool: "yes or no", int: "whole number", float: "number"}
+    return kinds.get(hint, "json"), []
+
+
+def prefix_kept(
+    before: RenderedPrompt[Any],
+    now: RenderedPrompt[Any],
+    count: Callable[[str], int],
+    define: Callable[[AnyTool], str],
+) -> dict[str, Any]:
+    """How much of a cached request stays its beginning: tools come first, then the text; and where it breaks."""
+    cached = 0
+    old, new = (
+        [(tool.name, define(tool)) for tool in cast(tuple[AnyTool, ...], (*one.tools, *one.hosted_tools))]
+        for one in (before, now)
+    )
+    for index, (name, definition) in enumerate(new):
+        if index >= len(old) or old[index][1] != definition:
+            return {"tokens": cached, "breaks_at": f"tool {name}", "section": ""}
+        cached += count(definition)
+    if len(old) > len(new):
+        return {"tokens": cached, "breaks_at": f"tool {old[len(new)][0]}, which is gone", "section": ""}
+    same = next((i for i, (a, b) in enumerate(zip(before.text, now.text, strict=False)) if a != b), None)
+    if same is None:
+        same = min(len(before.text), len(now.text))
+    cached += count(now.text[:same])
+    if same == len(before.text) == len(now.text):
+        return {"tokens": cached, "breaks_at": "", "section": ""}
+    span = next((span for span in now.spans if span.end > same), None) or (now.spans[-1] if now.spans else None)
+    section = ".".join(span.path) if span else ""
+    return {"tokens": cached, "breaks_at": f"section {section}", "section": section}
+
+
+def _costs(prices: Prices, total: int, full: int) -> dict[str, float]:
+    """Dollars for the input of one request: as it is, read from the cache, and with everything open."""
+    return {
+        "fresh": prices.cost(TokenUsage(input_tokens=total)),
+        "cached": prices.cost(TokenUsage(input_tokens=total, cached_tokens=total)),
+        "full": prices.cost(TokenUsage(input_tokens=full)),
+    }
+
+
+def _tools(rendered: RenderedPrompt[Any], define: Callable[[AnyTool], str]) -> list[dict[str, Any]]:
+    assert rendered.view is not None
+    return [
+        {
+            "name": tool.name,
+            "section": node.key if node else "",
+            "builtin": node is None,
+            "hosted": tool in rendered.hosted_tools,
+            "definition": define(tool),
+        }
+        for node, tool in rendered.view.offered()
+    ]

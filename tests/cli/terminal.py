@@ -1,0 +1,76 @@
+"""A real terminal of a given width, with `wink` running in it."""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import plain_environment
+
+pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
+fcntl = pytest.importorskip("fcntl", reason="needs a POSIX terminal")
+termios = pytest.importorskip("termios", reason="needs a POSIX terminal")
+
+# The program becomes the foreground process of the terminal, so that Ctrl-C reaches it.
+_LAUNCH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, sys.argv[1:])"
+
+
+class Terminal:
+    """Runs `wink` with these words; `read` waits for text, `type` sends a line."""
+
+    def __init__(self, folder: Path, *words: str, columns: int = 80, **environment: str) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        variables = {**plain_environment(folder), "TERM": "xterm-256color", **environment}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, sys.executable, "-m", "weakincentives.cli", *words],
+            cwd=folder,
+            env={name: value for name, value in variables.items() if name not in ("COLUMNS", "LINES")},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._seen = ""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    def read(self, until: str) -> str:
+        """What appeared since the last call, up to and with this text."""
+        while until not in self._seen:
+            more = self._more()
+            assert more, f"ended before {until!r}; it showed {self._seen!r}"
+            self._seen += more
+        end = self._seen.index(until) + len(until)
+        shown, self._seen = self._seen[:end], self._seen[end:]
+        return shown
+
+    def type(self, line: str) -> None:
+        os.write(self._ours, line.encode())
+
+    def rest(self) -> tuple[int, str]:
+        """The exit code, and all that was still shown."""
+        while more := self._more():
+            self._seen += more
+        return self._process.wait(), self._seen
+
+    def _more(self) -> str:
+        ready, _, _ = select.select([self._ours], [], [], 60)
+        assert ready, f"nothing happened for a minute; it showed {self._seen!r}"
+        try:
+            return os.read(self._ours, 65536).decode(errors="replace").replace("\r\n", "\n")
+        except OSError:  # The program has ended.
+            return ""

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Wink
+from tests.cli.terminal import Terminal
+
+READ = {"call": "read_section", "arguments": {"section_key": "house"}}
+BOOK = {"call": "book", "arguments": {"room": "sea"}}
+GUEST = ("-p", "Guest.name=Ada")
+
+# Blocks until it is interrupted, the first time it is asked.
+SLOW = """
+import threading
+from weakincentives import ScriptedAdapter
+
+asked = []
+
+def answer(request):
+    asked.append(request)
+    if len(asked) == 1:
+        print("(thinking)", flush=True)
+        threading.Event().wait()
+    return "Here."
+
+adapter = ScriptedAdapter(answer)
+"""
+
+
+def script(wink: Wink, *replies: Any) -> tuple[str, ...]:
+    (wink.folder / "script.json").write_text(json.dumps(replies), encoding="utf-8")
+    return ("chat", "desk:template", *GUEST, "--model", "scripted:script.json")
+
+
+def test_in_a_pipe_each_line_is_a_message_and_answers_are_plain(wink: Wink) -> None:
+    words = script(wink, READ, BOOK, "Booked.", "Bye.")
+    done = wink(*words, stdin="A room, please.\n\nThanks.\n")
+    assert (done.returncode, done.stdout) == (0, "Booked.\nBye.\n")
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["open", "tools", "tool", "done", "done"]
+    assert [row["question"] for row in wink.json("runs", "list")] == ["Thanks.", "A room, please."]
+    assert "asked   Thanks." in wink("runs", "show").stdout
+
+
+def test_a_wide_terminal_has_a_margin_that_fills_as_sections_open(wink: Wink) -> None:
+    long = "One two three four five six seven eight nine ten. " * 4
+    with Terminal(wink.folder, *script(wink, READ, BOOK, long), columns=80, NO_COLOR="1") as terminal:
+        assert terminal.read("█·  > ").splitlines()[0].startswith("desk: 2 sections (· closed, ▒ read, █ open)")
+        terminal.type("A room\n")
+        shown = terminal.read("██  > ").splitlines()[1:]
+        terminal.type("\x04")
+        assert terminal.rest()[0] == 0
+    assert all(line.startswith("██  ") and len(line) <= 80 for line in shown)
+    assert shown[0] == "██  open    house" and shown[2] == '██  tool    book({"room": "sea"}) -> booked sea'
+    assert " ".join(line[4:] for line in shown[3:-2]).split() == long.split()
+
+
+def test_the_layout_of_an_answer_is_kept_beside_the_margin(wink: Wink) -> None:
+    answer = "Do this:\n\n    book('sea')\n\n- one\n  - two"
+    with Terminal(wink.folder, *script(wink, answer), NO_COLOR="1") as terminal:
+        terminal.read("> ")
+        terminal.type("How?\n")
+        shown = terminal.read("done")
+    assert [line[4:] for line in shown.splitlines()[1:-1]] == answer.split("\n")
+
+
+def test_a_narrow_terminal_has_none(wink: Wink) -> None:
+    with Terminal(wink.folder, *script(wink, READ, "Hello."), columns=61) as terminal:
+        assert "█" not in terminal.read("\n> ").partition("\n")[2]
+        terminal.type("A room\n")
+        assert "\x1b[36mopen    house\x1b[0m\n\x1b[35mtools   added book of house\x1b[0m\nHello.\n" in terminal.read(
+            "\n> "
+        )
+
+
+def test_ctrl_c_stops_the_answer_and_the_next_message_works(wink: Wink) -> None:
+    (wink.folder / "slow.py").write_text(SLOW, encoding="utf-8")
+    with Terminal(wink.folder, "chat", "desk:template", *GUEST, "-a", "slow:adapter", NO_COLOR="1") as terminal:
+        terminal.read("> ")
+        terminal.type("Hello?\n")
+        terminal.read("(thinking)")
+        terminal.type("\x03")
+        assert "stopped; what was said so far stays" in terminal.read("> ")
+        terminal.type("Still there?\n")
+        assert "Here.\n" in terminal.read("> ")
+        terminal.type("\x03")
+        terminal.read("(Ctrl-D or /quit leaves)")
+        terminal.type("/quit\n")
+        assert terminal.rest()[0] == 0
+
+
+def test_a_section_is_opened_by_hand_and_why_says_so(wink: Wink) -> None:
+    done = wink(*script(wink, BOOK, "Booked."), stdin="/open house\nA room\n/why\n")
+    assert done.stderr.startswith("open    house, with book\n") and done.stdout.startswith("Booked.\n")
+    assert [line.split()[:3] for line in done.stdout.splitlines()[2:-1]] == [
+        ["welcome", "prompt", "declared"],
+        ["house", "prompt", "session"],
+    ]
+
+
+def test_a_saved_conversation_goes_on_where_it_was(wink: Wink) -> None:
+    wink(*script(wink, READ, "Hello."), stdin="Hi\n/save chat.json\n/save chat.md\n")
+    written = (wink.folder / "chat.md").read_text(encoding="utf-8")
+    assert written == "**user**\n\nHi\n\n**assistant**\n\nHello.\n\n"
+    done = wink(*script(wink, BOOK, "Booked."), "--resume", "chat.json", stdin="A room\n/why house\n")
+    assert done.stdout.startswith("Booked.\n") and "house    conversation" in done.stdout
+
+
+def test_view_serves_the_conversation(wink: Wink) -> None:
+    pytest.importorskip("uvicorn", reason="needs the viewer: pip install 'weakincentives[viewer]'")
+    done = wink(*script(wink, "Hello."), stdin="Hi\n/view\n")
+    assert done.stdout.splitlines()[1].startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/opne house", "no command '/opne'; there are /open KEY, "),
+        ("/open hosue", "no section 'hosue'; there are welcome, house; did you mean 'house'?"),
+        ("/save", "/save needs a FILE"),
+        ("/save nowhere/chat.md", "cannot write nowhere/chat.md"),
+        ("Hello", "PromptEvaluationError: script.json has no more replies"),
+    ],
+)
+def test_what_goes_wrong_is_said_and_the_conversation_goes_on(wink: Wink, line: str, message: str) -> None:
+    done = wink(*script(wink), stdin=f"{line}\n/help\n")
+    assert done.returncode == 1 and f"wink: {message}" in done.stderr
+    assert done.stdout.startswith("command     what it does\n/open KEY   ")

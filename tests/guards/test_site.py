@@ -1,0 +1,103 @@
+"""The documentation site is built strictly, is complete, and needs no other server."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from scripts.site import FRONTS
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+class Page(HTMLParser):
+    """The links of a page, and what can be linked to in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        loads = [given["src"]] if "src" in given else [given["href"]] if tag == "link" and "href" in given else []
+        self.loads += loads
+        self.links += loads or ([given["href"]] if tag == "a" and "href" in given else [])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("zensical", "mkdocstrings"):
+        pytest.importorskip(package, reason="needs the extra [docs]")
+    folder = tmp_path_factory.mktemp("site") / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.site", folder], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in site.rglob("*.html")}
+
+
+def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+    def broken(path: Path, page: Page) -> Iterator[str]:
+        for link in page.links:
+            parts = urlsplit(link)
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            if parts.scheme or path.name == "404.html":
+                continue
+            if not target.exists() or (
+                target in pages and parts.fragment and parts.fragment not in pages[target].anchors
+            ):
+                yield f"{path.relative_to(site)}: {link}"
+
+    assert [link for path, page in pages.items() for link in broken(path, page)] == []
+
+
+def test_no_page_loads_anything_from_another_server(pages: dict[Path, Page]) -> None:
+    assert {link for page in pages.values() for link in page.loads if urlsplit(link).netloc} == set()
+
+
+def documented(made: type) -> bool:
+    """Whether the class has a docstring, and not only the one that a dataclass is given."""
+    return bool(made.__doc__) and not str(made.__doc__).startswith(f"{made.__name__}(")
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_the_reference_has_every_documented_name_of_a_package(pages: dict[Path, Page], site: Path, front: str) -> None:
+    module = import_module(f"weakincentives.{front}")
+    public = getattr(module, "__all__", [])
+    made = [name for name in public if isinstance(getattr(module, name), type) and documented(getattr(module, name))]
+    anchors = pages[site / "api" / f"{front}.html"].anchors
+    assert [name for name in made if f"weakincentives.{front}.{name}" not in anchors] == []
+
+
+def test_the_search_finds_a_page_from_a_folder_on_disk(site: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    chromium = shutil.which("chromium") or pytest.skip("there is no chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.goto((site / "index.html").as_uri())
+        page.keyboard.press("/")
+        page.keyboard.type("rolled back", delay=20)
+        found = page.get_by_role("link", name=re.compile("transactions", re.IGNORECASE)).locator("visible=true")
+        found.first.wait_for(timeout=20_000)
+        browser.close()

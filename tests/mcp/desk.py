@@ -1,0 +1,65 @@
+"""A template with a section to open, as the tests serve it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from weakincentives.content import Image
+from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives.session import reducer
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    texts: tuple[str, ...] = ()
+
+    @reducer(on=Words)
+    def add(self, event: Words) -> Notes:
+        return Notes((*self.texts, event.text))
+
+
+def keep(params: Words, *, context: ToolContext) -> ToolResult[None]:
+    print("stdout is not ours")
+    context.session.dispatch(params)
+    if params.text == "broken":
+        return ToolResult("It went wrong.", success=False)
+    return ToolResult(f"Kept {' and '.join(context.session[Notes].all()[-1].texts)}.")
+
+
+async def ponder(params: Words, *, context: ToolContext) -> ToolResult[None]:
+    context.session.dispatch(params)
+    await asyncio.sleep(60)
+    return ToolResult("Done.")
+
+
+def paint(params: None, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult("Painted.", attachments=(Image.from_bytes(PNG, "image/png"),))
+
+
+template: PromptTemplate[None] = PromptTemplate(
+    ns="tests",
+    key="desk",
+    sections=[
+        MarkdownSection(title="Task", key="task", template="Help with notes."),
+        MarkdownSection(
+            title="Notes",
+            key="notes",
+            template="Keep notes short.",
+            summary="Keeps notes.",
+            visibility=SectionVisibility.SUMMARY,
+            tools=[
+                Tool[Words, None](name="keep", description="Keep a note.", handler=keep),
+                Tool[Words, None](name="ponder", description="Take a long time over it.", handler=ponder),
+                Tool[None, None](name="paint", description="Paint a picture.", handler=paint),
+            ],
+        ),
+    ],
+)

@@ -1,0 +1,196 @@
+"""Sections of a config file, and the lock file that knows their tools before a server is started."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.disclosure.desk import answers, tool_names
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.cli import main
+from weakincentives.errors import PromptValidationError
+from weakincentives.mcp import MCPSection, lock_file, mcp_sections
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.prompt.overrides import JsonPromptOverridesStore
+from weakincentives.runtime import SectionLoaded
+from weakincentives.session import Session
+
+pytestmark = pytest.mark.slow
+SHOP = str(Path(__file__).parent / "shop.py")
+ENTRY: dict[str, Any] = {"command": sys.executable, "args": [SHOP], "env": {"SHOP_TOOLS": "${SHOP_TOOLS:-}"}}
+READ = call("read_section", section_key="shop")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write(tmp_path, shop=ENTRY)
+
+
+@pytest.fixture(scope="module")
+def listings(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What `wink mcp lock` writes of the shop."""
+    path = write(tmp_path_factory.mktemp("locked"), shop=ENTRY)
+    assert main(["mcp", "lock", str(path)]) == 0
+    return lock_file(path).read_text()
+
+
+@pytest.fixture
+def locked(config: Path, listings: str) -> Path:
+    lock_file(config).write_text(listings)
+    return config
+
+
+def write(folder: Path, **servers: Any) -> Path:
+    path = folder / ".mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return path
+
+
+def template(path: Path, **options: Any) -> PromptTemplate[None]:
+    task = MarkdownSection(title="Task", key="task", template="Help.")
+    return PromptTemplate(ns="tests", key="shop", sections=[task, *mcp_sections(path, start_timeout=120, **options)])
+
+
+def evaluate(made: PromptTemplate[None], *script: Any) -> tuple[ScriptedAdapter, Session]:
+    session = Session()
+    with ScriptedAdapter([*script, "Done."]) as adapter:
+        adapter.evaluate(Prompt(made), session=session)
+    return adapter, session
+
+
+def test_every_server_of_a_config_is_a_summarized_section(tmp_path: Path) -> None:
+    path = write(tmp_path, shop=ENTRY, **{"My API": {"url": "https://example.com/${TENANT}/mcp"}})
+    made = mcp_sections(path)
+    assert [(section.key, section.title, section.summary) for section in made] == [
+        ("shop", "shop", "Tools of the MCP server 'shop'."),
+        ("my-api", "My API", "Tools of the MCP server 'My API'."),
+    ]
+
+
+def test_a_variable_that_is_not_set_fails_by_name_when_the_server_is_opened(tmp_path: Path) -> None:
+    path = write(tmp_path, shop={**ENTRY, "env": {"KEY": "${SHOP_KEY_THAT_IS_NOT_SET}"}})
+    _, session = evaluate(template(path), READ)
+    assert answers(session) == [
+        (
+            False,
+            "Section 'shop' cannot be opened: MCP server 'shop' needs the environment variable "
+            "SHOP_KEY_THAT_IS_NOT_SET, which is not set.",
+        )
+    ]
+
+
+def test_variables_are_read_when_the_server_is_started(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = template(config)
+    monkeypatch.setenv("SHOP_TOOLS", "haggle")
+    adapter, _ = evaluate(made, READ)
+    assert tool_names(adapter.requests[-1].tools)[-1] == "haggle"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "is not JSON"),
+        ("[]", 'must be an object with "mcpServers"'),
+        ('{"mcpServers": {"a": {"args": []}}}', 'server \'a\' needs a "command" or a "url"'),
+        ('{"mcpServers": {"a": {"type": "sse", "url": "http://a"}}}', "use its streamable HTTP address"),
+        ('{"mcpServers": {"a": {"url": "http://a"}, "A": {"url": "http://b"}}}', "have the same section key"),
+    ],
+)
+def test_a_config_that_cannot_be_read_says_why(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / ".mcp.json").write_text(content)
+    with pytest.raises(PromptValidationError, match=problem):
+        mcp_sections(tmp_path / ".mcp.json")
+
+
+def test_a_lock_prices_a_server_without_starting_it(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mcp", "lock", str(config)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["shop", "9", "tools", "new"]
+    write(config.parent, shop={"command": "no-such-command"})
+    made = template(config)
+    explained = ScriptedAdapter([]).explain(Prompt(made))
+    state = explained.sections[1].state
+    assert (len(state.tools), state.tool_tokens > 300) == (9, True)
+    assert explained.sections[1].opening.startswith("injects get_stock, list_items,")
+    assert made.sections[1].summary == (
+        "Tools: get_stock, list_items, add_item, remove_item, show_picture, choose_colour, wait, crash, read_variable."
+    )
+
+
+def test_with_a_lock_nothing_is_offered_before_the_section_is_opened(locked: Path) -> None:
+    adapter, session = evaluate(template(locked), READ, call("get_stock", item="chair"))
+    assert tool_names(adapter.requests[0].tools) == ["read_section"]
+    assert (len(adapter.requests[1].tools), answers(session)[1]) == (10, (True, "chair: 3"))
+    assert [event.changed_tools for event in session[SectionLoaded]] == [()]
+
+
+def test_tools_that_have_changed_since_are_noticed(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SHOP_TOOLS", "haggle wait")
+    main(["mcp", "lock", str(config)])
+    monkeypatch.setenv("SHOP_TOOLS", "bargain get_stock")
+    caplog.set_level(logging.WARNING)
+    adapter, session = evaluate(template(config), READ)
+    (loaded,) = session[SectionLoaded].all()
+    assert loaded.changed_tools == ("get_stock", "haggle", "bargain")
+    assert "get_stock was changed; haggle was removed; bargain was added. Run `wink mcp lock`" in caplog.text
+    names = tool_names(adapter.requests[-1].tools)
+    assert ("bargain" in names, "haggle" in names) == (True, False)
+
+
+def test_a_check_of_the_lock_fails_when_a_listing_has_changed(
+    locked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["mcp", "lock", "--check", str(locked)]) == 0
+    monkeypatch.setenv("SHOP_TOOLS", "haggle")
+    assert main(["mcp", "lock", "--check", str(locked)]) == 1
+    assert "haggle added" in capsys.readouterr().out
+
+
+def test_a_server_that_cannot_be_listed_keeps_its_entry(locked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = lock_file(locked).read_text()
+    write(locked.parent, shop={"command": "no-such-command"})
+    assert main(["mcp", "lock", str(locked)]) == 1
+    assert "No such file or directory: 'no-such-command'" in capsys.readouterr().out
+    assert lock_file(locked).read_text() == before
+
+
+def test_descriptions_of_locked_tools_can_be_overridden(locked: Path, tmp_path: Path) -> None:
+    made, store = template(locked), JsonPromptOverridesStore(tmp_path / "overrides")
+    words = made.descriptor.override_tool("get_stock", description="Counts what is left.")
+    store.upsert(made.descriptor.new_override("latest").with_tool("get_stock", words))
+    with ScriptedAdapter([READ, "Done."]) as adapter:
+        adapter.evaluate(Prompt(made, overrides_store=store), session=Session())
+    found = next(tool for tool in adapter.requests[-1].tools if tool.name == "get_stock")
+    assert found.description == "Counts what is left."
+
+
+def test_grouped_tools_of_a_lock_are_known_too(locked: Path) -> None:
+    made = template(locked, group=lambda name: "items" if "item" in name else None)
+    assert [node.key for node in made.outline.nodes] == ["task", "shop", "shop.items"]
+    items = call("read_section", section_key="shop.items")
+    _, session = evaluate(made, items, call("list_items"))
+    assert answers(session)[-1] == (True, '{"items": ["chair"]}')
+
+
+def test_a_group_of_a_server_that_cannot_be_started_is_told_to_the_model(locked: Path) -> None:
+    write(locked.parent, shop={"command": "no-such-command"})
+    made = template(locked, group=lambda name: "items" if "item" in name else None)
+    _, session = evaluate(made, call("read_section", section_key="shop.items"))
+    assert answers(session) == [
+        (
+            False,
+            "Section 'shop.items' cannot be opened: MCP server 'shop' (no-such-command) cannot be started: [Errno 2] "
+            "No such file or directory: 'no-such-command'",
+        )
+    ]
+
+
+def test_a_section_in_code_may_have_a_lock(locked: Path) -> None:
+    made = MCPSection(key="shop", title="Shop", server=mcp_sections(locked)[0].server, lock=lock_file(locked))
+    assert made.stored() is not None

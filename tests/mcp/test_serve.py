@@ -1,0 +1,212 @@
+"""A template as an MCP server: sections open in the host, and calls are transactions of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from mcp import Client, MCPError, StdioServerParameters
+
+from tests.disclosure.desk import FULL
+from tests.mcp.desk import PNG, Notes, template
+from weakincentives.mcp import MCPSection, StdioServer, serve
+from weakincentives.prompt import PromptTemplate
+from weakincentives.runtime import PromptExecuted, PromptRendered, ToolInvoked, ToolsInjected
+from weakincentives.session import Session
+from weakincentives.telemetry import RunStore
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+READ: dict[str, Any] = {"section_key": "notes"}
+
+
+def text(result: Any) -> str:
+    (block,) = result.content
+    return str(block.text)
+
+
+async def names(client: Client) -> list[str]:
+    return [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
+
+
+def stdio(*words: str) -> StdioServerParameters:
+    return StdioServerParameters(
+        command=sys.executable, args=["-m", "weakincentives.cli", "mcp", "serve", *words], cwd=ROOT
+    )
+
+
+@asynccontextmanager
+async def over_http() -> AsyncIterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(serve(template).app, log_config=None, timeout_graceful_shutdown=1))
+        task = asyncio.ensure_future(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        finally:
+            server.should_exit = True
+            await task
+
+
+async def relisting(client: Client) -> None:
+    """Lists again at every announcement, as a host does."""
+    async with client.listen(tools_list_changed=True) as events:
+        async for _ in events:
+            await names(client)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_section_opens_in_the_host_and_brings_its_tools(mode: str, tmp_path: Path) -> None:
+    file = tmp_path / "runs.db"
+    async with Client(stdio("tests.mcp.desk:template", "--record", str(file)), mode=mode) as client:
+        assert "Help with notes." in (client.instructions or "")
+        assert 'call `read_section` with key "notes"' in (client.instructions or "")
+        assert await names(client) == ["read_section"]
+        opened = await client.call_tool("read_section", READ)
+        assert "Keep notes short." in text(opened)
+        assert await names(client) == ["read_section", "keep", "ponder", "paint"]
+        kept = await client.call_tool("keep", {"text": "milk"})
+        assert (text(kept), kept.is_error) == ("Kept milk.", False)
+    with RunStore(file) as store:
+        (run,) = store.list_runs()
+    assert (run.prompt_name, run.status) == ("desk", "ok")
+
+
+async def test_a_call_is_a_transaction_of_the_session_and_is_recorded() -> None:
+    session = Session()
+    server = serve(template, session=session)
+    async with Client(server.server) as client:
+        await client.call_tool("read_section", READ)
+        for note in ("milk", "broken", "eggs"):
+            result = await client.call_tool("keep", {"text": note})
+    assert text(result) == "Kept milk and eggs."
+    assert session[Notes].all() == (Notes(("milk", "eggs")),)
+    calls = [(event.name, event.success, event.rolled_back) for event in session[ToolInvoked]]
+    assert calls == [
+        ("read_section", True, False),
+        ("keep", True, False),
+        ("keep", False, True),
+        ("keep", True, False),
+    ]
+    assert [event.tool_names for event in session[ToolsInjected]] == [("keep", "ponder", "paint")]
+    assert (len(session[PromptRendered].all()), len(session[PromptExecuted].all())) == (1, 1)
+
+
+async def test_what_a_call_gets_wrong_is_told_to_the_host() -> None:
+    async with Client(serve(template).server) as client:
+        unknown = await client.call_tool("keep", {"text": "milk"})
+        assert (unknown.is_error, "Unknown tool 'keep'" in text(unknown)) == (True, True)
+        await client.call_tool("read_section", READ)
+        wrong = await client.call_tool("keep", {"text": 1})
+    assert text(wrong) == "Invalid arguments for 'keep': text: expected str, got int 1"
+
+
+async def test_a_call_that_the_host_cancels_is_rolled_back_and_the_run_goes_on() -> None:
+    session = Session()
+    async with Client(serve(template, session=session).server) as client:
+        await client.call_tool("read_section", READ)
+        call = asyncio.ensure_future(client.call_tool("ponder", {"text": "why"}))
+        while session[Notes].latest() != Notes(("why",)):
+            await asyncio.sleep(0.01)
+        assert await names(client) == ["read_section", "keep", "ponder", "paint"]
+        call.cancel()
+        assert text(await client.call_tool("keep", {"text": "milk"})) == "Kept milk."
+    invoked = [(event.name, event.success, event.rolled_back) for event in session[ToolInvoked]]
+    assert invoked[1:] == [("ponder", False, True), ("keep", True, False)]
+
+
+async def test_a_host_that_leaves_ends_the_call_that_is_under_way() -> None:
+    session = Session()
+    async with Client(serve(template, session=session).server) as client:
+        await client.call_tool("read_section", READ)
+        call = asyncio.ensure_future(client.call_tool("ponder", {"text": "why"}))
+        while session[Notes].latest() != Notes(("why",)):
+            await asyncio.sleep(0.01)
+    await asyncio.gather(call, return_exceptions=True)
+    assert session[Notes].latest() == Notes()
+    assert len(session[PromptExecuted].all()) == 1
+
+
+async def test_an_mcp_server_may_stand_behind_a_served_section() -> None:
+    server = StdioServer(sys.executable, [str(ROOT / "tests/mcp/shop.py")], start_timeout=120)
+    shop = MCPSection(key="shop", title="Shop", server=server)
+    chained: PromptTemplate[None] = PromptTemplate(ns="tests", key="chain", sections=[shop])
+    async with Client(serve(chained).server) as client:
+        await client.call_tool("read_section", {"section_key": "shop"})
+        assert text(await client.call_tool("get_stock", {"item": "chair"})) == "chair: 3"
+
+
+async def test_a_section_that_must_be_open_and_cannot_be_is_an_error_for_the_host() -> None:
+    shop = MCPSection(key="shop", title="Shop", server=StdioServer("no-such-command"), visibility=FULL)
+    broken: PromptTemplate[None] = PromptTemplate(ns="tests", key="broken", sections=[shop])
+    async with Client(serve(broken).server) as client:
+        for _ in range(2):
+            with pytest.raises(MCPError, match="No such file or directory: 'no-such-command'"):
+                await client.list_tools()
+
+
+async def test_pictures_go_to_the_host_as_such() -> None:
+    async with Client(serve(template).server) as client:
+        await client.call_tool("read_section", READ)
+        blocks: Any = (await client.call_tool("paint", {})).content
+    assert (blocks[0].text, blocks[1].type, blocks[1].mime_type) == ("Painted.", "image", "image/png")
+    assert base64.b64decode(blocks[1].data) == PNG
+
+
+async def test_the_answer_to_an_opening_waits_until_the_host_has_listed_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    order: list[str] = []
+    async with over_http() as url, Client(url) as client:
+        host = asyncio.ensure_future(relisting(client))
+        while not await names(client) or host.done():
+            await asyncio.sleep(0)
+        listing = client.list_tools
+
+        async def noted(**options: Any) -> Any:
+            result = await listing(**options)
+            order.append("listed")
+            return result
+
+        client.list_tools = noted  # type: ignore[method-assign]
+        await asyncio.sleep(0.2)
+        await client.call_tool("read_section", READ)
+        order.append("answered")
+        host.cancel()
+    assert (order, caplog.text) == (["listed", "answered"], "")
+
+
+async def test_a_host_that_does_not_list_again_gets_its_answer_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with Client(serve(template, relist_seconds=0.05).server, mode="legacy") as client:
+        await names(client)
+        opened = await client.call_tool("read_section", READ)
+    assert not opened.is_error
+    assert "did not list the tools again within 0.05 seconds" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_over_http_every_host_has_sections_and_a_session_of_its_own(mode: str) -> None:
+    async with over_http() as url, Client(f"{url}/ann", mode=mode) as ann, Client(f"{url}/bob", mode=mode) as bob:
+        await ann.call_tool("read_section", READ)
+        await bob.call_tool("read_section", READ)
+        await ann.call_tool("keep", {"text": "ann's"})
+        kept = await bob.call_tool("keep", {"text": "bob's"})
+    assert text(kept) == "Kept bob's."
+
+
+def test_only_a_template_can_be_served() -> None:
+    with pytest.raises(TypeError, match="serve takes a PromptTemplate, got 'desk'"):
+        serve("desk")  # type: ignore[arg-type]
+    assert isinstance(template, PromptTemplate)

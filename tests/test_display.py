@@ -1,0 +1,101 @@
+"""What values show of themselves: tables that fit, and notebooks."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from weakincentives._display import Table, cell_width, shortened
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+
+TABLE = Table(
+    ("run", "turns", "question"),
+    [("a1", "3", "Where is it?"), ("b2", "12", "日本 | <b>")],
+    ("turns",),
+    ("turns",),
+    "question",
+)
+
+SETUP = """
+from weakincentives import MainLoop, MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Session
+from weakincentives import ScriptedAdapter
+from weakincentives.adapters.scripted import call
+from weakincentives.runtime import ledger
+
+guide = MarkdownSection(key="guide", title="Guide", template="<b>Read</b> me.", summary="A guide.",
+                        visibility=SectionVisibility.SUMMARY)
+prompt = Prompt(PromptTemplate(ns="tests", key="desk", sections=[guide]))
+adapter = ScriptedAdapter([call("read_section", section_key="guide"), "Done <script>."])
+session = Session(session_id="s1")
+explanation = adapter.explain(prompt)
+rendered = prompt.render()
+response = MainLoop().execute(prompt, session=session, adapter=adapter)
+"""
+CELLS = ("prompt", "rendered", "explanation", "session", "ledger(session)", "response")
+
+
+def test_a_table_is_cut_at_its_flexible_column_then_loses_columns() -> None:
+    assert TABLE.text() == "run  turns  question\na1       3  Where is it?\nb2      12  日本 | <b>"
+    wide = Table(("run", "turns", "question"), [("a1", "3", "x" * 60)], ("turns",), ("turns",), "question")
+    assert wide.text(60).splitlines()[1] == f"a1       3  {'x' * 47}…"
+    assert wide.text(48).splitlines() == ["run  question", f"a1   {'x' * 42}…"]
+
+
+def test_wide_letters_take_two_columns_and_accents_none() -> None:
+    assert [cell_width(text) for text in ("abc", "日本", "e\u0301", "🙂")] == [3, 4, 1, 2]
+    assert shortened("日本語", 5) == "日本…"
+
+
+def test_markup_of_values_is_not_obeyed() -> None:
+    assert '<td style="text-align: left; padding-left: 0.5em">日本 | &lt;b&gt;</td>' in TABLE.html()
+    assert TABLE.markdown().splitlines()[1:] == [
+        "| --- | ---: | --- |",
+        "| a1 | 3 | Where is it? |",
+        "| b2 | 12 | 日本 \\| &lt;b&gt; |",
+    ]
+
+
+@dataclass(frozen=True)
+class Guest:
+    name: str
+
+
+def test_a_prompt_that_cannot_be_rendered_says_what_it_needs() -> None:
+    section = MarkdownSection[Guest](key="welcome", title="Welcome", template="${name}")
+    shown = Prompt(PromptTemplate(ns="tests", key="guest", sections=[section]))._repr_markdown_()
+    assert "It cannot be rendered yet: " in shown and "| welcome |" in shown
+
+
+@pytest.fixture(scope="module")
+def outputs() -> list[dict[str, Any]]:
+    """What a notebook shows for each cell, run by a real kernel."""
+    nbformat = pytest.importorskip("nbformat", reason="needs nbformat, nbclient and ipykernel: ./test installs them")
+    nbclient = pytest.importorskip("nbclient", reason="needs nbformat, nbclient and ipykernel: ./test installs them")
+    pytest.importorskip("ipykernel", reason="needs nbformat, nbclient and ipykernel: ./test installs them")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (SETUP, *CELLS)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the kernel's own libraries
+        nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    return [cell.outputs[0].data for cell in notebook.cells[1:]]
+
+
+def test_a_notebook_shows_each_value_as_html_markdown_and_a_short_line(outputs: list[dict[str, Any]]) -> None:
+    assert [sorted(shown) for shown in outputs] == [["text/html", "text/markdown", "text/plain"]] * len(CELLS)
+    plain = [shown["text/plain"] for shown in outputs]
+    assert plain[:2] == ["Prompt('tests', 'desk')", "<RenderedPrompt 'desk': 116 characters, tools read_section>"]
+    assert plain[2].startswith("<Explanation of 'desk' on scripted: ") and plain[3] == "Session('s1')"
+    assert plain[4].startswith("<Ledger of run ") and plain[5].startswith(
+        "<PromptResponse of 'desk': 'Done <script>.', 2 turns, "
+    )
+    assert all("\n" not in line and len(line) < 200 for line in plain)
+
+
+def test_a_notebook_shows_sections_and_escapes_what_they_say(outputs: list[dict[str, Any]]) -> None:
+    html = [shown["text/html"] for shown in outputs]
+    assert all(">guide<" in shown for shown in (html[0], html[1], html[2], html[4]))
+    assert "PromptExecuted" in html[3] and "Done &lt;script&gt;." in html[5]
+    assert not any("<b>" in shown or "<script>" in shown for shown in html)
+    assert "| guide | summary | declared |" in outputs[1]["text/markdown"]

@@ -1,0 +1,84 @@
+"""No page has a serious fault for people who use a keyboard or a screen reader, by axe-core in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.npm_support import NpmModules
+from tests.viewer.test_playground import on_call
+from weakincentives.telemetry import record
+from weakincentives.viewer import Viewer
+
+expect = pytest.importorskip(
+    "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
+).expect
+
+CHECK = """async () => {
+    const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+    return violations
+        .filter(({ impact }) => ["serious", "critical"].includes(impact))
+        .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(" | ")}`);
+}"""
+
+
+def faults(page: Any, npm_modules: NpmModules) -> list[str]:
+    source = (npm_modules.folder / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    # As a debugger does: the page's own policy allows no such script.
+    page.evaluate(source)
+    found: list[str] = page.evaluate(CHECK)
+    return found
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
+def test_pages_have_no_serious_fault(
+    viewer: Viewer,
+    run_ids: Sequence[str],
+    open_page: Callable[..., Any],
+    npm_modules: NpmModules,
+    scheme: str,
+    width: int,
+) -> None:
+    run = f"#/run/{run_ids[0]}"
+    places = {
+        "#/": ".run-row:not(.head)",
+        "#/?group=prompt": ".group-row:not(.head)",
+        f"{run}/turn/5?section=logs": ".message",
+        f"{run}/turn/1?part=prompt": ".piece",
+        f"{run}/turn/4?part=tools": ".offered",
+        f"{run}/disclosure": ".lane",
+        f"{run}/ledger": ".stroke",
+        f"{run}/events?event=3": ".json-key",
+        f"#/compare?a={run_ids[0]}:4&b={run_ids[2]}:4": ".diff",
+        "#/search?q=coupons": ".hit",
+        "#/report": ".sheet",
+    }
+    page = open_page(viewer.url)
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    found = []
+    for place, content in places.items():
+        page.goto(viewer.url + place)
+        expect(page.locator(content).first).to_be_visible()
+        found += [f"{place} {fault}" for fault in faults(page, npm_modules)]
+    assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_playground_has_no_serious_fault(
+    open_page: Callable[..., Any], npm_modules: NpmModules, tmp_path: Path, width: int
+) -> None:
+    path = tmp_path / "runs.db"
+    with record(path), Viewer(path, port=0, playground=on_call(tmp_path)) as playing:
+        page = open_page(f"{playing.url}#/play")
+        page.set_viewport_size({"width": width, "height": 900})
+        expect(page.locator(".piece").first).to_be_visible()
+        found = faults(page, npm_modules)
+        if width > 700:
+            page.get_by_label("Edit Role").click()
+            found += faults(page, npm_modules)
+        assert found == [], "\n".join(found)
+        page.close()

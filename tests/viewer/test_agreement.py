@@ -1,0 +1,85 @@
+"""The command line and the viewer tell the same of recorded runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.viewer.test_conversations import record_conversation
+from weakincentives.cli import main
+from weakincentives.telemetry import RunStore
+from weakincentives.viewer.documents import Documents
+
+
+@pytest.fixture(scope="module")
+def recorded(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Runs with restarts, injected tools, a rollback and a failure, and a conversation."""
+    talk = tmp_path_factory.mktemp("talk") / "runs.db"
+    record_conversation(talk, "What does the guide say?", "Thanks.")
+    return [runs, talk]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    capsys.readouterr()
+    main([*arguments, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_lists_agree(recorded: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    for path in recorded:
+        with RunStore(path) as store:
+            shown = Documents(store).runs()["runs"]
+        for said, row in zip(printed(capsys, "runs", "list", str(path)), shown, strict=True):
+            flat = {**row, **row["usage"], "duration": round(row["duration"], 3)}
+            assert {name: flat[name] for name in said if name in flat} == {
+                name: said[name] for name in said if name in flat
+            }
+            assert said["duration"] == round(row["ended"] - row["started"], 3)
+
+
+def test_runs_agree_turn_by_turn(recorded: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    for path in recorded:
+        with RunStore(path) as store:
+            documents = Documents(store)
+            for run in store.list_runs():
+                said, whole = printed(capsys, "runs", "show", str(path), run.run_id), documents.run(run.run_id)
+                turns, columns = said["turn_list"], whole["turns"]
+                assert [turn["sent"] for turn in turns] == columns["input"]
+                assert [turn["cached"] for turn in turns] == columns["cached"]
+                assert [turn["full_prompt"] for turn in turns] == columns["full"]
+                full = sum(turn["full_prompt"] or 0 for turn in turns)
+                assert whole["run"]["full_prompt_tokens"] == full == whole["ledger"]["full"]
+                assert whole["run"]["saved"] == whole["ledger"]["saved"] == full - said["input_tokens"]
+
+
+def test_turns_agree_on_sections_tools_and_messages(recorded: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    for path in recorded:
+        with RunStore(path) as store:
+            documents = Documents(store)
+            for run in store.list_runs():
+                for n in range(1, run.turns + 1):
+                    said = printed(capsys, "runs", "show", str(path), run.run_id, "--turn", str(n))
+                    shown = documents.turn(run.run_id, n)
+                    assert said["sections"] == shown["sections"]
+                    assert said["tools"] == [tool["name"] for tool in shown["tools"]]
+                    assert len(said["messages"]) == sum(stop - start for start, stop in shown["request"])
+                    assert said["complete"] and shown["complete"]
+
+
+def test_reports_agree(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunStore(runs) as store:
+        assert printed(capsys, "report", str(runs))["prompts"] == json.loads(
+            json.dumps(Documents(store).report()["prompts"])
+        )
+
+
+def test_a_run_that_failed_after_opening_is_compared_with_a_run_of_as_many_turns(runs: Path) -> None:
+    with RunStore(runs) as store:
+        failed = store.list_runs(status="failed")[0]
+        ledger = store.ledger(failed.run_id)
+    assert [row.full_prompt_tokens is None for row in ledger.rows] == [True, False]
+    assert failed.saved == ledger.saved > 0
+    assert (failed.prompt, failed.model) == ("operations/on-call", "gpt-5.1")
