@@ -103,6 +103,7 @@ def _nearest(
     flat = [piece for found in pieces for piece in found]
     batches = [ranker.embed(flat[at : at + 64]) for at in range(0, len(flat), 64)]
     known = numpy.concatenate([numpy.asarray(batch, numpy.float32) for batch in batches])
+    known /= numpy.maximum(numpy.linalg.norm(known, axis=1, keepdims=True), 1e-9)
     starts = [0, *accumulate(map(len, pieces))][:-1]
 
     def scores(query: str) -> list[float]:
