@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.viewer.test_conversations import record_conversation
+from weakincentives import MainLoop, MarkdownSection, Prompt, Session
+from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.cli import main
-from weakincentives.telemetry import RunStore
+from weakincentives.errors import PromptRenderError
+from weakincentives.telemetry import RunStore, record
 from weakincentives.viewer.documents import Documents
 
 
@@ -83,3 +87,31 @@ def test_a_run_that_failed_after_opening_is_compared_with_a_run_of_as_many_turns
     assert [row.full_prompt_tokens is None for row in ledger.rows] == [True, False]
     assert failed.saved == ledger.saved > 0
     assert (failed.prompt, failed.model) == ("operations/on-call", "gpt-5.1")
+
+
+@dataclass(frozen=True)
+class Unbound:
+    name: str
+
+
+def test_a_run_that_failed_before_its_first_turn_names_prompt_and_model(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    section = MarkdownSection[Unbound](key="greeting", title="Greeting", template="Hello ${name}.")
+    with record(path), pytest.raises(PromptRenderError):
+        MainLoop().execute(
+            Prompt(ns="shop", key="hello", sections=[section]),
+            session=Session(),
+            adapter=ScriptedAdapter(["Hi."], model="gpt-5.1"),
+        )
+    with RunStore(path) as store:
+        (run,) = store.list_runs()
+    assert (run.status, run.prompt, run.prompt_name, run.model) == ("failed", "shop/hello", "hello", "gpt-5.1")
+    assert "Unbound" in run.error
+
+
+def test_a_search_covers_all_runs_and_says_when_it_was_cut(runs: Path) -> None:
+    with RunStore(runs) as store:
+        documents = Documents(store)
+        few, many = documents.search("529 three times"), documents.search("checkout")
+    assert (few["matching"], few["cut"], {hit["turn"] for hit in few["hits"]}) == (1, False, {2})
+    assert (many["matching"], many["cut"], len(many["runs"])) == (4, True, 4)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 from weakincentives.limits import Budget, Prices, TokenUsage
 from weakincentives.prompt import AnyTool, Prompt, PromptTemplate, RenderedPrompt, SectionPath, SectionVisibility
-from weakincentives.prompt.overrides import JsonPromptOverridesStore, PromptOverride, PromptOverridesStore, diff
+from weakincentives.prompt.overrides import JsonPromptOverridesStore, PromptOverride, PromptOverridesStore
 from weakincentives.runtime import (
     Conversation,
     EventStream,
@@ -77,7 +77,6 @@ class Playground:
             ],
             "adapters": [dump(choice) for choice in self._adapters],
             "tags": [override.tag for override in stored],
-            "speaks": any(section.role == "user" for section in template.sections),
         }
 
     def render(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,10 +91,9 @@ class Playground:
         base, before = adapter.explain(declared), declared.render()
         total = explained.text_tokens + explained.tool_tokens
         prices = prices_for(adapter.model)
-        override = self._override(wanted)
         count, define = adapter.tokenizer.count, adapter.define_tool
         return {
-            "sections": list(self._sections(explained, base, hidden, override)),
+            "sections": list(self._sections(explained, base, hidden, self._override(wanted))),
             "pieces": pieces_of(rendered.text, rendered.spans),
             "tools": _tools(rendered, define),
             "tokens": {
@@ -104,14 +102,11 @@ class Playground:
                 "total": total,
                 "declared": base.text_tokens + base.tool_tokens,
                 "full": base.full_tokens,
-                "tokenizer": explained.tokenizer,
             },
             "model": adapter.model,
-            "adapter": adapter.name,
             "route": explained.route,
             "prices": None if prices is None else _costs(prices, total, base.full_tokens),
             "cache": prefix_kept(before, rendered, count, define),
-            "diff": "" if override is None else diff(template.descriptor, override),
         }
 
     def save(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,7 +238,6 @@ class Playground:
                 "path": node.path,
                 "title": node.section.title,
                 "state": found.state.visibility.value if found else "absent",
-                "decided_by": found.state.decided_by if found else "",
                 "declared": declared[node.path].visibility.value if node.path in declared else "absent",
                 "choices": ["hidden", *(["summary"] if node.summary is not None else []), "full"],
                 "is_hidden": any(node.path[: len(up)] == up for up in hidden),
