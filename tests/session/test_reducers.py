@@ -268,7 +268,7 @@ def test_an_inherited_reducer_runs_on_the_subclass():
         ((Note("n"), Note("m")), ("n", "m")),
         ((), ()),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_a_function_reducer_returns_becomes_the_slice(result, expected):
     session = Session()

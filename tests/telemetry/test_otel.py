@@ -17,7 +17,15 @@ from tests.telemetry.agents import FAIL, SCRIPT, prompt, run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import OpenAndHalt, Prompt, PromptTemplate, VisibilityExpansionRequired
+from weakincentives.prompt import (
+    MarkdownSection,
+    OpenAndHalt,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    VisibilityExpansionRequired,
+    tool,
+)
 from weakincentives.runtime import ModelReply
 from weakincentives.session import Session
 from weakincentives.telemetry import instrument
@@ -139,6 +147,26 @@ def test_injected_tools_are_counted(collector: Collector) -> None:
     assert collector.metric("wink.disclosure.dynamic") == {where: 1}
     assert collector.metric("wink.disclosure.restarts") == {}
     assert [event.name for event in collector.span("invoke_agent sums").events] == ["wink.tools.injected"]
+
+
+def test_a_reading_that_brings_tools_of_two_sections_is_counted_once(collector: Collector) -> None:
+    child = MarkdownSection(
+        key="child", title="Child", template="More.", tools=[tool(name="second", description="Two.")(lambda: "2")]
+    )
+    parent = MarkdownSection(
+        key="parent",
+        title="Parent",
+        template="Text.",
+        summary="Tools.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="first", description="One.")(lambda: "1")],
+        children=[child],
+    )
+    script = [call("read_section", section_key="parent"), "Done."]
+    with collector.instrument():
+        ScriptedAdapter(script).evaluate(Prompt(ns="n", key="k", sections=[parent]), session=Session())
+    assert sum(collector.metric("wink.tools.injected").values()) == 2
+    assert sum(collector.metric("wink.disclosure.dynamic").values()) == 1
 
 
 def test_a_restart_is_counted_and_stays_within_the_run(collector: Collector) -> None:

@@ -314,12 +314,20 @@ class Journal:
         return target
 
 
-def replace(place: Place, content: Blob | bytes, mode: int | None, modified_ns: int | None = None) -> None:
-    """Write a file completely or not at all."""
+def replace(
+    place: Place,
+    content: Blob | bytes,
+    mode: int | None,
+    modified_ns: int | None = None,
+    start: IO[bytes] | None = None,
+) -> None:
+    """Write a file, what `start` holds and then `content`, completely or not at all."""
     temporary = f".wink-{uuid4().hex[:16]}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o666, dir_fd=place.fd)
     try:
         with translated(join(place.parts)), os.fdopen(fd, "wb") as target:
+            if start is not None:
+                shutil.copyfileobj(start, target)
             if isinstance(content, Blob):
                 content.copy_to(target)
             else:
@@ -338,32 +346,11 @@ def replace(place: Place, content: Blob | bytes, mode: int | None, modified_ns: 
 def append(place: Place, content: bytes) -> None:
     """Add to the end of a file completely or not at all.
 
-    A file that has other names may be one outside the root, so it is replaced by a copy.
+    The file is replaced by a longer copy: what is open under its name may have another name outside the root, and no
+    check can tell while names are being swapped.
     """
-    fd = place.open(os.O_WRONLY | os.O_APPEND)
-    try:
-        status = os.fstat(fd)
-        shared = status.st_nlink > 1
-        if not shared:
-            _append(fd, content, status.st_size)
-    finally:
-        os.close(fd)
-    if shared:
-        with os.fdopen(place.open(os.O_RDONLY), "rb") as source:
-            content = source.read() + content
-        replace(place, content, stat.S_IMODE(status.st_mode))
-
-
-def _append(fd: int, content: bytes, size: int) -> None:
-    view, written = memoryview(content), 0
-    try:
-        while written < len(content):
-            written += os.write(fd, view[written:])
-    except BaseException:
-        # Another process may have appended as well; then the end of the file is not ours to cut.
-        if os.fstat(fd).st_size == size + written:
-            os.ftruncate(fd, size)
-        raise
+    with os.fdopen(place.open(os.O_RDONLY), "rb") as source:
+        replace(place, content, stat.S_IMODE(os.fstat(source.fileno()).st_mode), start=source)
 
 
 def create(place: Place, content: bytes) -> None:

@@ -66,6 +66,7 @@ class _Run:
     model: str
     started: float
     definitions: dict[str, str] = field(default_factory=dict)
+    readings: list[tuple[str, ...]] = field(default_factory=list)
     chat: Span | None = None
     ends: float | None = None
     forgotten: Callable[[], Any] = lambda: None
@@ -214,6 +215,7 @@ class Instrumentation:
             attributes[semconv.SECTION_KEY] = event.section_key
         if event.disclosure is not None:
             attributes[semconv.SECTIONS] = event.disclosure.requested_sections
+            run.readings.append(event.disclosure.requested_sections)
         if self._capture:
             attributes[semconv.TOOL_CALL_ARGUMENTS] = event.arguments
             attributes[semconv.TOOL_CALL_RESULT] = _result(event)
@@ -231,7 +233,9 @@ class Instrumentation:
         run.definitions.update(zip(event.tool_names, event.definitions, strict=False))
         attributes = {semconv.SECTION_KEY: event.section_key, semconv.ROUTE: event.route}
         self._injected.add(len(event.tool_names), attributes)
-        if event.section_key:
+        for keys in [keys for keys in run.readings if any(_related(key, event.section_key) for key in keys)]:
+            # One reading can bring the tools of several sections, one event each.
+            run.readings.remove(keys)
             self._dynamic.add(1, attributes)
         run.span.add_event(
             semconv.TOOLS_INJECTED, {**attributes, semconv.SECTIONS: event.tool_names}, _nanoseconds(event.timestamp)
@@ -287,6 +291,10 @@ def _end(run: _Run, at: float | None) -> None:
         if span is not None and span.is_recording():
             span.end(None if at is None else _nanoseconds(at))
     run.chat = None
+
+
+def _related(key: str, other: str) -> bool:
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def _nanoseconds(seconds: float) -> int:
