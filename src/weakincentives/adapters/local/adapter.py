@@ -14,10 +14,11 @@ from typing import Any, Literal
 from weakincentives.adapters.local.channel import LocalChannel, Replier
 from weakincentives.adapters.local.composing import Composer
 from weakincentives.adapters.local.engine import SHELF, Engine, Settings, usable_threads
+from weakincentives.adapters.local.models import model_file
 from weakincentives.adapters.local.quoting import Quoter
 from weakincentives.adapters.local.relevance import Relevance, VectorRelevance, WordRelevance
 from weakincentives.adapters.local.vectors import Vectors
-from weakincentives.adapters.local.weights import cache_folder, model_file, ranker_file
+from weakincentives.adapters.local.weights import cache_folder, ranker_file
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import Channel, InnerLoop, PromptRendered, ProviderAdapter
 
