@@ -27,6 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL=IN,OUT[,CACHED]",
         help="the price of a model; repeatable",
     )
+    parser.add_argument(
+        "--missed", action="store_true", help="list the sections that stayed closed and may have been needed, and why"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -44,6 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         return damage
     if not advice.prompts:
         progress("no successful runs, so there is nothing to advise")
+        return damage
+    if arguments.missed:
+        print_line("\n\n".join(describe_missed(prompt) for prompt in advice.prompts))
         return damage
     print_line("\n\n".join(describe(prompt) for prompt in advice.prompts))
     if any(prompt.unit == "USD" for prompt in advice.prompts):
@@ -81,6 +87,14 @@ def describe(prompt: PromptAdvice) -> str:
             *changes(prompt.sections),
         ]
     )
+
+
+def describe_missed(prompt: PromptAdvice) -> str:
+    heading = f"{prompt.prompt}: {plural(prompt.runs, 'run')}"
+    rows = [(section.key, reason) for section in prompt.sections for reason in section.misses]
+    if not rows:
+        return f"{heading}; no section seems to have been missed"
+    return "\n".join([heading, "", table(("section", "why it may have been needed"), rows)])
 
 
 def changes(sections: tuple[SectionAdvice, ...]) -> list[str]:

@@ -10,6 +10,7 @@ from weakincentives.errors import (
     ToolValidationError,
 )
 from weakincentives.prompt.disclosure import (
+    FoundSection,
     OpenAndHalt,
     OpenOrRead,
     OpenSectionsParams,
@@ -18,6 +19,9 @@ from weakincentives.prompt.disclosure import (
     ReadSectionParams,
     ReadSectionResult,
     ReadSections,
+    SearchSections,
+    SearchSectionsParams,
+    SearchSectionsResult,
 )
 from weakincentives.prompt.hosted import HostedTool, HostedToolConfig, HostedToolOutput
 from weakincentives.prompt.markdown import MarkdownSection
@@ -64,6 +68,7 @@ __all__ = [
     "Disclosure",
     "DisclosureRequest",
     "EstimatedTokens",
+    "FoundSection",
     "FunctionTool",
     "HostedTool",
     "HostedToolConfig",
@@ -92,6 +97,9 @@ __all__ = [
     "ReadSectionResult",
     "ReadSections",
     "RenderedPrompt",
+    "SearchSections",
+    "SearchSectionsParams",
+    "SearchSectionsResult",
     "Section",
     "SectionOptions",
     "SectionPath",

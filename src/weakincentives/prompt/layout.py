@@ -7,7 +7,7 @@ combination; a render then only fills in values and joins.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from weakincentives.content import Audio, Document, Image
 from weakincentives.errors import PromptRenderError
@@ -17,6 +17,7 @@ from weakincentives.prompt.text import TemplateText
 
 Suffix = Callable[[Node], str]
 Price = Callable[[Node], str]
+Menu = Literal["all", "top", "none"]
 
 
 class Placed(str):
@@ -28,18 +29,23 @@ class Placed(str):
 class Layout:
     """Pieces of text with slots; `marks` says at which piece each shown section begins.
 
-    The pieces from `user_piece` on are the user's.
+    The pieces from `user_piece` on are the user's. `summarized` are the closed sections, `listed` those of them in the
+    text.
     """
 
-    def __init__(self, outline: Outline, states: bytes, suffix: Suffix, *, root: Node | None = None) -> None:
+    def __init__(
+        self, outline: Outline, states: bytes, suffix: Suffix, *, root: Node | None = None, menu: Menu = "all"
+    ) -> None:
         self._outline = outline
         self._states = states
+        self._menu = menu
         self._value_index: dict[tuple[int, str], int] = {}
         self._pieces: list[str] = []
         self._slots: list[tuple[int, int]] = []
         self._calls: list[tuple[int, Callable[[Params], str]]] = []
         self.marks: list[tuple[Node, int]] = []
         self.summarized: list[Node] = []
+        self.listed: list[Node] = []
         self.prices: list[tuple[int, Node]] = []
         self._lay_out(root, suffix)
         user = (piece for node, piece in self.marks if node.index >= outline.user_start)
@@ -91,6 +97,14 @@ class Layout:
             if states[index] == ABSENT:
                 index = node.end
                 continue
+            if states[index] == SUMMARY:
+                self.summarized.append(node)
+                if node.summary is None:
+                    raise missing_summary(node.key)
+                if node is not root and not self._is_listed(node):
+                    index = node.end
+                    continue
+                self.listed.append(node)
             depth = node.depth - top
             del counters[depth + 1 :]
             if len(counters) <= depth:
@@ -101,13 +115,15 @@ class Layout:
             self._add_section(node, depth, number, suffix, first=len(self.marks) == 1)
             index = node.end if states[index] == SUMMARY else index + 1
 
+    def _is_listed(self, node: Node) -> bool:
+        """Whether the text has a closed section's summary; that of what is below an opened section always."""
+        if self._menu == "all" or (self._menu == "top" and node.parent < 0):
+            return True
+        return node.parent >= 0 and self._outline.base[node.parent] == SUMMARY
+
     def _add_section(self, node: Node, depth: int, number: str, suffix: Suffix, *, first: bool) -> None:
         section, summarized = node.section, self._states[node.index] == SUMMARY
         separator = "" if first else "\n\n"
-        if summarized:
-            self.summarized.append(node)
-            if node.summary is None:
-                raise missing_summary(node.key)
         if type(section).render is not Section.render:
             self._pieces.append(separator)
             self._add_call(self._whole_section(node, depth, number))

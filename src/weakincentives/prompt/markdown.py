@@ -9,7 +9,7 @@ from typing import Any, cast
 from weakincentives._generics import ParamsT
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.section import Section, SectionRole, Selector, has_own
+from weakincentives.prompt.section import Rule, Section, SectionRole, Selector, has_own
 from weakincentives.prompt.text import TemplateText, split_text
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.visibility import SectionVisibility
@@ -37,6 +37,7 @@ class MarkdownSection(Section[ParamsT]):
         summary: str | None = None,
         summary_suffix: str | None = None,
         role: SectionRole = "system",
+        open_when: Rule[ParamsT] | None = None,
     ) -> None:
         self.template = template
         self._text = split_text(template, where=f"Section '{key}'")
@@ -53,6 +54,7 @@ class MarkdownSection(Section[ParamsT]):
             summary=summary,
             summary_suffix=summary_suffix,
             role=role,
+            open_when=open_when,
         )
         check_placeholders(self, self._text.names, "template")
         if self.summary is not None:

@@ -116,6 +116,7 @@ class Outline:
         self.deciding: tuple[Node, ...] = tuple(
             node for node in self.nodes if has_own(node.section, "effective_visibility")
         )
+        self.ruled: tuple[Node, ...] = tuple(node for node in self.nodes if node.section.open_when is not None)
         self.late: tuple[Node, ...] = tuple(node for node in self.nodes if node.is_late)
         names = Counter(tool.name for node in self.nodes for tool in node.all_tools)
         self.shares_tool_names = any(count > 1 for count in names.values())

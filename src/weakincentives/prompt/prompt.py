@@ -17,7 +17,7 @@ from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import ReadSections
 from weakincentives.prompt.disclosure.strategy import COLLAPSE_SECTION, RESERVED_NAMES
 from weakincentives.prompt.markdown import check_placeholders
-from weakincentives.prompt.outline import AnyTool, Outline, Params, check_params
+from weakincentives.prompt.outline import AnyTool, Node, Outline, Params, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.rendered import RenderedPrompt
@@ -27,7 +27,7 @@ from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.tool import Tool
 from weakincentives.prompt.view import Disclosure, View, split_tools
-from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility
+from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
@@ -271,10 +271,15 @@ class Prompt(Generic[OutputT]):
                 logger.warning(SKIPPED, tool.name, node.key, owner.key)
         return rendered
 
-    def begin(self, session: Session | None, visibility_overrides: Overrides | None = None) -> RenderedPrompt[OutputT]:
-        """Render for a run, and keep what was declared, selected, overridden and fitted as the base of its views."""
+    def begin(
+        self, session: Session | None, visibility_overrides: Overrides | None = None, words: str = ""
+    ) -> RenderedPrompt[OutputT]:
+        """Render for a run, and keep what was declared, selected, overridden and fitted as the base of its views.
+
+        `words` is what the user says besides the user sections.
+        """
         outline = self._run_outline()
-        self._run = _RunBase(session, outline, self._declared(outline, session, visibility_overrides))
+        self._run = _RunBase(session, outline, self._declared(outline, session, visibility_overrides, words))
         return self._rendered(self.view(session))
 
     def resume(self, session: Session, visibility: Mapping[str, SectionVisibility]) -> None:
@@ -350,13 +355,35 @@ class Prompt(Generic[OutputT]):
             registry = registry.merge(node.section.resources())
         return registry.merge(self._bound_resources)
 
+    def opened_by_rule(self, session: Session, words: str) -> list[SectionPath]:
+        """Closed sections that their rules open now, except what the session has opened or closed before."""
+        view = self.view(session)
+        current = session[VisibilityOverrides].latest()
+        decided = {} if current is None else current.overrides
+        found = _ruled(view, Params(view.outline, self._bound), session, words)
+        return [node.path for node in found if node.path not in decided]
+
     def _declared(
-        self, outline: Outline, session: Session | None, overrides: Overrides | None = None
+        self, outline: Outline, session: Session | None, overrides: Overrides | None = None, words: str = ""
     ) -> VisibilityState:
-        """What is shown before the session's overrides: declared, selected, passed by the caller, or within budget."""
+        """What is shown before the session's overrides.
+
+        It is declared, selected, passed by the caller, opened by a rule or for the user's words, or within budget.
+        """
         if self._duplicates:
             raise _duplicate_params(self._duplicates)
-        state = declared_state(outline, Params(outline, self._bound), session, overrides or {})
+        params = Params(outline, self._bound)
+        state = declared_state(outline, params, session, overrides or {})
+        preopen = getattr(self.template.disclosure, "preopen", 0)
+        if outline.ruled or preopen:
+            view = self._view(outline, state, session)
+            if preopen or any(node.section.rule_needs_text for node in outline.ruled):
+                words = "\n\n".join(part for part in (view.user_text(), words) if part)
+            for node in _ruled(view, params, session, words):
+                state = state.with_opened(outline, node, "rule")
+            if preopen and words:
+                for node in self._preopened(self._view(outline, state, session), words):
+                    state = state.with_opened(outline, node, "search")
         budget = self.template.token_budget
         if budget is None:
             return state
@@ -365,6 +392,15 @@ class Prompt(Generic[OutputT]):
             if decider == "budget":
                 state = state.with_visibility(outline.nodes[index], fitted.packed[index], decider)
         return state
+
+    def _preopened(self, view: View, words: str) -> list[Node]:
+        """What the strategy opens for the user's words; a ranker that fails opens nothing."""
+        try:
+            found: list[Node] = self.template.disclosure.preopened(view, words)  # type: ignore[attr-defined]
+        except Exception as error:
+            logger.warning("Prompt '%s': no section was opened before the first turn: %s", self.key, error)
+            return []
+        return [node for node in found if view.decided_by(node) in ("declared", "selector")]
 
     def _view(self, outline: Outline, base: VisibilityState, session: Session | None) -> View:
         template, params = self.template, Params(outline, self._bound)
@@ -498,6 +534,17 @@ class ToolContext:
         return self.resources.get_optional(Filesystem)  # type: ignore[type-abstract]
 
 
+def _ruled(view: View, params: Params, session: Session | None, words: str) -> list[Node]:
+    """The closed sections whose rules open them; what the caller closed stays closed."""
+    return [
+        node
+        for node in view.outline.ruled
+        if view.visibility_of(node) in (SectionVisibility.SUMMARY, SectionVisibility.HIDDEN)
+        and view.decided_by(node) != "override"
+        and node.section.opens(params[node.source], session=session, text=words)
+    ]
+
+
 def _check_disclosure(key: str, given: Disclosure) -> Disclosure:
     if isinstance(given, type):
         name = given.__name__
@@ -506,7 +553,7 @@ def _check_disclosure(key: str, given: Disclosure) -> Disclosure:
         if not callable(getattr(given, method, None)):
             raise PromptValidationError(
                 f"Prompt '{key}': disclosure must be a strategy with tools() and suffix(), got {given!r}; pass "
-                "ReadSections(), OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own."
+                "ReadSections(), SearchSections(), OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own."
             )
     return given
 

@@ -44,6 +44,28 @@ Selector = Callable[[S], T] | Callable[[], T] | OfSession[T] | OfParamsAndSessio
 """What `enabled=` and `visibility=` take: a function of the params, of nothing, of `session=`, or of both."""
 
 
+class OfText(Protocol):
+    """A rule that looks at what the user has said."""
+
+    def __call__(self, *, text: str) -> bool: ...
+
+
+class OfParamsAndText(Protocol[ParamsT_contra]):
+    """A rule that looks at the params and at what the user has said."""
+
+    def __call__(self, params: ParamsT_contra, /, *, text: str) -> bool: ...
+
+
+class OfSessionAndText(Protocol):
+    """A rule that looks at the session and at what the user has said."""
+
+    def __call__(self, *, session: Session | None, text: str) -> bool: ...
+
+
+Rule = Selector[S, bool] | OfText | OfParamsAndText[S] | OfSessionAndText
+"""What `open_when=` takes: a selector, which may take the user's words as `text=` too."""
+
+
 SectionRole = Literal["system", "user"]
 
 
@@ -68,12 +90,14 @@ class SectionOptions(TypedDict, Generic[ParamsT], total=False):
     summary: str | None
     summary_suffix: str | None
     role: SectionRole
+    open_when: Rule[ParamsT] | None
 
 
 class Section(Generic[ParamsT]):
     """A part of a prompt: `Section[Params]` with a title, a key, text, tools and children.
 
-    A root section with `role="user"` is part of the first user turn, after all system sections.
+    A root section with `role="user"` is part of the first user turn, after all system sections. `open_when` is a
+    rule that opens a summarized section without the model, at the start of a run or between two turns.
 
     A subclass implements `render_body(params)`, or `render(params, ...)` to write its heading too. It may override
     `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `resources` and
@@ -97,6 +121,7 @@ class Section(Generic[ParamsT]):
         summary: str | None = None,
         summary_suffix: str | None = None,
         role: SectionRole = "system",
+        open_when: Rule[ParamsT] | None = None,
     ) -> None:
         if not isinstance(key, str) or not SECTION_KEY.fullmatch(key):
             raise PromptValidationError(
@@ -118,6 +143,7 @@ class Section(Generic[ParamsT]):
         self.summary = summary
         self.summary_suffix = summary_suffix
         self.role: SectionRole = role
+        self.open_when = open_when
         self._tools: tuple[Tool[Any, Any], ...] = require_list(f"Section '{key}'", "tools", tools)
         self._hosted_tools: tuple[HostedTool[Any], ...] = require_list(f"Section '{key}'", "hosted_tools", hosted_tools)
         self._validate()
@@ -188,6 +214,15 @@ class Section(Generic[ParamsT]):
     def is_enabled(self, params: ParamsT | None = None, *, session: Session | None = None) -> bool:
         """Whether the section exists at all for these params."""
         return self._enabled is None or bool(self._enabled(params, session))
+
+    @property
+    def rule_needs_text(self) -> bool:
+        """Whether `open_when=` looks at the user's words."""
+        return self._open_when is not None and "text" in self._open_when.keywords
+
+    def opens(self, params: ParamsT | None = None, *, session: Session | None = None, text: str = "") -> bool:
+        """Whether the section's rule opens it now; `text` is what the user has said."""
+        return self._open_when is not None and bool(self._open_when(params, session, text))
 
     def effective_visibility(
         self,
@@ -298,17 +333,20 @@ class Section(Generic[ParamsT]):
     def _read_selectors(self) -> None:
         self._enabled: _Call | None = None
         self._visibility: _Call | None = None
+        self._open_when: _Call | None = None
+        if self.open_when is not None:
+            self._open_when = self._selector("open_when", self.open_when, "a callable", ("session", "text"))
         if self.enabled is not None:
             self._enabled = self._selector("enabled", self.enabled, "a callable")
         if not isinstance(self.visibility, SectionVisibility):
             self._visibility = self._selector("visibility", self.visibility, "a SectionVisibility or a callable")
 
-    def _selector(self, what: str, given: Any, expected: str) -> _Call:
+    def _selector(self, what: str, given: Any, expected: str, keywords: tuple[str, ...] = ("session",)) -> _Call:
         if not callable(given):
             raise PromptValidationError(f"Section '{self.key}': {what} must be {expected}, got {given!r}.")
         if inspect.iscoroutinefunction(given):
             raise PromptValidationError(f"Section '{self.key}': {what}= must be an ordinary function, not async.")
-        return _Call.of(given, f"Section '{self.key}': {what}=")
+        return _Call.of(given, f"Section '{self.key}': {what}=", keywords)
 
     def _rebind(self, old: Section[Any], new: Section[Any]) -> None:
         """Point what this section and its descendants have from one section to another."""
@@ -392,31 +430,33 @@ def _copied(attributes: Mapping[str, Any], replaced: Mapping[int, Any]) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A selector, and what it wants to be given: the params, `session=` by keyword, both or nothing."""
+    """A selector, and what it wants to be given: the params, what it names by keyword, both or nothing."""
 
     function: Callable[..., Any]
     name: str
     wants_params: bool
-    wants_session: bool
+    keywords: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, function: Callable[..., Any], name: str) -> _Call:
+    def of(cls, function: Callable[..., Any], name: str, keywords: tuple[str, ...]) -> _Call:
         try:
             parameters = inspect.signature(function).parameters.values()
         except ValueError:
-            return cls(function, name, wants_params=True, wants_session=False)
+            return cls(function, name, wants_params=True)
         wants_params = any(
             p.kind is p.VAR_POSITIONAL
             or (p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and (p.default is p.empty or p.name == "params"))
             for p in parameters
-            if p.name != "session"
+            if p.name not in keywords
         )
-        wants_session = any(p.name == "session" or p.kind is p.VAR_KEYWORD for p in parameters)
-        return cls(function, name, wants_params, wants_session)
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        named = {p.name for p in parameters}
+        return cls(function, name, wants_params, tuple(key for key in keywords if takes_any or key in named))
 
-    def __call__(self, params: Any, session: Session | None) -> Any:
+    def __call__(self, params: Any, session: Session | None, text: str = "") -> Any:
         positional = (params,) if self.wants_params else ()
-        named = {"session": session} if self.wants_session else {}
+        given = {"session": session, "text": text}
+        named = {key: given[key] for key in self.keywords}
         try:
             return self.function(*positional, **named)
         except Exception as error:

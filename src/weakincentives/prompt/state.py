@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from weakincentives.errors import PromptRenderError, UnboundParamsError
-from weakincentives.prompt.outline import ABSENT, FULL, PACKED, Node, Outline, Params
+from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, Node, Outline, Params
 from weakincentives.prompt.section import missing_summary
 from weakincentives.prompt.visibility import (
     Overrides,
@@ -18,7 +18,7 @@ from weakincentives.prompt.visibility import (
 )
 from weakincentives.session import Session
 
-Decider = Literal["declared", "selector", "override", "session", "budget"]
+Decider = Literal["declared", "selector", "override", "session", "budget", "rule", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,14 @@ class VisibilityState:
             states[node.index] = PACKED.index(visibility)
             decided[node.index] = decider
         return VisibilityState(bytes(states), decided, tuple(opened))
+
+    def with_opened(self, outline: Outline, node: Node, decider: Decider) -> VisibilityState:
+        """The state with a section open, together with its closed ancestors."""
+        state = self
+        for up in (*reversed(list(outline.ancestors(node))), node):
+            if state.packed[up.index] == SUMMARY:
+                state = state.with_visibility(up, FULL, decider)
+        return state
 
     def exists(self, outline: Outline, node: Node) -> bool:
         """Whether the section and all above it are enabled."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.layout import Layout
+from weakincentives.prompt.layout import Layout, Menu
 from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, AnyTool, Node, Outline, Params
 from weakincentives.prompt.section import SectionRole
 from weakincentives.prompt.state import Decider, VisibilityState
@@ -118,7 +118,13 @@ class View:
 
     def closed_keys(self) -> Sequence[str]:
         """Keys of the summarized sections on show."""
-        return [node.key for node in self.layout.summarized]
+        return [node.key for node in self.layout.listed]
+
+    @property
+    def menu(self) -> Menu:
+        """Which summaries the text lists; a strategy that can do without some has an attribute `menu`."""
+        menu: Menu = getattr(self._disclosure, "menu", "all")
+        return menu
 
     def has_tools(self, path: SectionPath) -> bool:
         """Whether the section or any enabled descendant has tools."""
@@ -136,9 +142,7 @@ class View:
         for below in self.outline.subtree(node) if everything else (node,):
             if states[below.index] != ABSENT:
                 states[below.index] = FULL
-        layout = self._cached(
-            ("content", bytes(states), node.index), lambda: Layout(self.outline, bytes(states), self._suffix, root=node)
-        )
+        layout = self._cached(("content", bytes(states), node.index), lambda: self._laid_out(bytes(states), node))
         return "".join(layout.fill(self._params, self._price()))
 
     def existing(self) -> Iterator[Node]:
@@ -154,7 +158,7 @@ class View:
             states[below.index] = ABSENT
         layout = self._cached(
             ("own", node.index, visibility),
-            lambda: Layout(self.outline, bytes(states), self._suffix, root=node),
+            lambda: self._laid_out(bytes(states), node),
         )
         return "".join(layout.fill(self._params, self._price()))
 
@@ -257,6 +261,10 @@ class View:
     def pieces(self) -> list[str]:
         return self.layout.fill(self._params, self._price())
 
+    def user_text(self) -> str:
+        """What the user sections say."""
+        return "".join(self.pieces()[self.layout.user_piece :]).strip()
+
     def spans(self, pieces: Sequence[str]) -> tuple[Span, ...]:
         starts: list[int] = []
         position, marks = 0, iter([*self.layout.marks, (None, -1)])
@@ -292,7 +300,10 @@ class View:
     def layout(self) -> Layout:
         """The text laid out on first use; most views are only asked what opening would add."""
         states = self.state.packed
-        return self._cached(("layout", states), lambda: Layout(self.outline, states, self._suffix))
+        return self._cached(("layout", states), lambda: self._laid_out(states))
+
+    def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
+        return Layout(self.outline, states, self._suffix, root=root, menu=self.menu)
 
     def _with_state(self, state: VisibilityState, *, priced: bool = True) -> View:
         return View(

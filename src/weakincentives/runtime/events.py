@@ -75,6 +75,29 @@ class SectionLoaded(LogEntry):
 
 
 @dataclass(frozen=True, slots=True)
+class SectionsOpened(LogEntry):
+    """Sections were opened without the model: by their `open_when` ("rule"), or for the user's words ("search")."""
+
+    run_id: str
+    section_keys: tuple[str, ...]
+    decided_by: str
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PossibleMiss(LogEntry):
+    """A section stayed closed that may have been needed; `score` is between 0 and 1, `reason` is for a person."""
+
+    run_id: str
+    section_key: str
+    score: float
+    reason: str
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCalled(LogEntry):
     """The model was called once, with the first `messages` messages; `tools` are those it could call.
 

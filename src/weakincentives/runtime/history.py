@@ -28,6 +28,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime.events import (
     EvaluationFailed,
     ModelCalled,
+    PossibleMiss,
     PromptExecuted,
     PromptRendered,
     RunRestarted,
@@ -177,7 +178,7 @@ class Step:
 class RunHistory:
     """A run: its renders, turns and steps of disclosure, and what it has now.
 
-    `outcome` is how the run ended, if it did.
+    `outcome` is how the run ended, if it did; `misses` are closed sections that it may have needed.
     """
 
     run_id: str = ""
@@ -186,6 +187,7 @@ class RunHistory:
     steps: tuple[Step, ...] = ()
     now: RunState = field(default_factory=RunState)
     outcome: PromptExecuted | EvaluationFailed | None = None
+    misses: tuple[PossibleMiss, ...] = ()
 
     @property
     def restarts(self) -> int:
@@ -256,6 +258,7 @@ class HistoryBuilder:
         self._route, self._lost_for = "", tuple[str, ...]()
         self._last_input = 0
         self._state: RunState | None = None
+        self._misses: list[PossibleMiss] = []
 
     def add(self, event: object, *, seq: int | None = None, time: float | None = None) -> None:
         """Take one event; `seq` and `time` are those of the recording. Events of other kinds are ignored."""
@@ -272,6 +275,8 @@ class HistoryBuilder:
                 self._begin(event)
             case SectionLoaded():
                 self._load(event)
+            case PossibleMiss():
+                self._misses.append(event)
             case ToolsInjected():
                 self._inject(event)
             case ToolsWithdrawn():
@@ -304,6 +309,7 @@ class HistoryBuilder:
             steps=tuple(self._steps),
             now=self._state_with(tuple(self._callable)),
             outcome=self._outcome,
+            misses=tuple(self._misses),
         )
 
     @property
@@ -520,6 +526,7 @@ class HistoryBuilder:
 _LOGGED: tuple[type[Any], ...] = (
     PromptRendered,
     SectionLoaded,
+    PossibleMiss,
     ModelCalled,
     ToolInvoked,
     ToolsInjected,

@@ -23,6 +23,7 @@ from weakincentives.prompt import (
     Prompt,
     RenderedPrompt,
     SectionPath,
+    SetVisibilityOverride,
     View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
@@ -34,10 +35,12 @@ from weakincentives.runtime.events import (
     EvaluationStopped,
     HostedToolInvoked,
     ModelCalled,
+    PossibleMiss,
     PromptChanged,
     PromptExecuted,
     PromptRendered,
     SectionLoaded,
+    SectionsOpened,
     ToolsInjected,
     ToolsWithdrawn,
 )
@@ -63,7 +66,9 @@ from weakincentives.runtime.messages import (
     unanswered_calls,
     unanswered_words,
     user_message,
+    user_words,
 )
+from weakincentives.runtime.misses import possible_misses
 from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef
 from weakincentives.session import LogEntry, Session
 
@@ -182,6 +187,9 @@ class InnerLoop:
             raise
         finally:
             self.scope.abandon = None
+        if response.halt is None:
+            for miss in possible_misses(self.prompt, self.session, self._run, response.text):
+                self._emit(PossibleMiss, **miss._asdict())
         self._emit(
             PromptExecuted,
             prompt_name=self.prompt.name,
@@ -229,7 +237,9 @@ class InnerLoop:
                     yield from self._load_sections()
                     self._register_tools()
             self._say_operator_texts()
+            ruled = self._open_by_rule()
             yield from self._load_sections()
+            self._say_opened(ruled)
             self._update_tools()
             self._evict()
             self._order_messages()
@@ -285,6 +295,28 @@ class InnerLoop:
                 ) from error
         self._tell_loaded()
 
+    def _open_by_rule(self) -> list[SectionPath]:
+        """Open what the rules of sections open now, in the session; one that was open from the start is no news."""
+        if not self.prompt.view(self.session).outline.ruled:
+            return []
+        paths = self.prompt.opened_by_rule(self.session, user_words(self.session[Message].view()))
+        for path in paths:
+            for opened, visibility in self.prompt.view(self.session).opening(path).overrides.items():
+                self.session.dispatch(SetVisibilityOverride(opened, visibility))
+        if paths:
+            self._emit(SectionsOpened, section_keys=tuple(map(".".join, paths)), decided_by="rule")
+        return paths
+
+    def _say_opened(self, paths: list[SectionPath]) -> None:
+        """Say what a rule has opened; where its tools need a new evaluation, that one shows the text."""
+        view = self.prompt.view(self.session)
+        if not self.config.supports_dynamic_tools:
+            self._register_tools()
+        for path in paths:
+            text = f"This section of the instructions applies now:\n\n{view.content(path)}"
+            # Neither outlives a restart, which shows the section in its place.
+            self._say(Message("system", text) if view.is_literal(path) else Message("user", text, name=PROMPT_TURN))
+
     def _unloaded(self) -> tuple[SectionPath, ...]:
         return tuple(path for path in self.prompt.unloaded(self.session) if path not in self._unloadable)
 
@@ -304,10 +336,12 @@ class InnerLoop:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
         messages = self.session[Message].all()
         kept = rebased(messages) if restarts or self._beginning == "turn" else unanswered_words(messages)
-        rendered = self.prompt.begin(self.session, self._visibility_overrides)
+        said = next((m for m in (*kept, self._message) if m is not None and m.role == "user"), None)
+        words = "" if said is None else said.text
+        rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
         if self.prompt.unloaded(self.session):
             yield from self._load_sections()
-            rendered = self.prompt.begin(self.session, self._visibility_overrides)
+            rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
         view = self.prompt.view(self.session)
         self._check_hosted(self._all_hosted(view))
         self.config.check_content(rendered.user_parts)
@@ -325,6 +359,8 @@ class InnerLoop:
         self._seen_overrides = self.session[VisibilityOverrides].latest()
         self.session[Message].clear()
         self._emit_rendered(rendered, view)
+        if not restarts:
+            self._emit_opened(view)
         if rendered.system_text:
             self._say(Message(role="system", text=rendered.system_text))
         if rendered.user_text:
@@ -359,6 +395,13 @@ class InnerLoop:
             definitions=self._definitions(),
             overrides=self._overrides(),
         )
+
+    def _emit_opened(self, view: View) -> None:
+        """Record what is open from the start because of a rule or of the user's words."""
+        for decider in ("rule", "search"):
+            keys = tuple(node.key for node, _ in view.layout.marks if view.decided_by(node) == decider)
+            if keys:
+                self._emit(SectionsOpened, section_keys=keys, decided_by=decider)
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Go on with the conversation of an earlier run, under an id of its own."""

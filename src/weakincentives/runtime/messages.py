@@ -248,6 +248,11 @@ def unanswered_words(messages: Sequence[Message]) -> list[Message]:
     return list(messages[start:])
 
 
+def user_words(messages: Iterable[Message]) -> str:
+    """All that the user has said."""
+    return "\n\n".join(message.text for message in messages if message.role == "user")
+
+
 def text_before_pauses(messages: Sequence[Message]) -> str:
     """What the model had written of its answer (the last message) before the provider paused it."""
     texts: list[str] = []

@@ -43,7 +43,8 @@ class SectionAdvice:
 
     `cost_full` and `cost_summary` are expected costs per run, None where the runs cannot tell; `advised` is 'full',
     'summary' or '' (leave it as it is, for the reason given). `first_use` is the median turn in which it was first
-    opened, or in which one of its tools was first used if it was open from the start.
+    opened, or in which one of its tools was first used if it was open from the start. `misses` are the reasons why it
+    may have been needed in runs that left it closed.
     """
 
     key: str
@@ -62,6 +63,7 @@ class SectionAdvice:
     advised: str
     reason: str
     findings: tuple[str, ...] = ()
+    misses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class _Run:
             for key, state in sections.items()
             if state.visibility is not SectionVisibility.HIDDEN
         }
+        self.misses = history.misses
         uses = [(turn.number, use) for turn in self.turns for use in turn.uses]
         self.uses = [(turn, use.section_key) for turn, use in uses if use.disclosure is None]
         openings = [
@@ -270,6 +273,9 @@ def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice
     elif shown == "full":
         cost_full = _mean([costs.full(full_tokens, key, run) for run in runs])
     findings = []
+    misses = [miss.reason for run in runs for miss in run.misses if miss.section_key == key]
+    if misses:
+        findings.append(f"possibly missed in {len(misses)} of {len(runs)} runs")
     if shown == "summary":
         if not any(run.within(key) & {name for _, name in run.openings} for run in runs):
             findings.append(NEVER_OPENED)
@@ -297,6 +303,7 @@ def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice
         advised=advised,
         reason=reason,
         findings=tuple(findings),
+        misses=tuple(dict.fromkeys(misses)),
     )
 
 

@@ -40,7 +40,16 @@ _CHANGES = (
     "ClearAllVisibilityOverrides",
     "CollapseSection",
 )
-_RARE = (*_CHANGES, "PromptRendered", "SectionLoaded", "RunRestarted", "PromptExecuted", "EvaluationFailed")
+_RARE = (
+    *_CHANGES,
+    "PromptRendered",
+    "SectionLoaded",
+    "SectionsOpened",
+    "PossibleMiss",
+    "RunRestarted",
+    "PromptExecuted",
+    "EvaluationFailed",
+)
 # Tool calls that ask for sections, and a few more: of a long run only the index finds them fast.
 _DISCLOSING = (
     "SELECT seq FROM events INDEXED BY events_disclosing WHERE run_id = ? AND seq > ? AND seq < ? "

@@ -4,6 +4,12 @@ from weakincentives.prompt.disclosure.open_and_halt import OpenAndHalt
 from weakincentives.prompt.disclosure.open_or_read import OpenOrRead
 from weakincentives.prompt.disclosure.open_to_files import OpenToFiles
 from weakincentives.prompt.disclosure.read_sections import ReadSections
+from weakincentives.prompt.disclosure.search_sections import (
+    FoundSection,
+    SearchSections,
+    SearchSectionsParams,
+    SearchSectionsResult,
+)
 from weakincentives.prompt.disclosure.strategy import (
     OpenSectionsParams,
     OpenSectionsResult,
@@ -12,6 +18,7 @@ from weakincentives.prompt.disclosure.strategy import (
 )
 
 __all__ = [
+    "FoundSection",
     "OpenAndHalt",
     "OpenOrRead",
     "OpenSectionsParams",
@@ -20,4 +27,7 @@ __all__ = [
     "ReadSectionParams",
     "ReadSectionResult",
     "ReadSections",
+    "SearchSections",
+    "SearchSectionsParams",
+    "SearchSectionsResult",
 ]

@@ -13,7 +13,7 @@ from weakincentives.prompt.visibility import CollapseSection, Overrides, Section
 
 Voice = Literal["result", "system"]
 MAX_REASON = 256
-RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section"})
+RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section", "search_sections"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,9 @@ def requested_paths(params: OpenSectionsParams, view: View) -> list[SectionPath]
 
 def closed_hint(view: View) -> str:
     keys = view.closed_keys()
-    return f"Keys of summarized sections: {', '.join(keys)}." if keys else "No section is summarized."
+    hint = f"Keys of summarized sections: {', '.join(keys)}." if keys else "No section is summarized."
+    unlisted = len(view.layout.summarized) - len(keys)
+    return f"{hint} {unlisted:,} more are not listed; call search_sections to find them." if unlisted else hint
 
 
 def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:

@@ -22,8 +22,8 @@ class VectorRanker:
         VectorRanker(lambda texts: client.embed(texts))
 
     `embed` takes a list of texts and returns a vector of length 1 for each; `embed_query` is for models that embed
-    questions otherwise. Shared words count as much as meaning: half of it by titles with summaries, half by the best
-    sentence or tool.
+    questions otherwise. Of a score, words make two fifths; the rest is the similarity of titles with summaries and that
+    of the best sentence or tool.
     """
 
     def __init__(self, embed: Embed, *, embed_query: Embed | None = None) -> None:
@@ -88,7 +88,7 @@ class VectorIndex:
         headlines = in_proportion((self._headlines @ asked).tolist())
         pieces = in_proportion(numpy.maximum.reduceat(self._pieces @ asked, self._starts).tolist())
         lists = zip(in_proportion(words), headlines, pieces, strict=True)
-        return best([shared / 2 + (headline + piece) / 4 for shared, headline, piece in lists], limit)
+        return best([0.4 * shared + 0.3 * (headline + piece) for shared, headline, piece in lists], limit)
 
     def _vectors(self, texts: Sequence[str]) -> Any:
         batches = [self._embed(texts[at : at + BATCH]) for at in range(0, len(texts), BATCH)]

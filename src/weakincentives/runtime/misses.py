@@ -1,0 +1,97 @@
+"""After a run: closed sections that it may have needed."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from weakincentives.prompt import Prompt, View
+from weakincentives.prompt.ranking import Found, SectionFinder
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.messages import Message, user_words
+from weakincentives.runtime.run import Run
+from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.runtime")
+
+# A score is clear if it is this many times the next; `python -m bench finding` has precision and recall.
+CLEAR = 1.5
+MAX_MISSES = 3
+# A larger template is checked only if a search has made its index already.
+MAX_SECTIONS = 500
+
+_WORDS = SectionFinder()
+_LACKING = re.compile(
+    r"\b(?:(?:do(?:es)? not|don't|doesn't) (?:\w+ )?(?:have|know)"
+    r"|(?:can ?not|can't|could not|couldn't|unable to|not able to) (?:\w+ )?(?:access|find|see|look|help|answer|verify)"
+    r"|no (?:access|information|tool|way)\b)",
+    re.IGNORECASE,
+)
+
+
+class Miss(NamedTuple):
+    section_key: str
+    score: float
+    reason: str
+
+
+def possible_misses(prompt: Prompt[Any], session: Session, run: Run, answer: str) -> list[Miss]:
+    """What stayed closed and may have been needed, the surest first; a search that fails finds nothing."""
+    view, disclosure = prompt.view(session), prompt.template.disclosure
+    if not view.layout.summarized:
+        return []
+    own = getattr(disclosure, "finder", None) if getattr(disclosure, "ranker", None) is None else None
+    finder: SectionFinder = own or _WORDS
+    if len(view.outline.nodes) > MAX_SECTIONS and not finder.has_index(view.outline):
+        return []
+    misses: dict[str, Miss] = {}
+    try:
+        for miss in _misses(view, finder, session, run, answer):
+            misses.setdefault(miss.section_key, miss)
+    except Exception as error:
+        logger.warning("Prompt '%s' was not checked for missed sections: %s", prompt.name, error)
+    return list(misses.values())[:MAX_MISSES]
+
+
+def _misses(view: View, finder: SectionFinder, session: Session, run: Run, answer: str) -> Iterator[Miss]:
+    failed = [event for event in session[ToolInvoked].view() if event.run_id == run.run_id and not event.success]
+    yield from _called(view, failed)
+    for event in failed:
+        if event.disclosure is None and event.section_key:
+            for miss in best_miss(finder.ranked(view, event.result.message), run.read):
+                yield miss._replace(reason=f"'{event.name}' failed: {event.result.message[:100]}")
+    asked = user_words(session[Message].view())
+    lacking = _LACKING.search(answer)
+    clear = 1.0 if lacking else CLEAR
+    for miss in best_miss(finder.ranked(view, f"{asked}\n\n{answer}"), run.read, clear=clear):
+        yield miss._replace(reason=f'the answer says "{lacking[0]}"') if lacking else miss
+
+
+def _called(view: View, failed: Iterable[ToolInvoked]) -> Iterator[Miss]:
+    """Closed sections whose tools the model called nevertheless."""
+    names = {event.name for event in failed if event.params is None and event.disclosure is None}
+    for node in view.existing() if names else ():
+        for name in names.intersection(tool.name for tool in node.all_tools):
+            if not view.is_open(node.path):
+                yield Miss(node.key, 1.0, f"its tool '{name}' was called while it was closed")
+
+
+def best_miss(ranked: Iterable[Found], read: Iterable[str], *, clear: float = CLEAR) -> list[Miss]:
+    """The best closed section, if it ranks above every section that was opened and clearly above other closed ones."""
+    everything = list(ranked)
+    closed = [found for found in everything if found.closed and found.node.key not in read]
+    if not closed:
+        return []
+    best, chosen = closed[0], [found for found in everything if found not in closed and found.node.summary is not None]
+    rival = next((found for found in closed if not _related(best, found)), None)
+    if (chosen and chosen[0].score >= best.score) or (rival and best.score < clear * rival.score):
+        return []
+    above = f", above '{chosen[0].node.key}', which was opened" if chosen else ""
+    return [Miss(best.node.key, best.score, f"it ranks first for what was asked and answered{above}")]
+
+
+def _related(one: Found, other: Found) -> bool:
+    shorter = min(one.node.path, other.node.path, key=len)
+    return one.node.path[: len(shorter)] == other.node.path[: len(shorter)]
