@@ -5,29 +5,26 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 from weakincentives.adapters.local.decoding import Hear, Stopped, Watch
 from weakincentives.adapters.local.engine import EngineError
-from weakincentives.adapters.local.outlook import Outlook, outlook
+from weakincentives.adapters.local.outlook import outlook
+from weakincentives.adapters.local.replier import Replier
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import Span
+from weakincentives.prompt.ranking import SectionText
 from weakincentives.runtime import ModelReply, ModelRequest
 
 
-class Replier(Protocol):
-    """How a model comes to its reply; text is told to `heard` as it is written."""
-
-    def reply(self, request: ModelRequest, outlook: Outlook, watch: Watch, heard: Hear) -> ModelReply: ...
-
-
 class LocalChannel:
-    """Asks the model in this process; `spans` says where the sections are in the prompt's text."""
+    """Asks the model in this process; `sections` says where they are in the prompt, and what closed ones hold."""
 
-    def __init__(self, replier: Replier, spans: Callable[[], Sequence[Span]]) -> None:
+    def __init__(
+        self, replier: Replier, sections: Callable[[], tuple[Sequence[Span], Mapping[str, SectionText]]]
+    ) -> None:
         self._replier = replier
-        self._spans = spans
+        self._sections = sections
 
     def call(self, request: ModelRequest) -> ModelReply:
         return self._reply(request, Watch(request.prompt_name, request.deadline), _ignore)
@@ -78,7 +75,7 @@ class LocalChannel:
 
     def _reply(self, request: ModelRequest, watch: Watch, heard: Hear) -> ModelReply:
         try:
-            return self._replier.reply(request, outlook(request, self._spans()), watch, heard)
+            return self._replier.reply(request, outlook(request, *self._sections()), watch, heard)
         except EngineError as error:
             raise PromptEvaluationError(
                 f"The local model failed in '{request.prompt_name}': {error}",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from weakincentives.adapters.local.outlook import OPENING_TOOLS, Choice, Outlook
 from weakincentives.prompt import Tool
 from weakincentives.runtime import Message, ModelRequest
 
@@ -34,27 +32,6 @@ def chat(request: ModelRequest) -> list[dict[str, str]]:
         else:
             messages.append({"role": role, "content": text})
     return messages
-
-
-def with_hint(messages: list[dict[str, str]], outlook: Outlook, closest: Sequence[Choice]) -> list[dict[str, str]]:
-    """The messages with the next step at their end, where small models heed it most: what is asked, what to open."""
-    asked = outlook.question if len(outlook.question) <= _MAX_REPEATED else "Do what is asked above."
-    if closest and not outlook.opened:
-        closed = ", ".join(f"{choice.key} ({_short(choice)})" for choice in closest)
-        hint = f"{asked}\n\nSections, the closest first: {closed}. Which one do you read to answer this?"
-    else:
-        fresh = [
-            tool for tool in outlook.tools if tool.name not in (*OPENING_TOOLS, *(name for name, _ in outlook.calls))
-        ]
-        tools = ", ".join(f"{tool.name} ({tool.description})" for tool in fresh)
-        look = f"Tools: {tools}. Call one if it finds what is asked; else answer" if tools else "Answer this"
-        hint = f"{asked}\n\n{look} from what you have read."
-    last = messages[-1]
-    return [*messages[:-1], {**last, "content": f"{last['content']}\n\n{hint}"}]
-
-
-def _short(choice: Choice) -> str:
-    return textwrap.shorten(f"{choice.title}: {choice.summary}", _MAX_SUMMARY, placeholder="")
 
 
 def _said(message: Message, known: dict[str, Tool[Any, Any]]) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from weakincentives.adapters.local.constraint import TIGHT, closed
 from weakincentives.adapters.local.engine import Engine, EngineError
-from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
 
 ChatMessage = Mapping[str, str]
@@ -106,13 +106,11 @@ def write_json(
     watch: Watch,
     schema: Mapping[str, Any],
     *,
-    heard: Hear | None = None,
-    told: Callable[[], bool] = lambda: False,
     max_tokens: int,
 ) -> Written:
-    """Decode JSON that fits a schema; what does not end is written again within tight bounds, unless it was told."""
-    first = write(engine, messages, watch, schema=closed(schema), heard=heard, max_tokens=max_tokens)
-    if first.whole or told():
+    """Decode JSON that fits a schema; what does not end is written again within tight bounds."""
+    first = write(engine, messages, watch, schema=closed(schema), max_tokens=max_tokens)
+    if first.whole:
         return first
     second = write(engine, messages, watch, schema=closed(schema, TIGHT), max_tokens=max_tokens)
     return replace(second, usage=first.usage + second.usage)
@@ -127,9 +125,9 @@ def refusal(error: EngineError, engine: Engine, prompt_name: str) -> PromptEvalu
     )
 
 
-def too_long(tokens: int, engine: Engine, prompt_name: str) -> PromptEvaluationError:
+def too_long(tokens: int, engine: Engine, prompt_name: str) -> ContextOverflowError:
     name, size = engine.settings.path.name, engine.settings.context
-    return PromptEvaluationError(
+    return ContextOverflowError(
         f"The conversation of '{prompt_name}' has {tokens:,} tokens, and {name} is loaded with room for {size:,}. "
         "Summarize more sections, or take a model with a longer context: LocalAdapter('model.gguf', context=...).",
         prompt_name=prompt_name,

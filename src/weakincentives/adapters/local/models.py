@@ -67,7 +67,7 @@ def folder() -> Path:
 
 
 def model_file(given: str | os.PathLike[str] | None) -> Path:
-    """The GGUF file of the language model: the one given, else `WINK_LOCAL_MODEL`, the fetched one, the installed one."""
+    """The GGUF file of the language model: given, else `WINK_LOCAL_MODEL`, else fetched, else installed."""
     named = given or os.environ.get("WINK_LOCAL_MODEL")
     if named:
         return existing_file(named, "LocalAdapter's model" if given else "WINK_LOCAL_MODEL")
