@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,9 @@ from weakincentives.adapters.local import LocalAdapter
 from weakincentives.adapters.local.chat import chat
 from weakincentives.adapters.local.engine import SHELF, Settings
 from weakincentives.adapters.local.weights import ranker_file
-from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.content import Image
+from weakincentives.demo.desk import ask
+from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import (
     MarkdownSection,
@@ -27,7 +31,15 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.runtime import MainLoop, Message, ModelCalled, ModelRequest, ToolInvoked, ToolsInjected
+from weakincentives.runtime import (
+    Conversation,
+    MainLoop,
+    Message,
+    ModelCalled,
+    ModelRequest,
+    ToolInvoked,
+    ToolsInjected,
+)
 from weakincentives.runtime.drivers import Completed, TextDelta
 from weakincentives.session import Session
 
@@ -150,7 +162,7 @@ def test_structured_output_always_parses(local: LocalAdapter) -> None:
 def test_a_conversation_that_does_not_fit_is_refused_before_decoding(local: LocalAdapter) -> None:
     with (
         LocalAdapter(context=256) as small,
-        pytest.raises(PromptEvaluationError, match=r"has [\d,]+ tokens, .* room for 256") as caught,
+        pytest.raises(ContextOverflowError, match=r"has [\d,]+ tokens, .* room for 256") as caught,
     ):
         small.evaluate(shop("When? " * 300), session=Session())
     assert caught.value.phase == "request"
@@ -198,11 +210,10 @@ def test_another_process_works_beside_this_one_and_ends_cleanly(local: LocalAdap
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1002))
-def test_random_schemas_give_valid_calls_and_answers(local: LocalAdapter, seed: int) -> None:
+def test_answers_fit_random_schemas(local: LocalAdapter, seed: int) -> None:
     from bench.local.schemas import random_run
 
-    with LocalAdapter(replies="compose", max_calls=1) as composing:
-        run = random_run(composing, seed)
+    run = random_run(local, seed)
     assert (run.invalid, run.problem) == (0, "")
     assert run.answer is not None
 
@@ -223,3 +234,74 @@ def test_of_a_text_longer_than_the_context_as_much_counts_as_fits(ranked: LocalA
     whole, cut = engine.embed([text]), engine.embed([text[:510]])
     SHELF.give_back(engine.settings)
     assert sum(map(mul, whole[0], cut[0])) < 0.999
+
+
+def test_a_section_is_found_by_what_only_its_body_says(ranked: LocalAdapter) -> None:
+    session = Session()
+    ranked.evaluate(shop("How many centimetres has the chest of a medium?"), session=session)
+    assert opened(session) == ["sizes"]
+
+
+def test_two_sections_that_fit_nearly_the_same_are_opened_at_once(ranked: LocalAdapter) -> None:
+    sections = [
+        MarkdownSection(
+            title=f"Delivery {place}", key=place, template=text, summary=f"Delivery {place}.", visibility=SUMMARY
+        )
+        for place, text in (("abroad", "Parcels abroad take nine days."), ("home", "Parcels at home take two days."))
+    ]
+    asked = MarkdownSection(title="Question", key="q", template="How long does delivery take?", role="user")
+    session = Session()
+    response = ranked.evaluate(Prompt(ns="test", key="post", sections=[*sections, asked]), session=session)
+    assert sorted(opened(session)) == ["abroad", "home"]
+    assert "nine days" in response.text and "two days" in response.text
+
+
+def test_a_second_question_gets_an_answer_of_its_own(ranked: LocalAdapter) -> None:
+    session = Session()
+    chat = Conversation(shop("Hello."), ranked, session=session)
+    first, second = chat.send("When do you close in the evening?"), chat.send("What is the weight of parcel PK-77?")
+    assert first.text.startswith("It closes at six in the evening.")
+    assert second.text == "Parcel PK-77 weighs 7 kilograms."
+
+
+def test_a_composed_answer_stands_above_the_best_quotation(ranked: LocalAdapter) -> None:
+    with LocalAdapter(replies="compose", max_tokens=8) as composing:
+        events = list(composing.stream(shop("When do you close in the evening?"), session=Session()))
+    response = events[-1].response
+    assert response.text.endswith("\n\n> It closes at six in the evening.")
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)).strip() == response.text
+
+
+CHANGES = (
+    "Please refund order {order}.",
+    "How long do I have to ask for a refund of {amount} euros?",
+    "By when must I tell you to get all my money back?",
+    "Refund me, now!",
+    "I want {amount} euros back.",
+    "Was order {order} refunded?",
+)
+
+
+@pytest.mark.parametrize("replies", ["quote", "compose"])
+def test_nothing_is_changed_with_arguments_that_the_conversation_does_not_hold(
+    ranked: LocalAdapter, replies: Literal["quote", "compose"]
+) -> None:
+    chance = random.Random(7)
+    with LocalAdapter(replies=replies, max_tokens=4) as adapter:
+        for _ in range(30):
+            question = chance.choice(CHANGES).format(
+                order=f"FH-{chance.randint(20000, 20999)}", amount=chance.randint(5, 90)
+            )
+            session = Session()
+            adapter.evaluate(ask(question), session=session)
+            for call in session[ToolInvoked].all():
+                if call.name == "issue_refund":
+                    assert {call.params.order_number, str(int(call.params.amount))} <= set(
+                        re.findall(r"[\w-]+", question)
+                    )
+
+
+def test_a_picture_is_refused_by_name(local: LocalAdapter) -> None:
+    chat = Conversation(story(), local)
+    with pytest.raises(PromptEvaluationError, match=r"The local adapter .* takes text only, got image"):
+        chat.send([Image.from_bytes(b"\x89PNG\r\n\x1a\n", media_type="image/png"), "What is this?"])
