@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from weakincentives.cli.output import UsageError
+from weakincentives.cli.output import UsageError, meter
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import exists, resolve
 from weakincentives.errors import PromptEvaluationError
@@ -37,8 +37,13 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
         return _named(text)
     if spec.requires_model and not model:
         raise UsageError(f"--adapter {name} needs a model, as in {spec.usage}")
-    adapter: ProviderAdapter = spec.load()(model) if model else spec.load()()
+    options = {"progress": _reading} if name == "local" else {}
+    adapter: ProviderAdapter = spec.load()(model, **options) if model else spec.load()(**options)
     return adapter
+
+
+def _reading(done: int, size: int) -> None:
+    meter(f"reading {done:,} of {size:,} tokens", done, size)
 
 
 def _named(target: str) -> ProviderAdapter:

@@ -7,9 +7,8 @@ published. From then on `LocalAdapter()`, `wink run`, `wink chat` and `./run` us
 from __future__ import annotations
 
 import argparse
-import sys
 
-from weakincentives.cli.output import print_error, print_json, print_line, progress
+from weakincentives.cli.output import meter, print_json, print_line, progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,10 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(step: str, done: int, size: int) -> None:
-    if sys.stderr.isatty():
-        filled = 30 * done // size
-        line = f"\r{step:8} [{'#' * filled}{'.' * (30 - filled)}] {done / 1e6:7,.0f} of {size / 1e6:,.0f} MB"
-        sys.stderr.write(line + ("\n" if done >= size else ""))
-        sys.stderr.flush()
-    elif done >= size or done * 10 // size != (done - size // 20) * 10 // size:
-        print_error(f"{step} {done / 1e6:,.0f} of {size / 1e6:,.0f} MB")
+    meter(f"{step:8} {done / 1e6:5,.0f} of {size / 1e6:,.0f} MB", done, size)
+    if done >= size:
+        progress(f"{step} {size / 1e6:,.0f} MB")

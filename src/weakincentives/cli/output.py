@@ -69,6 +69,14 @@ def progress(message: str, *, style: str = "2") -> None:
     print(f"\x1b[{style}m{text}\x1b[0m" if may_colour(sys.stderr) else text, file=sys.stderr, flush=True)
 
 
+def meter(label: str, done: int, size: int) -> None:
+    """Draw how much of a thing is done on one line of a terminal's stderr; elsewhere nothing is printed."""
+    if sys.stderr.isatty():
+        filled = 30 * done // max(size, 1)
+        line = f"\r{label} [{'#' * filled}{'.' * (30 - filled)}]"
+        print(line, end="\r\x1b[K" if done >= size else "", file=sys.stderr, flush=True)
+
+
 def report_damage(path: object, problems: Sequence[str]) -> int:
     """Name what a run file has that cannot be read; the exit code."""
     if not problems:

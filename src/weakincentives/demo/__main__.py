@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     screen = Screen()
     recorder = recording(None if arguments.no_record else arguments.record)
     try:
-        with LocalAdapter(arguments.model) as adapter, recorder:
+        with LocalAdapter(arguments.model, progress=screen.reading) as adapter, recorder:
             show = Show(adapter, screen)
             for index, question in enumerate(chosen(arguments.question)):
                 if index:

@@ -124,6 +124,7 @@ class Screen:
 
     def __init__(self) -> None:
         self._rich = _console()
+        self._status: Any = None
 
     def say(self, label: str, text: str, *, style: str = "") -> None:
         """Print a label with text wrapped beside it."""
@@ -144,8 +145,14 @@ class Screen:
         """A spinner on a terminal; lines printed meanwhile appear above it."""
         if self._rich is None:
             return nullcontext()
-        status: AbstractContextManager[Any] = self._rich.status(text, spinner_style="bold blue")
+        self._status = self._rich.status(text, spinner_style="bold blue")
+        status: AbstractContextManager[Any] = self._status
         return status
+
+    def reading(self, done: int, size: int) -> None:
+        """Say beside the spinner how much of a prompt the model has read."""
+        if self._status is not None:
+            self._status.update(f"reading, {done:,} of {size:,} tokens" if done < size else "writing")
 
     def _print(self, label: str, line: str, style: str) -> None:
         if self._rich is None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import mul
 from typing import Literal
@@ -15,7 +16,8 @@ import pytest
 
 from weakincentives.adapters.local import LocalAdapter
 from weakincentives.adapters.local.chat import chat
-from weakincentives.adapters.local.engine import SHELF, Settings
+from weakincentives.adapters.local.engine import SHELF
+from weakincentives.adapters.local.engine import Settings as EngineSettings
 from weakincentives.adapters.local.weights import ranker_file
 from weakincentives.content import Image
 from weakincentives.demo.desk import ask
@@ -37,6 +39,7 @@ from weakincentives.runtime import (
     Message,
     ModelCalled,
     ModelRequest,
+    Settings,
     ToolInvoked,
     ToolsInjected,
 )
@@ -219,7 +222,7 @@ def test_answers_fit_random_schemas(local: LocalAdapter, seed: int) -> None:
 
 
 def test_a_long_text_does_not_change_the_vectors_of_the_texts_beside_it(ranked: LocalAdapter) -> None:
-    engine = SHELF.take(Settings(ranker_file(None), 512, 1, embedding=True))
+    engine = SHELF.take(EngineSettings(ranker_file(None), 512, 1, embedding=True))
     near = "Refunds take five days. " * 30 + "The voucher code is printed on the parcel."
     alone = engine.embed([near])[0]
     beside, long = engine.embed([near, "word " * 5000])
@@ -229,7 +232,7 @@ def test_a_long_text_does_not_change_the_vectors_of_the_texts_beside_it(ranked: 
 
 
 def test_of_a_text_longer_than_the_context_as_much_counts_as_fits(ranked: LocalAdapter) -> None:
-    engine = SHELF.take(Settings(ranker_file(None), 512, 1, embedding=True))
+    engine = SHELF.take(EngineSettings(ranker_file(None), 512, 1, embedding=True))
     text = "".join(f"Item {number} costs {number} euros. " for number in range(200))
     whole, cut = engine.embed([text]), engine.embed([text[:510]])
     SHELF.give_back(engine.settings)
@@ -258,14 +261,14 @@ def test_two_sections_that_fit_nearly_the_same_are_opened_at_once(ranked: LocalA
 
 def test_a_second_question_gets_an_answer_of_its_own(ranked: LocalAdapter) -> None:
     session = Session()
-    chat = Conversation(shop("Hello."), ranked, session=session)
+    chat = Conversation(shop("Hello."), adapter=ranked, session=session)
     first, second = chat.send("When do you close in the evening?"), chat.send("What is the weight of parcel PK-77?")
     assert first.text.startswith("It closes at six in the evening.")
     assert second.text == "Parcel PK-77 weighs 7 kilograms."
 
 
 def test_a_composed_answer_stands_above_the_best_quotation(ranked: LocalAdapter) -> None:
-    with LocalAdapter(replies="compose", max_tokens=8) as composing:
+    with LocalAdapter(replies="compose") as composing:
         events = list(composing.stream(shop("When do you close in the evening?"), session=Session()))
     response = events[-1].response
     assert response.text.endswith("\n\n> It closes at six in the evening.")
@@ -287,13 +290,15 @@ def test_nothing_is_changed_with_arguments_that_the_conversation_does_not_hold(
     ranked: LocalAdapter, replies: Literal["quote", "compose"]
 ) -> None:
     chance = random.Random(7)
-    with LocalAdapter(replies=replies, max_tokens=4) as adapter:
+    # The answers themselves are cut off: only the calls before them matter here.
+    with LocalAdapter(replies=replies, max_tokens=1) as adapter:
         for _ in range(30):
             question = chance.choice(CHANGES).format(
                 order=f"FH-{chance.randint(20000, 20999)}", amount=chance.randint(5, 90)
             )
             session = Session()
-            adapter.evaluate(ask(question), session=session)
+            with suppress(PromptEvaluationError):
+                adapter.evaluate(ask(question), session=session)
             for call in session[ToolInvoked].all():
                 if call.name == "issue_refund":
                     assert {call.params.order_number, str(int(call.params.amount))} <= set(
@@ -301,7 +306,25 @@ def test_nothing_is_changed_with_arguments_that_the_conversation_does_not_hold(
                     )
 
 
+def test_how_much_of_a_prompt_is_read_is_told(ranked: LocalAdapter) -> None:
+    told: list[tuple[int, int]] = []
+    with LocalAdapter(replies="compose", progress=lambda done, size: told.append((done, size))) as adapter:
+        adapter.evaluate(shop("When do you open?"), session=Session())
+    assert told[-1][0] == told[-1][1] > 0
+
+
+def test_settings_of_a_run_reach_the_model(local: LocalAdapter) -> None:
+    with pytest.raises(PromptEvaluationError, match="cut off at its length limit") as caught:
+        local.evaluate(story(), session=Session(), settings=Settings(max_output_tokens=3))
+    assert len(str(caught.value.payload).split()) <= 3
+
+
+def test_a_setting_that_the_model_has_not_is_refused_by_name(local: LocalAdapter) -> None:
+    with pytest.raises(PromptEvaluationError, match=r"does not take effort='high'; it takes temperature and max"):
+        local.evaluate(story(), session=Session(), settings=Settings(effort="high"))
+
+
 def test_a_picture_is_refused_by_name(local: LocalAdapter) -> None:
-    chat = Conversation(story(), local)
+    chat = Conversation(story(), adapter=local)
     with pytest.raises(PromptEvaluationError, match=r"The local adapter .* takes text only, got image"):
         chat.send([Image.from_bytes(b"\x89PNG\r\n\x1a\n", media_type="image/png"), "What is this?"])

