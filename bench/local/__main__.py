@@ -25,8 +25,10 @@ def main(argv: list[str] | None = None) -> int:
             return run_schemas(adapter, arguments.schemas)
     with LocalAdapter(arguments.model, replies=arguments.replies, ranker=arguments.ranker) as adapter:
         print(f"{adapter.model}, {'compose' if adapter.composes else 'quote'}, ranked by {adapter.relevance.name}\n")
-        print("| questions | right section first | needed fact in the answer | tokens sent | all open | seconds |")
-        print("|---|---|---|---|---|---|", flush=True)
+        print(
+            "| questions | right section first | needed fact in the answer | without the quotation | tokens sent | all open | seconds |"
+        )
+        print("|---|---|---|---|---|---|---|", flush=True)
         for name in arguments.set or SETS:
             result = measure(adapter, name, report if arguments.verbose else None, arguments.limit)
             print(line(name, result), flush=True)
@@ -37,7 +39,8 @@ def line(name: str, result: Result) -> str:
     size = len(result.outcomes)
     return (
         f"| {size} {name} | {result.count('section')} ({result.share('section'):.0f}%) "
-        f"| {result.count('fact')} ({result.share('fact'):.0f}%) | {result.tokens:,.0f} | {result.full:,} "
+        f"| {result.count('fact')} ({result.share('fact'):.0f}%) "
+        f"| {result.count('composed')} ({result.share('composed'):.0f}%) | {result.tokens:,.0f} | {result.full:,} "
         f"| {result.seconds:.1f} |"
     )
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from operator import mul
 from typing import Literal
@@ -16,8 +15,7 @@ import pytest
 
 from weakincentives.adapters.local import LocalAdapter
 from weakincentives.adapters.local.chat import chat
-from weakincentives.adapters.local.engine import SHELF
-from weakincentives.adapters.local.engine import Settings as EngineSettings
+from weakincentives.adapters.local.engine import SHELF, Settings as EngineSettings
 from weakincentives.adapters.local.weights import ranker_file
 from weakincentives.content import Image
 from weakincentives.demo.desk import ask
@@ -267,11 +265,11 @@ def test_a_second_question_gets_an_answer_of_its_own(ranked: LocalAdapter) -> No
     assert second.text == "Parcel PK-77 weighs 7 kilograms."
 
 
-def test_a_composed_answer_stands_above_the_best_quotation(ranked: LocalAdapter) -> None:
+def test_a_composed_answer_stands_above_the_quotation(ranked: LocalAdapter) -> None:
     with LocalAdapter(replies="compose") as composing:
         events = list(composing.stream(shop("When do you close in the evening?"), session=Session()))
     response = events[-1].response
-    assert response.text.endswith("\n\n> It closes at six in the evening.")
+    assert response.text.endswith("\n\n> It closes at six in the evening. The shop opens at nine in the morning.")
     assert "".join(event.text for event in events if isinstance(event, TextDelta)).strip() == response.text
 
 
@@ -285,20 +283,20 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("replies", ["quote", "compose"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("replies", "tries"), [("quote", 36), ("compose", 12)])
 def test_nothing_is_changed_with_arguments_that_the_conversation_does_not_hold(
-    ranked: LocalAdapter, replies: Literal["quote", "compose"]
+    ranked: LocalAdapter, replies: Literal["quote", "compose"], tries: int
 ) -> None:
     chance = random.Random(7)
-    # The answers themselves are cut off: only the calls before them matter here.
+    # Answers are cut short: only the calls before them matter here.
     with LocalAdapter(replies=replies, max_tokens=1) as adapter:
-        for _ in range(30):
-            question = chance.choice(CHANGES).format(
+        for at in range(tries):
+            question = CHANGES[at % len(CHANGES)].format(
                 order=f"FH-{chance.randint(20000, 20999)}", amount=chance.randint(5, 90)
             )
             session = Session()
-            with suppress(PromptEvaluationError):
-                adapter.evaluate(ask(question), session=session)
+            adapter.evaluate(ask(question), session=session)
             for call in session[ToolInvoked].all():
                 if call.name == "issue_refund":
                     assert {call.params.order_number, str(int(call.params.amount))} <= set(

@@ -30,7 +30,7 @@ class Watch:
 
     prompt_name: str
     deadline: Deadline | None = None
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     progress: Progress | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -62,8 +62,9 @@ def write(
     schema: Mapping[str, Any] | None = None,
     heard: Hear | None = None,
     max_tokens: int,
+    repeat_penalty: float = 1.1,
 ) -> Written:
-    """Decode one reply to these messages."""
+    """Decode one reply to these messages; a penalty above 1 keeps free text from running in circles."""
     watch.check()
     parts: list[str] = []
     finish, usage = "", TokenUsage()
@@ -99,7 +100,7 @@ def write(
         # Not `response_format`: for most chat templates that goes to a weaker engine, which lets numbers run on.
         request["grammar"] = f"%llguidance {{}}\nstart: %json {json.dumps(schema)}"
     else:
-        request["repeat_penalty"] = 1.1
+        request["repeat_penalty"] = repeat_penalty
     try:
         engine.chat(request, hear)
     except EngineError as error:

