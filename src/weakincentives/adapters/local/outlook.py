@@ -36,7 +36,6 @@ class Outlook:
     choices: tuple[SectionText, ...]
     read: tuple[str, ...]
     results: tuple[str, ...]
-    opened: tuple[str, ...]
     calls: tuple[tuple[str, str], ...]
     tools: tuple[Tool[Any, Any], ...]
 
@@ -88,7 +87,6 @@ def outlook(request: ModelRequest, spans: Sequence[Span], known: Mapping[str, Se
         choices=tuple(left.values()),
         read=tuple(read),
         results=tuple(results),
-        opened=tuple(opened),
         calls=tuple(calls),
         tools=offered,
     )
