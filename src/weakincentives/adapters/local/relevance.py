@@ -13,10 +13,10 @@ from weakincentives.adapters.local.vectors import Vectors
 from weakincentives.prompt.ranking import LexicalIndex, SectionText, bm25, sentences
 
 # How much shared words add to the similarity of a section or a sentence; measured in bench/local.
-SECTION_WORDS = 0.3
+SECTION_WORDS = 0.15
 SENTENCE_WORDS = 0.05
-# Only the sections that are best by title, summary and words are compared sentence by sentence.
-CANDIDATES = 6
+# Only the sections that are best by title, summary and words are compared by their text.
+CANDIDATES = 8
 # Of very long texts only the sentences with the most shared words are compared by meaning.
 MAX_COMPARED = 400
 MAX_SHOWN = 5
@@ -62,10 +62,12 @@ class VectorRelevance:
         asked = self._vectors.once([question])[0]
         shared = _index(tuple(sections)).scores(question)
         summaries = self._near(asked, [_clauses(section) for section in sections])
-        scores = [near[0] + SECTION_WORDS * words for near, words in zip(summaries, shared, strict=True)]
+        scores = [near[0] / 2 + SECTION_WORDS * words for near, words in zip(summaries, shared, strict=True)]
         closest = sorted(range(len(scores)), key=lambda place: -scores[place])[:CANDIDATES]
-        for place, near in zip(closest, self._near(asked, [_pieces(sections[at]) for at in closest]), strict=True):
-            scores[place] += sum(near[:2]) / 2
+        paragraphs = self._near(asked, [_paragraphs(sections[place]) for place in closest])
+        pieces = self._near(asked, [_pieces(sections[place]) for place in closest])
+        for place, around, near in zip(closest, paragraphs, pieces, strict=True):
+            scores[place] += around[0] + sum(near[:2]) / 4
         return [score / (2 + SECTION_WORDS) for score in scores]
 
     def sentences(self, question: str, texts: Sequence[str]) -> list[float]:
@@ -102,6 +104,10 @@ def _clauses(section: SectionText) -> list[str]:
     """A summary as a whole and in pieces, each under its title: the closest piece tells what a section is about."""
     pieces = [piece.strip(" .") for piece in _CLAUSE.split(section.summary)]
     return [f"{section.title}. {section.summary}", *(f"{section.title}: {piece}" for piece in pieces if piece)]
+
+
+def _paragraphs(section: SectionText) -> list[str]:
+    return [f"{section.title}: {text}" for text in re.split(r"\n\s*\n", section.body) if text.strip()]
 
 
 def _pieces(section: SectionText) -> list[str]:

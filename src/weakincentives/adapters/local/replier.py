@@ -8,6 +8,7 @@ a model that is large enough writes it in its own words instead, above the best 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,12 +114,20 @@ class Replier:
         return tokens
 
     def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
+        """The sentences that were read, the best first; the paragraph around one says what it is about."""
         names = [f"`{tool.name}`" for tool in outlook.tools]
-        texts = [text for page in outlook.read for text in sentences(page) if not any(name in text for name in names)]
+        paragraphs = [paragraph for page in outlook.read for paragraph in re.split(r"\n\s*\n", page)]
+        texts = [
+            (text, paragraph)
+            for paragraph in paragraphs
+            for text in sentences(paragraph)
+            if not any(name in text for name in names)
+        ]
         if not texts:
             return []
-        scores = self._relevance.sentences(outlook.question, texts)
-        found = (Sentence(score, text, at) for at, (score, text) in enumerate(zip(scores, texts, strict=True)))
+        own = self._relevance.sentences(outlook.question, [text for text, _ in texts])
+        around = self._relevance.sentences(outlook.question, [paragraph for _, paragraph in texts])
+        found = [Sentence((own[at] + around[at]) / 2, text, at) for at, (text, _) in enumerate(texts)]
         return sorted(found, key=lambda sentence: -sentence.score)
 
     def _opening(self, outlook: Outlook) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
