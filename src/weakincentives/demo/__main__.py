@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
                 if index:
                     screen.blank()
                 show.ask(question)
+            composes = adapter.composes
     except (ImportError, OSError, WinkError) as error:
         print(printable(f"error: {error}", stream=sys.stderr), file=sys.stderr)
         return 1
@@ -42,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     screen.blank()
     for label, command in next_commands(arguments.record if not isinstance(recorder, nullcontext) else None):
         screen.say(label, command)
+    if not composes:
+        screen.say("", "./run --model  (fetches a larger model, 1.1 GB, which answers in its own words)")
     return 0
 
 
