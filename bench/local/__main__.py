@@ -15,21 +15,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", help="a GGUF file instead of the default model")
     parser.add_argument("--replies", choices=("auto", "quote", "compose"), default="auto")
     parser.add_argument("--ranker", help="a GGUF embedding model instead of the default one")
-    parser.add_argument("--max-calls", type=int, default=16, help="tool calls after which a composing model answers")
     parser.add_argument("--set", choices=SETS, action="append", help="which questions (default: all sets)")
     parser.add_argument("--limit", type=int, help="only the first so many questions are asked")
     parser.add_argument("--verbose", action="store_true", help="tell every question on stderr")
     parser.add_argument("--schemas", type=int, metavar="N", help="instead: N runs with random tools and outputs")
     arguments = parser.parse_args(argv)
     if arguments.schemas:
-        with LocalAdapter(arguments.model, replies="compose", max_calls=1) as adapter:
+        with LocalAdapter(arguments.model, replies="compose") as adapter:
             return run_schemas(adapter, arguments.schemas)
-    with LocalAdapter(
-        arguments.model, replies=arguments.replies, ranker=arguments.ranker, max_calls=arguments.max_calls
-    ) as adapter:
-        print(f"{adapter.model}, {type(adapter.replier).__name__.lower()}, ranked by {adapter.relevance.name}\n")
-        print("| questions | right section first | needed fact in the answer | tokens sent | all open | seconds |")
-        print("|---|---|---|---|---|---|", flush=True)
+    with LocalAdapter(arguments.model, replies=arguments.replies, ranker=arguments.ranker) as adapter:
+        print(f"{adapter.model}, {'compose' if adapter.composes else 'quote'}, ranked by {adapter.relevance.name}\n")
+        print("| questions | right section first | needed fact | without the quotation | tokens sent | all open | s |")
+        print("|---|---|---|---|---|---|---|", flush=True)
         for name in arguments.set or SETS:
             result = measure(adapter, name, report if arguments.verbose else None, arguments.limit)
             print(line(name, result), flush=True)
@@ -40,7 +37,8 @@ def line(name: str, result: Result) -> str:
     size = len(result.outcomes)
     return (
         f"| {size} {name} | {result.count('section')} ({result.share('section'):.0f}%) "
-        f"| {result.count('fact')} ({result.share('fact'):.0f}%) | {result.tokens:,.0f} | {result.full:,} "
+        f"| {result.count('fact')} ({result.share('fact'):.0f}%) "
+        f"| {result.count('composed')} ({result.share('composed'):.0f}%) | {result.tokens:,.0f} | {result.full:,} "
         f"| {result.seconds:.1f} |"
     )
 

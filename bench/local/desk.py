@@ -18,7 +18,7 @@ from weakincentives.prompt import Prompt, SectionVisibility
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 
-SETS = ("test", "fresh", "tuning", "last")
+SETS = ("test", "fresh", "tuning", "last", "new", "unseen")
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "questions.json").read_text(encoding="utf-8")
 )
@@ -26,7 +26,7 @@ QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One question: what was opened and said, and whether that was right."""
+    """One question: what was opened and said, and whether that was right; `composed` is without the quotation."""
 
     question: str
     wanted: str
@@ -36,6 +36,7 @@ class Outcome:
     section: bool
     exact: bool
     fact: bool
+    composed: bool
     tokens: int
     seconds: float
 
@@ -47,10 +48,10 @@ class Result:
     outcomes: tuple[Outcome, ...]
     full: int
 
-    def count(self, what: Literal["section", "exact", "fact"]) -> int:
+    def count(self, what: Literal["section", "exact", "fact", "composed"]) -> int:
         return sum(getattr(outcome, what) for outcome in self.outcomes)
 
-    def share(self, what: Literal["section", "exact", "fact"]) -> float:
+    def share(self, what: Literal["section", "exact", "fact", "composed"]) -> float:
         return 100 * self.count(what) / len(self.outcomes)
 
     @property
@@ -96,7 +97,12 @@ def _asked(adapter: LocalAdapter, case: dict[str, Any]) -> Outcome:
         answer=answer,
         section=first in (case["section"], *case.get("also", ())),
         exact=first == case["section"],
-        fact=all(any(fact.lower() in answer.lower() for fact in group) for group in case["facts"]),
+        fact=_holds(answer, case),
+        composed=_holds(answer.partition("\n\n> ")[0], case),
         tokens=tokens,
         seconds=seconds,
     )
+
+
+def _holds(answer: str, case: dict[str, Any]) -> bool:
+    return all(any(fact.lower() in answer.lower() for fact in group) for group in case["facts"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.adapters import adapter_for
-from weakincentives.cli.output import UsageError, did_you_mean
+from weakincentives.cli.output import UsageError, did_you_mean, meter
 from weakincentives.cli.settings import default
 from weakincentives.cli.target import exists, resolve
 from weakincentives.errors import PromptEvaluationError
@@ -39,7 +39,12 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
         return _named(text)
     if spec.requires_model and not model:
         raise UsageError(f"--adapter {name} needs a model, as in {spec.usage}")
-    return adapter_for(text)
+    return adapter_for(text, **({"progress": show_reading} if name == "local" else {}))
+
+
+def show_reading(done: int, size: int) -> None:
+    """Say how much of a prompt the embedded model has read."""
+    meter(f"reading {done:,} of {size:,} tokens", done, size)
 
 
 def _named(target: str) -> ProviderAdapter:

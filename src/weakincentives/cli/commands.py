@@ -26,6 +26,7 @@ PURPOSES = {
     "runs": "list, show, export and prune recorded runs",
     "view": "open recorded runs in the browser",
     "report": "advise which sections to show in full, from recorded runs",
+    "model": "fetch, list and remove the language model of the embedded adapter",
     "worker": "work on durable runs until told to stop",
     "work": "list, show, retry, cancel, approve and prune durable runs",
     "mcp": "serve a prompt to MCP hosts, and lock the listings of MCP servers",

