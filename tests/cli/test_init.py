@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.conftest import Wink
-from weakincentives.adapters.local.weights import model_file
+from weakincentives.adapters.local.models import model_file
 
 
 def test_the_starter_project_runs_and_its_test_passes(wink: Wink) -> None:

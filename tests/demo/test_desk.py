@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from weakincentives.adapters.local.weights import model_file
+from weakincentives.adapters.local.models import model_file
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.demo.__main__ import ask_desk, chosen, main
 from weakincentives.demo.desk import QUESTIONS, ask, pages

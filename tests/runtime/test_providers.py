@@ -36,7 +36,7 @@ def test_the_packages_of_the_adapters_are_all_registered() -> None:
     from pkgutil import iter_modules
 
     adapters = import_module("weakincentives.adapters")
-    shared = {"hosted", "network"}
+    shared = {"hosted", "network", "selection"}
     assert {module.name for module in iter_modules(adapters.__path__)} - shared == set(PACKAGES)
 
 
