@@ -34,5 +34,12 @@ def test_every_command_that_reads_has_json() -> None:
         has = any("--json" in argument.flags or "--jsonl" in argument.flags for argument in command.arguments)
         return [] if has else [command.name]
 
-    acting = {"wink overrides edit", "wink view", "wink worker", "wink completion"}
+    acting = {
+        "wink overrides edit",
+        "wink view",
+        "wink worker",
+        "wink completion",
+        "wink model get",
+        "wink model remove",
+    }
     assert {name for _, parser in parsers() for name in without_json(grammar(parser, ""))} <= acting
