@@ -45,5 +45,7 @@ def test_every_command_that_reads_has_json() -> None:
         "wink skills install",
         "wink mcp serve",
         "wink mcp lock",
+        "wink model get",
+        "wink model remove",
     }
     assert {name for _, parser in parsers() for name in without_json(grammar(parser, ""))} <= acting

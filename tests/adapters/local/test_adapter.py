@@ -6,16 +6,17 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import mul
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from weakincentives.adapters.local import LocalAdapter, LocalRanker
 from weakincentives.adapters.local.chat import chat
-from weakincentives.adapters.local.engine import SHELF, Settings as EngineSettings
+from weakincentives.adapters.local.engine import SHELF, Engine, Listener, Settings as EngineSettings
 from weakincentives.adapters.local.weights import ranker_file
 from weakincentives.content import Image
 from weakincentives.demo.desk import ask
@@ -277,12 +278,45 @@ def test_a_second_question_gets_an_answer_of_its_own(ranked: LocalAdapter) -> No
     assert second.text == "Parcel PK-77 weighs 7 kilograms."
 
 
-def test_a_composed_answer_stands_above_the_quotation(ranked: LocalAdapter) -> None:
-    with LocalAdapter(replies="compose") as composing:
-        events = list(composing.stream(shop("When do you close in the evening?"), session=Session()))
-    response = events[-1].response
-    assert response.text.endswith("\n\n> It closes at six in the evening. The shop opens at nine in the morning.")
-    assert "".join(event.text for event in events if isinstance(event, TextDelta)).strip() == response.text
+QUOTATION = "It closes at six in the evening. The shop opens at nine in the morning."
+
+
+class Speaker:
+    """An engine that says the same to everything."""
+
+    parameters = 10**9
+
+    def __init__(self, engine: Engine, text: str) -> None:
+        self.settings, self.count, self.count_chat = engine.settings, engine.count, engine.count_chat
+        self._text = text
+
+    def chat(self, request: Mapping[str, Any], heard: Listener) -> None:
+        usage = {"prompt_tokens": 7, "completion_tokens": 5}
+        heard({"choices": [{"delta": {"content": self._text}, "finish_reason": "stop"}], "usage": usage})
+
+
+class SpeakingAdapter(LocalAdapter):
+    engine: Any = None
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "We close at six.",
+            "We close at six.\n\n> It closes at six in the evening. The shop opens at nine in the morning.",
+        ),
+        ("A key costs 25 euros.", "It closes at six in the evening. The shop opens at nine in the morning."),
+    ],
+)
+def test_a_composed_answer_stands_above_the_quotation_unless_it_was_made_up(
+    ranked: LocalAdapter, said: str, shown: str
+) -> None:
+    adapter = SpeakingAdapter()
+    adapter.engine = Speaker(ranked.engine, said)
+    events = list(adapter.stream(shop("When do you close in the evening?"), session=Session()))
+    assert events[-1].response.text == shown
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == shown
 
 
 CHANGES = (
@@ -295,25 +329,22 @@ CHANGES = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("replies", "tries"), [("quote", 36), ("compose", 12)])
+@pytest.mark.parametrize("replies", ["quote", "compose"])
 def test_nothing_is_changed_with_arguments_that_the_conversation_does_not_hold(
-    ranked: LocalAdapter, replies: Literal["quote", "compose"], tries: int
+    ranked: LocalAdapter, replies: Literal["quote", "compose"]
 ) -> None:
     chance = random.Random(7)
-    # Answers are cut short: only the calls before them matter here.
-    with LocalAdapter(replies=replies, max_tokens=1) as adapter:
-        for at in range(tries):
-            question = CHANGES[at % len(CHANGES)].format(
-                order=f"FH-{chance.randint(20000, 20999)}", amount=chance.randint(5, 90)
-            )
-            session = Session()
-            adapter.evaluate(ask(question), session=session)
-            for call in session[ToolInvoked].all():
-                if call.name == "issue_refund":
-                    assert {call.params.order_number, str(int(call.params.amount))} <= set(
-                        re.findall(r"[\w-]+", question)
-                    )
+    adapter = SpeakingAdapter(replies=replies)
+    adapter.engine = Speaker(ranked.engine, '"yes"')
+    for at in range(60):
+        question = CHANGES[at % len(CHANGES)].format(
+            order=f"FH-{chance.randint(20000, 20999)}", amount=chance.randint(5, 90)
+        )
+        session = Session()
+        adapter.evaluate(ask(question), session=session)
+        for call in session[ToolInvoked].all():
+            if call.name == "issue_refund":
+                assert {call.params.order_number, str(int(call.params.amount))} <= set(re.findall(r"[\w-]+", question))
 
 
 def test_how_much_of_a_prompt_is_read_is_told(ranked: LocalAdapter) -> None:

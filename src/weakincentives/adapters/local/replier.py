@@ -21,7 +21,7 @@ from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
 from weakincentives.adapters.local.relevance import Ranking, Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
-from weakincentives.prompt.ranking import sentences
+from weakincentives.prompt.ranking import sentences, terms
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 
 # Sections opened for one question; two at once if the second scores at least this share of the first.
@@ -37,6 +37,7 @@ _CONFIRM = (
     "Does the user ask for this to be done now? Answer yes or no."
 )
 _ASK = "Text:\n{text}\n\nQuestion: {question}"
+_NOTHING = "The text does not say that."
 _STYLE = "Answer with what the text says, with its conditions and figures."
 # Worked examples do more for a small model than instructions: without them it leaves figures out, or makes them up.
 _EXAMPLES = (
@@ -49,7 +50,7 @@ _EXAMPLES = (
     (
         "- Bicycles are lent for a day at 12 euros.\n- A helmet is free.",
         "do you have parking for my car",
-        "The text does not say that.",
+        _NOTHING,
     ),
     (
         "- A lost key is reported to the desk at once, so that the lock can be changed.\n"
@@ -200,23 +201,35 @@ class Replier:
         return _said(written.text, written, sent)
 
     def _composed(self, outlook: Outlook, found: Sequence[Sentence], watch: Watch, heard: Hear) -> ModelReply:
-        """An answer in the model's words. It can contradict what it read, so the quotation stands beneath."""
+        """An answer in the model's words. It can contradict what it read, so the quotation stands beneath.
+
+        It is said as a whole, since only then it shows whether it was made of what was read.
+        """
         messages = [{"role": "system", "content": f"{outlook.instructions}\n\n{_STYLE}".strip()}]
-        for text, question, answer in _EXAMPLES:
-            messages += [_user(_ASK.format(text=text, question=question)), {"role": "assistant", "content": answer}]
-        task = _ASK.format(text=_evidence(outlook, found), question=outlook.question)
+        for read, question, answer in _EXAMPLES:
+            messages += [_user(_ASK.format(text=read, question=question)), {"role": "assistant", "content": answer}]
+        evidence, text = _evidence(outlook, found), _quotation(outlook, found)
+        task = _ASK.format(text=evidence, question=outlook.question)
         messages += [*outlook.earlier, _user(task)]
         limit = min(MAX_ANSWER, self._max_tokens)
-        written = write(self._engine, messages, watch, heard=heard, max_tokens=limit, repeat_penalty=1.0)
-        ending = ("" if written.whole else " ...") + "\n\n> " + _quotation(outlook, found).replace("\n", "\n> ")
-        heard(ending)
-        return ModelReply(text=written.text.strip() + ending, usage=written.usage, items=_quotes_item(found))
+        written = write(self._engine, messages, watch, max_tokens=limit, repeat_penalty=1.0)
+        composed = written.text.strip() + ("" if written.whole else " ...")
+        if _made_of(composed, f"{_NOTHING} {outlook.question} {evidence}"):
+            text = f"{composed}\n\n> " + text.replace("\n", "\n> ")
+        heard(text)
+        return ModelReply(text=text, usage=written.usage, items=_quotes_item(found))
 
 
 def _evidence(outlook: Outlook, found: Sequence[Sentence]) -> str:
     """The sentences that fit best in the order they were read, and what tools returned."""
     best = sorted(found[:EVIDENCE], key=lambda sentence: sentence.place)
     return "\n".join(f"- {text}" for text in [*(sentence.text for sentence in best), *outlook.results])
+
+
+def _made_of(answer: str, known: str) -> bool:
+    """Whether an answer has no figure and few words of its own: small models repeat examples and make things up."""
+    own, given = set(terms(answer)), set(terms(known))
+    return 0 < len(own) <= 2 * len(own & given) and not any(term[0].isdigit() for term in own - given)
 
 
 def _quotation(outlook: Outlook, found: Sequence[Sentence]) -> str:

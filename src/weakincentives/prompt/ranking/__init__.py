@@ -2,7 +2,7 @@
 
 from weakincentives.prompt.ranking.finder import Found, SectionFinder, section_texts
 from weakincentives.prompt.ranking.lexical import Index, LexicalIndex, LexicalRanker, Ranker, SectionText
-from weakincentives.prompt.ranking.text import bm25, sentences
+from weakincentives.prompt.ranking.text import bm25, sentences, terms
 from weakincentives.prompt.ranking.vectors import StaticRanker, VectorRanker
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "bm25",
     "section_texts",
     "sentences",
+    "terms",
 ]
