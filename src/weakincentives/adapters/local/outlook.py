@@ -83,7 +83,7 @@ def outlook(request: ModelRequest, spans: Sequence[Span], known: Mapping[str, Se
         question=question,
         said="\n".join(said) or question,
         instructions="\n\n".join(instructions),
-        earlier=tuple(_alternating(earlier[:-1])[-MAX_EARLIER:]),
+        earlier=tuple(_alternating(earlier)[:-1][-MAX_EARLIER:]),
         choices=tuple(left.values()),
         read=tuple(read),
         results=tuple(results),

@@ -28,7 +28,7 @@ from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 MAX_OPENED = 2
 CLOSE = 0.85
 QUOTES = 3
-# Sentences that the model gets to write from; with whole pages it takes three times as long and finds no more.
+# Sentences that the model gets to write from; whole pages take twice as long and helped no more in tries.
 EVIDENCE = 10
 # Tokens of a composed answer: what comes later repeats itself.
 MAX_ANSWER = 200
