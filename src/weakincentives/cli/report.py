@@ -37,8 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from weakincentives.telemetry import RunStore, advise, plain
-    from weakincentives.telemetry.prices import AS_OF
+    from weakincentives.telemetry import AS_OF, RunStore, advise, plain
 
     prices = dict(map(price, arguments.price))
     file = runs_file(arguments.file)
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
-    from weakincentives.telemetry.advice import MIN_RUNS
+    from weakincentives.telemetry import MIN_RUNS
 
     print_line(
         f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {prompt.unit}; {prompt.cache_first:.0%} of first "

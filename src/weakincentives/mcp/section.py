@@ -18,8 +18,16 @@ from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.errors import PromptValidationError
 from weakincentives.mcp.connection import Connection, Connections, OnElicit, OnProgress, first_cause
 from weakincentives.mcp.server import HttpServer, ListedTool, Listing, Server, StdioServer, lock_file, read_lock
-from weakincentives.prompt import LateContent, Section, SectionOptions, SectionVisibility, Tool, ToolContext, ToolResult
-from weakincentives.prompt.tool import Compensation
+from weakincentives.prompt import (
+    Compensation,
+    LateContent,
+    Section,
+    SectionOptions,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 from weakincentives.resources import Binding, ResourceRegistry, ScopedResourceContext
 
 if TYPE_CHECKING:

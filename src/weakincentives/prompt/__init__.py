@@ -39,7 +39,7 @@ from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.rendered import RenderedPrompt
 from weakincentives.prompt.section import LateContent, Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import FunctionTool, Tool, ToolResult, portable_name
+from weakincentives.prompt.tool import Compensation, FunctionTool, Tool, ToolResult, portable_name
 from weakincentives.prompt.view import Disclosure, Opening, Span, View
 from weakincentives.prompt.visibility import (
     ClearAllVisibilityOverrides,
@@ -67,6 +67,7 @@ __all__ = [
     "ClearAllVisibilityOverrides",
     "ClearVisibilityOverride",
     "CollapseSection",
+    "Compensation",
     "Disclosure",
     "DisclosureRequest",
     "EstimatedTokens",

@@ -67,6 +67,7 @@ from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
 from weakincentives.runtime.main_loop import Expansions, MainLoop
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
 from weakincentives.runtime.messages import (
+    PROMPT_TURN,
     CallModel,
     Effect,
     LoadSections,
@@ -85,6 +86,7 @@ from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
     "MEGABYTE",
+    "PROMPT_TURN",
     "TEXT_TYPES",
     "AdapterSpec",
     "ArgumentsDelta",

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from weakincentives.prompt import Prompt, View
-from weakincentives.prompt.ranking import Found, SectionFinder
-from weakincentives.prompt.ranking.finder import CLEAR
+from weakincentives.prompt.ranking import CLEAR, Found, SectionFinder
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import Message, user_words
 from weakincentives.runtime.run import Run

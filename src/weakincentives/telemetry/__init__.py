@@ -15,13 +15,16 @@ from weakincentives.telemetry.schema import RunFileError
 from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, plain
 
 if TYPE_CHECKING:
-    from weakincentives.telemetry.advice import Advice, PromptAdvice, SectionAdvice, advise
+    from weakincentives.telemetry.advice import MIN_RUNS, Advice, PromptAdvice, SectionAdvice, advise
     from weakincentives.telemetry.otel import Instrumentation, instrument
+    from weakincentives.telemetry.prices import AS_OF, prices_for
     from weakincentives.telemetry.reader import RecordedEvent
     from weakincentives.telemetry.store import RunNotFoundError, RunStore, RunSummary, read_run
     from weakincentives.telemetry.turns import Turn
 
 __all__ = [
+    "AS_OF",
+    "MIN_RUNS",
     "Advice",
     "Instrumentation",
     "PromptAdvice",
@@ -40,12 +43,15 @@ __all__ = [
     "advise",
     "instrument",
     "plain",
+    "prices_for",
     "prune",
     "read_run",
     "record",
 ]
 
 _HOMES = {
+    "AS_OF": "prices",
+    "MIN_RUNS": "advice",
     "Advice": "advice",
     "Instrumentation": "otel",
     "PromptAdvice": "advice",
@@ -57,6 +63,7 @@ _HOMES = {
     "Turn": "turns",
     "advise": "advice",
     "instrument": "otel",
+    "prices_for": "prices",
     "read_run": "store",
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
+    PROMPT_TURN,
     EvaluationFailed,
     Message,
     ModelCalled,
@@ -25,7 +26,6 @@ from weakincentives.runtime import (
     ToolInvoked,
     ledger_of,
 )
-from weakincentives.runtime.messages import PROMPT_TURN
 from weakincentives.telemetry.payload import storable
 from weakincentives.telemetry.prices import prices_for
 from weakincentives.telemetry.reader import EventReader

@@ -24,7 +24,7 @@ from weakincentives.runtime import (
 )
 from weakincentives.serde import dump, parse
 from weakincentives.session import Session
-from weakincentives.telemetry.prices import prices_for
+from weakincentives.telemetry import prices_for
 from weakincentives.viewer.documents import pieces_of
 
 DRAFT = "draft"
