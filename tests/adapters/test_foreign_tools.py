@@ -21,6 +21,8 @@ from weakincentives.prompt import (
 from weakincentives.runtime import ArgumentsDelta, ToolEnded, ToolInvoked, ToolStarted
 from weakincentives.session import Session
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+
 LONG = "Notes a text. " * 200
 SCHEMA = {"$schema": "https://json-schema.org/draft-07/schema#", "properties": {"text": {"type": "string"}}}
 DONE = Turn("Done.")

@@ -167,7 +167,7 @@ def test_what_can_be_read_of_a_run_is_shown(path: Path) -> None:
         with pytest.raises(RunFileError, match=rf"Turn 2 of run '{run_id}' in '.*runs\.db' cannot be read; event \d+"):
             store.turn(run_id, 2)
     code, out, err = wink("runs", "show", str(path), run_id)
-    assert (code, "turn 1: read_section guide\n" in out) == (1, True)
+    assert (code, "open    guide\n" in out) == (1, True)
     assert err.startswith(f"wink: '{path}' is damaged: event ")
 
 

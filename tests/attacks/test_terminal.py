@@ -58,14 +58,16 @@ def on_terminal(wink: Wink, *words: str) -> str:
     """What a terminal gets of stdout and stderr."""
     ours, theirs = pty.openpty()
     environment = {"PATH": os.environ["PATH"], "HOME": str(wink.folder), "TERM": "xterm", "NO_COLOR": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "weakincentives.cli", *words],
-        cwd=wink.folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-    )
+    (wink.folder / "typed").write_text("Hello.\n", encoding="utf-8")
+    with (wink.folder / "typed").open() as typed:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "weakincentives.cli", *words],
+            cwd=wink.folder,
+            env=environment,
+            stdin=typed,
+            stdout=theirs,
+            stderr=theirs,
+        )
     os.close(theirs)
     shown = bytearray()
     try:
@@ -105,6 +107,12 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "worker": [(f"agent:{EVIL}",), ("agent:template",)],
     "work": [("show", EVIL, "--database-url", f"no{EVIL}.db"), ("list", "--status", EVIL)],
     "completion": [("bash",), (EVIL,)],
+    "chat": [("agent:template", "-a", "agent:adapter"), (f"agent:{EVIL}",)],
+    "init": [(EVIL,)],
+    "play": [(f"agent:{EVIL}",)],
+    "model": [("list",), ("list", "--json")],
+    "skills": [("check", EVIL), ("install", "skills")],
+    "mcp": [("serve", f"agent:{EVIL}"), ("lock", f"no{EVIL}.json")],
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import struct
@@ -39,6 +40,8 @@ class Terminal:
         )
         os.close(theirs)
         self._seen = ""
+        # A read may end within a character.
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def __enter__(self) -> Terminal:
         return self
@@ -71,6 +74,7 @@ class Terminal:
         ready, _, _ = select.select([self._ours], [], [], 60)
         assert ready, f"nothing happened for a minute; it showed {self._seen!r}"
         try:
-            return os.read(self._ours, 65536).decode(errors="replace").replace("\r\n", "\n")
+            read = os.read(self._ours, 65536)
         except OSError:  # The program has ended.
             return ""
+        return (self._decode(read).replace("\r\n", "\n") or self._more()) if read else ""

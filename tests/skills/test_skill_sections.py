@@ -148,7 +148,7 @@ def test_a_run_is_explained_priced_and_recorded_by_section(skills: Path, tmp_pat
     prompt = template(*skill_sections(skills), show_prices=True)
     explanation = ScriptedAdapter().explain(Prompt(prompt))
     assert [section.opening.partition(",")[0] for section in explanation.sections if section.opening] == [
-        "content only",
+        "opens it",
         "content only",
     ]
     session, bound = Session(), Prompt(prompt)

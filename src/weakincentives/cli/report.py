@@ -72,7 +72,7 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
         f"requests and {prompt.cache_again:.0%} of repeated tokens came from the cache",
         style="1",
     )
-    shown = [section for section in prompt.sections if every or changed(section)]
+    shown = [section for section in prompt.sections if every or changed(section) or section.misses]
     rows = [
         (
             "  " * section.key.count(".") + section.key,

@@ -149,7 +149,7 @@ def _section(view: View, state: SectionState, config: InnerLoopConfig) -> Sectio
     tokens = opening.tokens(config.count_tokens)
     if not opening.overrides:
         how = "content only"
-    elif not opening.tools and view.outline.by_path[state.path].is_late:
+    elif not opening.tools and (node := view.outline.by_path[state.path]).is_late and node.section.stored() is None:
         how = "loads tools that are not known yet"
     elif not opening.tools:
         how = "opens it, with no tool that is not offered already"

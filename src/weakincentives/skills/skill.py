@@ -72,6 +72,10 @@ class SkillWithFiles(SkillSection):
     def resources(self) -> ResourceRegistry:
         return own_filesystem()
 
+    def stored(self) -> LateContent:
+        """Opening a skill copies its files and brings nothing else."""
+        return LateContent()
+
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
         workspace = resources.get(Filesystem)  # type: ignore[type-abstract]
         for name in self.files:
