@@ -200,6 +200,11 @@ class _Execution:
                         outcome = self._perform(effect, inner, channel)
                     except Exception as error:
                         cursor.fail(error)
+                    except BaseException as error:
+                        # The run goes on elsewhere, so nobody is told that it was stopped here.
+                        session.silent = True
+                        cursor.fail(error)
+                        raise
                     else:
                         cursor.answer(outcome)
                 return cursor.result()
