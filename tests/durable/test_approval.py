@@ -1,5 +1,6 @@
 """A tool call that waits for a person holds no thread and no process, and continues in any worker."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from weakincentives import (
 from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
 from weakincentives.durable import DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
+from weakincentives.session import observing
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1)."
         assert [step.name for step in loop.store.steps("desk/r")] == ["begin", "model", "refund", "refund", "model"]
         assert loop.status("r").attempts == 1
+
+
+def test_a_run_that_waits_elsewhere_does_not_count_as_stopped(tmp_path: Path) -> None:
+    heard: list[str] = []
+    with observing(lambda session, event: heard.append(type(event).__name__)), desk(str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        assert loop.drain(PATIENCE)
+        gc.collect()
+    assert "ModelCalled" in heard and "EvaluationStopped" not in heard
 
 
 def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path) -> None:
