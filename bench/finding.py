@@ -333,8 +333,8 @@ def _end_to_end_rows(data: Dataset) -> Iterator[Row]:
     note = f"three turns; {fmean(recalls):.0f}% of the needed servers open"
     yield Row("livemcp, end to end: tokens sent of everything open", fmean(shares), "%", goal=15, note=note)
     names = sum(count(line) for one in data.sections for line in one.tools)
-    note = "names and descriptions of deferred functions, by its documentation; Anthropic shows none"
-    yield Row("livemcp, before the first turn: OpenAI's tool_search", names, "tokens", note=note)
+    note = "if the model is shown the names and descriptions of deferred tools"
+    yield Row("livemcp, before the first turn: a provider's own search", names, "tokens", note=note)
     rendered = template.render()
     ours = count(rendered.text) + sum(count(tool.definition) for tool in rendered.tools)
     yield Row("livemcp, before the first turn: search_sections", ours, "tokens")

@@ -9,7 +9,9 @@ import pytest
 
 from tests.adapters.vendors import ANTHROPIC, VENDORS, Vendor
 from tests.servers.turn import Call, Turn
+from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.prompt import (
+    EstimatedTokens,
     MarkdownSection,
     Prompt,
     PromptTemplate,
@@ -94,6 +96,18 @@ def test_a_long_description_is_kept_or_stands_in_the_text(vendor: Vendor, closed
         shown = tools.get("note") or appended[0]
         assert len(shown["description"]) == 1024
         assert conversation.count(f"The tool note, in full: {LONG}") == 1
+
+
+def test_a_description_that_stands_in_the_text_is_counted() -> None:
+    class Brief(ScriptedAdapter):
+        max_tool_description = 100
+
+        def define_tool(self, tool: Any) -> str:
+            return str(tool.brief(100))
+
+    section = MarkdownSection(title="Notes", key="notes", template="Take notes.", tools=[foreign("note", LONG)])
+    explanation = Brief(tokenizer=EstimatedTokens()).explain(Prompt(ns="t", key="k", sections=[section]))
+    assert explanation.tool_tokens > EstimatedTokens().count(LONG)
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)

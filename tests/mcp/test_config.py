@@ -15,7 +15,7 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.cli import main
 from weakincentives.errors import PromptValidationError
 from weakincentives.mcp import MCPSection, lock_file, mcp_sections
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SearchSections
 from weakincentives.prompt.overrides import JsonPromptOverridesStore
 from weakincentives.runtime import SectionLoaded
 from weakincentives.session import Session
@@ -89,6 +89,15 @@ def test_variables_are_read_when_the_server_is_started(config: Path, monkeypatch
     monkeypatch.setenv("SHOP_TOOLS", "haggle")
     adapter, _ = evaluate(made, READ)
     assert tool_names(adapter.requests[-1].tools)[-1] == "haggle"
+
+
+def test_a_locked_server_is_found_by_its_tools_before_it_is_started(locked: Path) -> None:
+    made = template(locked)
+    found = PromptTemplate(ns="tests", key="found", sections=made.sections, disclosure=SearchSections(menu="none"))
+    adapter, session = evaluate(found, call("search_sections", query="what is in stock"), READ)
+    (listed, _), tools = answers(session), tool_names(adapter.requests[-1].tools)
+    assert '- "shop": shop' in listed[1]
+    assert "get_stock" in tools
 
 
 @pytest.mark.parametrize(

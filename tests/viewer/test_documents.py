@@ -14,9 +14,21 @@ from tests.viewer.hosted import record_hosted_run
 from weakincentives import MainLoop, Prompt, Session
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import Disclosure, OpenAndHalt, OpenOrRead, OpenToFiles
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    OpenAndHalt,
+    OpenOrRead,
+    OpenToFiles,
+    PromptTemplate,
+    ReadSections,
+    SectionVisibility,
+    tool,
+)
 from weakincentives.telemetry import RunNotFoundError, RunStore, record
 from weakincentives.viewer.documents import Documents
+
+SUMMARY = SectionVisibility.SUMMARY
 
 
 @pytest.fixture
@@ -133,6 +145,35 @@ def test_lanes_show_when_each_section_opened(documents: Documents, run_ids: tupl
     assert lanes["role"] == [[1, "full", "declared"]]
     assert lanes["logs"] == [[1, "summary", "declared"], [2, "read", "session"]]
     assert lanes["runbooks.checkout"] == [[1, "hidden", "declared"], [4, "read", "declared"]]
+
+
+class Operated(ScriptedAdapter):
+    """A model that takes system messages in mid-conversation, and tools with short descriptions only."""
+
+    supports_operator_text = True
+    max_tool_description = 120
+
+
+def test_what_the_operator_says_later_and_beneath_the_prompt_is_shown(tmp_path: Path) -> None:
+    long = "Count the boxes. " * 9 + "All of them."
+    count = tool(name="count", description=long)(lambda: 3)
+    sections = [
+        MarkdownSection(key="task", title="Task", template="Help.", tools=[count]),
+        MarkdownSection(key="word", title="Word", template="It is plum.", summary="A word.", visibility=SUMMARY),
+    ]
+    template = PromptTemplate(ns="t", key="k", sections=sections, disclosure=ReadSections(voice="system"))
+    with record(tmp_path / "runs.db"), Operated([call("read_section", section_key="word"), "Plum."]) as adapter:
+        response = adapter.evaluate(Prompt(template), session=Session())
+    with RunStore(tmp_path / "runs.db") as store:
+        documents = Documents(store)
+        messages = documents.messages(response.run_id, 0, 9)["messages"]
+        pieces = documents.prompt(response.run_id, messages[0]["prompt"])["pieces"]
+    whole = f"The tool count, in full: {long}"
+    assert [(m["text"], m["prompt"] is None) for m in messages if m["role"] == "system"] == [
+        (whole, False),
+        ("## Word\n\nIt is plum.", True),
+    ]
+    assert pieces[-1] == {"text": whole}
 
 
 def test_a_rollback_is_told_with_its_call(documents: Documents, run_ids: tuple[str, ...]) -> None:

@@ -17,6 +17,9 @@ expect = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
 ).expect
 
+ROOT = Path(__file__).parents[2]
+# Elsewhere than in the environment that `./run` makes, it would begin by making one.
+RUN = [str(ROOT / "run")] if Path(sys.prefix) == ROOT / ".venv" else [sys.executable, "-m", "weakincentives.demo"]
 WINK = [sys.executable, "-m", "weakincentives.cli"]
 QUESTION = "Where is order FH-20417 right now?"
 
@@ -34,7 +37,7 @@ def playground(folder: Path) -> Iterator[str]:
 
 
 def test_a_newcomer_asks_looks_and_plays(open_page: Callable[..., Any], tmp_path: Path) -> None:
-    demo = [sys.executable, "-m", "weakincentives.demo", "1", "--record", "demo.db"]
+    demo = [*RUN, "1", "--record", str(tmp_path / "demo.db")]
     done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
     if done.returncode:
         pytest.skip(f"needs the embedded model's files: {done.stderr.strip()[-300:]}")

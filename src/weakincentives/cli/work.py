@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, get_args
 
+from weakincentives._display import Table
 from weakincentives._imports import require_extra
-from weakincentives.cli.output import UsageError, plural, print_json, print_line, progress
+from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_table, progress
 from weakincentives.cli.settings import default
 
 if TYPE_CHECKING:
@@ -75,10 +76,11 @@ def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([_facts(work) for work in found])
     else:
-        for work in found:
-            line = f"{work.status:9}  {_time(work.updated_ms)}  {work.attempts}x  {work.id}  {work.worker}"
-            print_line(line.rstrip())
-        if not found:
+        rows = [(w.id, w.status, _time(w.updated_ms), str(w.attempts), w.worker) for w in found]
+        if rows:
+            heading = ("run", "status", "changed", "attempts", "worker")
+            print_table(Table(heading, rows, ("attempts",), drop=("worker", "attempts", "changed")))
+        else:
             progress("no runs")
     return 0
 

@@ -379,6 +379,7 @@ def check_handler(tool_name: str, what: str, handler: Any, params_type: type | N
     try:
         hints = get_type_hints(handler if inspect.isroutine(handler) else type(handler).__call__)
     except Exception:
+        # Hints that cannot be resolved here, such as names imported for type checkers only, are not checked.
         return
     expected = hints.get(next(iter(signature.parameters)), Any)
     if not _accepts(expected, params_type or NoneType):

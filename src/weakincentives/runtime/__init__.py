@@ -60,6 +60,7 @@ from weakincentives.runtime.history import (
     Step,
     ToolUse,
     TurnSection,
+    related,
     run_history,
 )
 from weakincentives.runtime.hosted import HostedToolCodec
@@ -174,6 +175,7 @@ __all__ = [
     "ledger_of",
     "load_sections",
     "prefix_breaks",
+    "related",
     "request_tokens",
     "run_history",
 ]

@@ -154,6 +154,15 @@ class ToolInvoked(LogEntry):
         """What the call asked to open or close; None for other tools."""
         return self.result.disclosure
 
+    @property
+    def result_text(self) -> str:
+        """The result as the model read it."""
+        try:
+            return self.result.render()
+        except Exception:
+            # A value of a class that the reader of a recording does not have.
+            return self.result.message
+
 
 @dataclass(frozen=True, slots=True)
 class ToolsInjected(LogEntry):

@@ -115,7 +115,7 @@ def explain(
     view = rendered.view
     assert view is not None
     count = config.count_tokens
-    states = inventory(view, rendered.text, count, config.define_tool, count_media=config.count_media)
+    states = inventory(view, rendered.text, count, config.sent_tool, count_media=config.count_media)
     media = sum(config.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
     offered = [tool for _, tool in view.offered()]
     return Explanation(
@@ -134,7 +134,7 @@ def explain(
             )
         ),
         text_tokens=count(rendered.text) + media,
-        tool_tokens=sum(count(config.define_tool(tool)) for tool in offered),
+        tool_tokens=sum(count(config.sent_tool(tool)) for tool in offered),
         full_tokens=sum(state.full_tokens + state.tool_tokens for state in states),
         tokenizer=config.tokenizer,
         takes=takes,

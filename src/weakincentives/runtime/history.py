@@ -118,7 +118,7 @@ class ToolUse:
             use,
             disclosure=event.disclosure,
             arguments=event.arguments,
-            text=_rendered(event),
+            text=event.result_text,
             wrote_files=isinstance(value, OpenSectionsResult) and bool(value.written_files),
         )
 
@@ -576,25 +576,20 @@ def _seen(rendered: SectionVisibility, *, content: bool, summary: bool) -> Seen:
     return "conversation" if content else "summary" if summary else "never"
 
 
-def _rendered(event: ToolInvoked) -> str:
-    try:
-        return event.result.render()
-    except Exception:
-        # A value of a class that the reader of a recording does not have.
-        return event.result.message
-
-
 def _request_for(steps: Sequence[Step], key: str, turn: int) -> int | None:
     """Where the request of this turn stands that asked for a section, or for one inside or around it."""
     for at in range(len(steps) - 1, -1, -1):
         step = steps[at]
         if step.turn != turn:
             return None
-        if step.kind != "withdrawn" and any(
-            _is_within(key, asked) or _is_within(asked, key) for asked in step.sections
-        ):
+        if step.kind != "withdrawn" and any(related(key, asked) for asked in step.sections):
             return at
     return None
+
+
+def related(key: str, other: str) -> bool:
+    """Whether one of two sections is the other, or inside it."""
+    return _is_within(key, other) or _is_within(other, key)
 
 
 def _is_within(key: str, other: str) -> bool:

@@ -122,6 +122,17 @@ class InnerLoopConfig:
     found_tools: Callable[[Sequence[str]], tuple[str, ...]] | None = None
     max_tool_description: int | None = None
 
+    def sent_tool(self, tool: AnyTool) -> str:
+        """A tool as it reaches the model: its definition, and its description in full where that stands in the text."""
+        return f"{self.define_tool(tool)}{self.long_description(tool)}"
+
+    def long_description(self, tool: AnyTool) -> str:
+        """What the provider takes only the beginning of, whole and as text."""
+        limit = self.max_tool_description
+        if limit is None or len(tool.description) <= limit:
+            return ""
+        return f"The tool {portable_name(tool.name)}, in full: {tool.description}"
+
 
 def check_prompt(prompt: object) -> None:
     """Reject a template or string passed as the prompt."""
@@ -391,7 +402,7 @@ class InnerLoop:
         view = self.prompt.view(self.session)
         config = self.config
         states = inventory(
-            view, "".join(view.pieces()), config.count_tokens, config.define_tool, count_media=config.count_media
+            view, "".join(view.pieces()), config.count_tokens, config.sent_tool, count_media=config.count_media
         )
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
@@ -449,7 +460,7 @@ class InnerLoop:
             self._say(message)
 
     def _emit_rendered(self, rendered: RenderedPrompt[Any], view: View) -> None:
-        count, define = self.config.count_tokens, self.config.define_tool
+        count, define = self.config.count_tokens, self.config.sent_tool
         self._emit(
             PromptRendered,
             prompt_ns=self.prompt.ns,
@@ -715,10 +726,7 @@ class InnerLoop:
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
     def _long_descriptions(self, tools: Iterable[AnyTool]) -> str:
-        """What the provider takes only the beginning of, whole and as text."""
-        limit = self.config.max_tool_description
-        long = [tool for tool in tools if limit is not None and len(tool.description) > limit]
-        return "\n\n".join(f"The tool {portable_name(tool.name)}, in full: {tool.description}" for tool in long)
+        return "\n\n".join(filter(None, map(self.config.long_description, tools)))
 
     def _evict(self) -> None:
         """Close the sections used longest ago while the context is over the budget's limit."""

@@ -37,8 +37,15 @@ class Expansions:
         self._open(response.halt.requested_overrides, keys, response.halt.reason)
         return False
 
-    def open(self, signal: VisibilityExpansionRequired) -> None:
+    def open(self, signal: VisibilityExpansionRequired) -> Restarted:
         self._open(signal.requested_overrides, tuple(signal.section_keys), signal.reason)
+        return Restarted(signal.reason)
+
+    def streamed(self, event: StreamEvent[OutputT]) -> StreamEvent[OutputT]:
+        """The event as a stream through restarts shows it: an evaluation that halted is a restart."""
+        if isinstance(event, Completed) and event.response.halt is not None and not self.settled(event.response):
+            return Restarted(event.response.halt.reason)
+        return event
 
     def _open(self, overrides: Overrides, keys: tuple[str, ...], reason: str) -> None:
         scope, session = self._scope, self._session
@@ -134,17 +141,12 @@ class MainLoop:
                 while True:
                     try:
                         with adapter.stream(prompt, session=session, **options) as evaluation:
-                            for event in evaluation:
-                                if not isinstance(event, Completed) or expansions.settled(event.response):
-                                    yield event
-                                    continue
-                                yield Restarted(event.response.halt.reason if event.response.halt else "")
-                                break
-                            else:
+                            for event in map(expansions.streamed, evaluation):
+                                yield event
+                            if not isinstance(event, Restarted):
                                 return
                     except VisibilityExpansionRequired as signal:
-                        expansions.open(signal)
-                        yield Restarted(signal.reason)
+                        yield expansions.open(signal)
 
         return EventStream(events(), scope)
 
@@ -162,16 +164,12 @@ class MainLoop:
                         try:
                             async with adapter.stream_async(prompt, session=session, **options) as evaluation:
                                 async for event in evaluation:
-                                    if not isinstance(event, Completed) or expansions.settled(event.response):
-                                        yield event
-                                        continue
-                                    yield Restarted(event.response.halt.reason if event.response.halt else "")
-                                    break
-                                else:
+                                    shown = expansions.streamed(event)
+                                    yield shown
+                                if not isinstance(shown, Restarted):
                                     return
                         except VisibilityExpansionRequired as signal:
-                            expansions.open(signal)
-                            yield Restarted(signal.reason)
+                            yield expansions.open(signal)
 
         return AsyncEventStream(events(), scope)
 

@@ -60,7 +60,7 @@ class Codec(Generic[T]):
                 value: T = msgspec.convert(data, self.annotation, str_keys=True, dec_hook=_from_json)
                 return value
             except Exception:
-                pass
+                pass  # The reader below says what is wrong and where, or accepts it.
         result: T = read(self.node, data, allow_extra=allow_extra)
         return result
 
@@ -74,7 +74,7 @@ class Codec(Generic[T]):
                 value: T = fast.decode(text)
                 return value
             except Exception:
-                pass
+                pass  # As above.
         result: T = read(self.node, loads(text), allow_extra=allow_extra)
         return result
 
@@ -103,6 +103,7 @@ class Codec(Generic[T]):
             check = msgspec.json.Decoder(strict, dec_hook=_from_json).decode
             typed = msgspec.json.Decoder(self.annotation, dec_hook=_from_json).decode
         except Exception:
+            # A type that msgspec does not know: only our own reader takes it.
             fast = None
         else:
             needed = types.constrained or not allow_extra

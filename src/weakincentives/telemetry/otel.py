@@ -28,6 +28,7 @@ from weakincentives.runtime import (
     RunRestarted,
     ToolInvoked,
     ToolsInjected,
+    related,
 )
 from weakincentives.session import Session, observing
 from weakincentives.telemetry import semconv
@@ -218,7 +219,7 @@ class Instrumentation:
             run.readings.append(event.disclosure.requested_sections)
         if self._capture:
             attributes[semconv.TOOL_CALL_ARGUMENTS] = event.arguments
-            attributes[semconv.TOOL_CALL_RESULT] = _result(event)
+            attributes[semconv.TOOL_CALL_RESULT] = event.result_text
         span = self._tracer.start_span(
             f"{semconv.EXECUTE_TOOL} {event.name}",
             context=self._trace.set_span_in_context(run.span),
@@ -233,7 +234,7 @@ class Instrumentation:
         run.definitions.update(zip(event.tool_names, event.definitions, strict=False))
         attributes = {semconv.SECTION_KEY: event.section_key, semconv.ROUTE: event.route}
         self._injected.add(len(event.tool_names), attributes)
-        for keys in [keys for keys in run.readings if any(_related(key, event.section_key) for key in keys)]:
+        for keys in [keys for keys in run.readings if any(related(key, event.section_key) for key in keys)]:
             # One reading can bring the tools of several sections, one event each.
             run.readings.remove(keys)
             self._dynamic.add(1, attributes)
@@ -293,10 +294,6 @@ def _end(run: _Run, at: float | None) -> None:
     run.chat = None
 
 
-def _related(key: str, other: str) -> bool:
-    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
-
-
 def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1_000_000_000)
 
@@ -325,10 +322,3 @@ def _messages(messages: Sequence[Message]) -> str:
             continue
         shown.append({"role": message.role, "parts": parts})
     return _json(shown)
-
-
-def _result(event: ToolInvoked) -> str:
-    try:
-        return event.result.render()
-    except Exception:
-        return event.result.message

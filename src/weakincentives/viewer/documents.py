@@ -107,16 +107,14 @@ class Documents:
         }
 
     def prompt(self, run_id: str, seq: int) -> dict[str, Any]:
-        """A rendered prompt in pieces, each with its section."""
-        found = self.store.events_where("run_id = ? AND seq = ? AND kind = 'PromptRendered'", (run_id, seq))
-        if not found:
-            raise RunNotFoundError(f"Run '{run_id}' has no prompt rendered at {seq}.")
-        event = found[0].event
-        if not isinstance(event, PromptRendered):
-            raise RunFileError(f"The prompt of run '{run_id}' at {seq} cannot be read; {event.problem}.")
+        """A rendered prompt in pieces, each with its section; what else was said before the first turn comes last."""
+        recorded, event = self._rendered(run_id, seq)
+        said = self.store.of_kinds(run_id, ["Message"], seq, limit=1)
+        first = said[0].event if said else None
+        more = _after_prompt(first.text, event) if isinstance(first, Message) and first.role == "system" else None
         return {
             "seq": seq,
-            "turn": found[0].turn,
+            "turn": recorded.turn,
             "attempt": event.attempt,
             "name": event.prompt_name,
             "ns": event.prompt_ns,
@@ -124,8 +122,17 @@ class Documents:
             "tokenizer": event.tokenizer,
             "tools": [*event.tools, *event.hosted_tools],
             "builtin_tool_tokens": event.builtin_tool_tokens,
-            "pieces": pieces_of(event.text, event.spans),
+            "pieces": [*pieces_of(event.text, event.spans), *([{"text": more}] if more else [])],
         }
+
+    def _rendered(self, run_id: str, seq: int) -> tuple[RecordedEvent, PromptRendered]:
+        found = self.store.events_where("run_id = ? AND seq = ? AND kind = 'PromptRendered'", (run_id, seq))
+        if not found:
+            raise RunNotFoundError(f"Run '{run_id}' has no prompt rendered at {seq}.")
+        event = found[0].event
+        if not isinstance(event, PromptRendered):
+            raise RunFileError(f"The prompt of run '{run_id}' at {seq} cannot be read; {event.problem}.")
+        return found[0], event
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
         """Some of all messages of a run, in order; fewer than asked for where they are long."""
@@ -203,10 +210,24 @@ class Documents:
         if isinstance(recorded.event, Message):
             message["parts"] = [_part(part) for part in recorded.event.parts]
         if message.get("role") == "system":
-            message["prompt"] = self._prompt_before(recorded.run_id, recorded.seq)
-            if message["prompt"] is not None:
-                message["text"] = ""
+            self._leave_out_prompt(message)
         return message
+
+    def _leave_out_prompt(self, message: dict[str, Any]) -> None:
+        """Name the prompt in place of its text; what the operator said later has no prompt in it."""
+        message["prompt"] = None
+        seq = self._prompt_before(message["run_id"], message["seq"])
+        if seq is None:
+            return
+        more = _after_prompt(message["text"], self._rendered(message["run_id"], seq)[1])
+        if more is not None:
+            message["prompt"], message["text"] = seq, more
+
+
+def _after_prompt(text: str, rendered: PromptRendered) -> str | None:
+    """What follows a prompt's text in a system message; None if the message does not begin with it."""
+    own = rendered.text[: max((span.end for span in rendered.spans if span.role == "system"), default=0)].rstrip()
+    return text[len(own) :].lstrip("\n") if own and text.startswith(own) else None
 
 
 def pieces_of(text: str, spans: Iterable[Span]) -> list[dict[str, Any]]:

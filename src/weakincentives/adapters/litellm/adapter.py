@@ -99,6 +99,7 @@ class LiteLLMAdapter(NetworkAdapter):
         try:
             provider = module.get_llm_provider(self.model, api_base=self._parameters.get("api_base"))[1]
         except Exception:
+            # A provider that LiteLLM does not know; a user turn does no harm.
             return True
         return provider not in _NEEDS_NO_USER_TURN
 
