@@ -64,6 +64,18 @@ class Terminal:
     def type(self, line: str) -> None:
         os.write(self._ours, line.encode())
 
+    def press(self, key: str, until: str) -> str:
+        """Press a key until this text appears: a signal sent before readline waits for input is lost."""
+        for _ in range(20):
+            self.type(key)
+            while until not in self._seen and select.select([self._ours], [], [], 3)[0]:
+                more = self._more()
+                assert more, f"ended before {until!r}; it showed {self._seen!r}"
+                self._seen += more
+            if until in self._seen:
+                break
+        return self.read(until)
+
     def rest(self) -> tuple[int, str]:
         """The exit code, and all that was still shown."""
         while more := self._more():

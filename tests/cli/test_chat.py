@@ -85,11 +85,7 @@ def test_ctrl_c_stops_the_answer_and_the_next_message_works(wink: Wink) -> None:
         assert "stopped; what was said so far stays" in terminal.read("> ")
         terminal.type("Still there?\n")
         assert "Here.\n" in terminal.read("> ")
-        # A signal that comes before readline waits for input is lost, so wait until it has read something.
-        terminal.type("half")
-        terminal.read("half")
-        terminal.type("\x03")
-        terminal.read("(Ctrl-D or /quit leaves)")
+        terminal.press("\x03", until="(Ctrl-D or /quit leaves)")
         terminal.type("/quit\n")
         assert terminal.rest()[0] == 0
 

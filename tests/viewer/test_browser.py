@@ -231,6 +231,7 @@ def test_everything_has_a_key(viewer: Viewer, run_ids: Sequence[str], open_page:
     at_turn(page, 2)
     page.keyboard.press("End")
     at_turn(page, 9)
+    expect(page.locator(".node").first).to_be_visible()
     page.keyboard.press("ArrowDown")
     expect(page.locator(".node.selected .label")).to_have_text("Role")
     page.keyboard.press("Escape")

@@ -76,7 +76,7 @@ def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([_facts(work) for work in found])
     else:
-        rows = [(w.id, w.status, _time(w.updated_ms), str(w.attempts), w.worker) for w in found]
+        rows = [(w.id, w.status, _time(w.updated_ms) or "", str(w.attempts), w.worker) for w in found]
         if rows:
             heading = ("run", "status", "changed", "attempts", "worker")
             print_table(Table(heading, rows, ("attempts",), drop=("worker", "attempts", "changed")))

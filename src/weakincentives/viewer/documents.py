@@ -131,7 +131,8 @@ class Documents:
             raise RunNotFoundError(f"Run '{run_id}' has no prompt rendered at {seq}.")
         event = found[0].event
         if not isinstance(event, PromptRendered):
-            raise RunFileError(f"The prompt of run '{run_id}' at {seq} cannot be read; {event.problem}.")
+            problems = "; ".join(self.store.problems)
+            raise RunFileError(f"The prompt of run '{run_id}' in '{self.store.path}' cannot be read; {problems}.")
         return found[0], event
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:

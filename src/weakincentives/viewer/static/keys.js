@@ -1,6 +1,6 @@
 // Keyboard: one listener, the shortcuts of the page that is open, and the list of them.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { cycleTheme, go, helping, route, setParams } from "wink/state.js";
 import { html } from "wink/view.js";
 
@@ -29,7 +29,8 @@ const handlers = [];
 export function useShortcuts(keys) {
   const current = useRef(keys);
   current.current = keys;
-  useEffect(() => {
+  // At once, so that a key is heard as soon as the component is seen.
+  useLayoutEffect(() => {
     handlers.push(current);
     return () => handlers.splice(handlers.indexOf(current), 1);
   }, []);
