@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from weakincentives._fence import Fence
 from weakincentives.limits import Deadline
 from weakincentives.resources import ScopedResourceContext
+from weakincentives.runtime.threads import threads
 
 T = TypeVar("T")
 MAX_PARALLEL = 8
@@ -171,7 +172,7 @@ async def call_async(steps: Generator[Step, Any, T]) -> T:
         if isinstance(step, HandlerCall):
             with step.fence:
                 return await _handle(step)
-        value = step() if _is_async(step) else await asyncio.to_thread(step)
+        value = step() if _is_async(step) else await threads.call(step)
         return await value if inspect.isawaitable(value) else value
 
     value: Any = None
@@ -204,16 +205,17 @@ async def _handle(call: HandlerCall) -> Any:
 
 async def _in_thread(call: HandlerCall) -> Any:
     """Call a blocking handler; when it is cancelled or late it goes on in its thread, behind its fence."""
-    work = asyncio.ensure_future(asyncio.to_thread(call.call))
+    work = threads.call(call.call)
     try:
-        done, _ = await asyncio.wait({work}, timeout=call.seconds())
-        if done:
-            return work.result()
-        raise HandlerTimeout
+        async with asyncio.timeout(call.seconds()) as limit:
+            return await work
+    except TimeoutError:
+        if limit.expired():
+            raise HandlerTimeout from None
+        raise
     finally:
-        if not work.done():
-            work.add_done_callback(_retrieve)
-            await asyncio.to_thread(call.abandon)
+        if work.cancelled():
+            await threads.call(call.abandon)
 
 
 def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:

@@ -79,7 +79,7 @@ from weakincentives.runtime.messages import (
     user_words,
 )
 from weakincentives.runtime.misses import possible_misses
-from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef
+from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef, tool_ref
 from weakincentives.session import LogEntry, Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -124,7 +124,7 @@ class InnerLoopConfig:
 
     def sent_tool(self, tool: AnyTool) -> str:
         """A tool as it reaches the model: its definition, and its description in full where that stands in the text."""
-        return f"{self.define_tool(tool)}{self.long_description(tool)}"
+        return self.define_tool(tool) + self.long_description(tool)
 
     def long_description(self, tool: AnyTool) -> str:
         """What the provider takes only the beginning of, whole and as text."""
@@ -430,8 +430,7 @@ class InnerLoop:
             visibility=self.prompt.base_visibility(),
             conversation_id=self.scope.conversation_id,
         )
-        for offer in self.toolbox.changes(self._offers(view, initial=True)).new:
-            self.toolbox.add(offer)
+        self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True)).new)
         self._defer_tools(view)
         self._told_version = self.toolbox.version
         self._save(tools=self.toolbox.refs)
@@ -793,7 +792,7 @@ class InnerLoop:
             key = "" if node is None else node.key
             if isinstance(tool, HostedTool):
                 key, tool = next(iter(self._same_hosted(tool, view)), (key, tool))
-            offers.setdefault((key, tool.name), Offer(ToolRef(key, tool.name, initial), tool))
+            offers.setdefault((key, tool.name), Offer(tool_ref(key, tool.name, initial), tool))
         return list(offers.values())
 
     def _same_hosted(self, tool: HostedTool[Any], view: View) -> list[Owned]:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from weakincentives._fence import Fence
@@ -30,6 +30,12 @@ class ToolRef:
     revoked: bool = False
     deferred: bool = False
     found: bool = False
+
+
+@lru_cache(maxsize=4096)
+def tool_ref(section_key: str, name: str, initial: bool) -> ToolRef:
+    """The ref of a tool just offered, kept: every run offers the same ones."""
+    return ToolRef(section_key, name, initial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +105,12 @@ class Toolbox:
         self._warned: set[tuple[str, str]] = set()
         self.version = 0
 
-    def add(self, offer: Offer) -> None:
-        self._offers[offer.ref.name] = offer
+    def add(self, *offers: Offer) -> None:
+        self._offers.update((offer.ref.name, offer) for offer in offers)
         self._changed()
 
     def apply(self, changes: ToolChanges) -> None:
-        for offer in changes.new:
-            self._offers[offer.ref.name] = offer
+        self._offers.update((offer.ref.name, offer) for offer in changes.new)
         for refs, revoked in ((changes.back, False), (changes.gone, True)):
             for ref in refs:
                 self._offers[ref.name] = Offer(replace(ref, revoked=revoked), self._offers[ref.name].tool)
@@ -185,22 +190,20 @@ class Toolbox:
 
         A name, once registered, stays with its section; a tool of another section is skipped with a warning.
         """
-        found: dict[str, list[Offer]] = {}
-        for offer in wanted:
-            found.setdefault(offer.ref.name, []).append(offer)
+        shown: set[tuple[str, str]] = set()
+        owners = {name: offer.ref.section_key for name, offer in self._offers.items()}
         new: list[Offer] = []
         back: list[ToolRef] = []
-        for name, offers in found.items():
-            known = self._offers.get(name)
-            owner = (known or offers[0]).ref.section_key
-            for offer in offers:
-                if offer.ref.section_key != owner:
-                    self._warn(name, offer.ref.section_key, owner)
-                elif known is None:
-                    new.append(offer)
-                elif known.ref.revoked:
-                    back.append(known.ref)
-        shown = {(offer.ref.section_key, name) for name, offers in found.items() for offer in offers}
+        for offer in wanted:
+            name, section_key = offer.ref.name, offer.ref.section_key
+            shown.add((section_key, name))
+            known, owner = self._offers.get(name), owners.setdefault(name, section_key)
+            if section_key != owner:
+                self._warn(name, section_key, owner)
+            elif known is None:
+                new.append(offer)
+            elif known.ref.revoked:
+                back.append(known.ref)
         gone = [
             ref
             for ref in self.refs

@@ -1,8 +1,8 @@
 """The process between us and the CLI: it starts the CLI in a clean environment and outlives neither of us.
 
 It runs as a separate script (`python -I -S guard.py plan.json ...`), so it imports nothing from this package. The named
-pipe in the plan is the lifeline: our process holds its writing end. When that closes, because a run was abandoned or
-our process died, the guard kills the whole process tree below it.
+pipe in the plan is the lifeline: our process holds its writing end. When that closes, because a run was abandoned
+(which a byte says before) or our process died, the guard kills the whole process tree below it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ def main(plan_path: str, arguments: list[str]) -> int:
     child = _start(plan["cli"], arguments, env, control)
     _release_standard_streams()
     status: int | None = None
-    while status is None and os.getppid() == parent:
+    orphaned = False
+    while status is None and not orphaned:
         ready, _, _ = select.select([lifeline, waker], [], [], 1.0)
+        # A process that is killed closes its files before it ceases to be our parent.
+        orphaned = os.getppid() != parent or (lifeline in ready and not os.read(lifeline, 1))
         if lifeline in ready or (waker in ready and _asked_to_stop(waker)):
             break
         status = _reap(child)
     _kill_tree(child)
-    if os.getppid() != parent:
+    if orphaned or os.getppid() != parent:
         import shutil
 
         shutil.rmtree(plan["home"], ignore_errors=True)

@@ -88,6 +88,9 @@ class Home:
     def cut(self) -> None:
         """Close the lifeline: everything that still runs below the guard is killed."""
         if self._lifeline >= 0:
+            # A word of goodbye tells the guard that we live on, and remove the home ourselves.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._lifeline, b".")
             os.close(self._lifeline)
             self._lifeline = -1
 
