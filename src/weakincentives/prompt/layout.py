@@ -6,7 +6,8 @@ combination; a render then only fills in values and joins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import getitem
 from typing import Any, Literal
 
 from weakincentives.content import Audio, Document, Image
@@ -14,7 +15,6 @@ from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, AnyTool, Node, Outline, Params
 from weakincentives.prompt.section import Section, heading, missing_summary
 from weakincentives.prompt.text import TemplateText
-from weakincentives.serde import field_value
 
 Suffix = Callable[[Node], str]
 Price = Callable[[Node], str]
@@ -66,28 +66,41 @@ class Layout:
     def fill(self, params: Params, price: Price | None = None) -> list[str]:
         """The pieces with every slot filled; joined, they are the text."""
         pieces = self._pieces.copy()
-        values = []
-        for source, name in self.values:
-            instance = params[source]
-            try:
-                values.append(_text_of(field_value(instance, name)))
-            except Exception as error:
-                raise PromptRenderError(
-                    f"${{{name}}} of {type(instance).__name__} cannot be filled in: {type(error).__name__}: {error}"
-                ) from error
+        values = self._read_values(params)
         for piece, value in self._slots:
             pieces[piece] = values[value]
-            if piece < self.user_piece and isinstance(values[value], Placed):
-                _, name = self.values[value]
-                raise PromptRenderError(
-                    f"${{{name}}} is {values[value]}, which can only be placed in a section with role='user'."
-                )
+        if Placed in map(type, values):
+            self._check_placed(values)
         for piece, call in self._calls:
             pieces[piece] = call(params)
         if price is not None:
             for piece, node in self.prices:
                 pieces[piece] = price(node)
         return pieces
+
+    def _read_values(self, params: Params) -> list[str]:
+        values: list[str] = []
+        known, instance, read = -1, None, getattr
+        for source, name in self.values:
+            if source != known:
+                known, instance = source, params[source]
+                read = getitem if type(instance) is dict else getattr
+            try:
+                value = read(instance, name)
+                values.append(value if type(value) is str else _text_of(value))
+            except Exception as error:
+                raise PromptRenderError(
+                    f"${{{name}}} of {type(instance).__name__} cannot be filled in: {type(error).__name__}: {error}"
+                ) from error
+        return values
+
+    def _check_placed(self, values: Sequence[str]) -> None:
+        for piece, value in self._slots:
+            if piece < self.user_piece and isinstance(values[value], Placed):
+                _, name = self.values[value]
+                raise PromptRenderError(
+                    f"${{{name}}} is {values[value]}, which can only be placed in a section with role='user'."
+                )
 
     def _lay_out(self, root: Node | None, suffix: Suffix) -> None:
         nodes, states = self._outline.nodes, self._states

@@ -162,7 +162,8 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
     misfit: SerdeError | None = None
     malformed: SerdeError | None = None
     prose, end = "", 0
-    for span in [*islice(_fenced(text), MAX_CANDIDATES), slice(0, len(text))]:
+    fenced = islice(_fenced(text), MAX_CANDIDATES) if _FENCE in text else ()
+    for span in (*fenced, slice(0, len(text))):
         candidate = text[span].strip(" \t\r\n\ufeff")
         try:
             return config.read(candidate)
@@ -192,7 +193,7 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
 
 def _fenced(text: str) -> Iterator[slice]:
     """Where fences that open with `json` at the start of a line hold text, up to the next fence or the end."""
-    start, position = -1, 0 if _FENCE in text else len(text)
+    start, position = -1, 0
     while position < len(text):
         end = text.find("\n", position) + 1 or len(text)
         if text.startswith(_FENCE, position):

@@ -408,6 +408,11 @@ class Prompt(Displayed, Generic[OutputT]):
             registry = registry.merge(node.section.resources())
         return registry.merge(self._bound_resources)
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether a section may be opened by a rule of its own."""
+        return bool(self._run_outline().ruled)
+
     def opened_by_rule(self, session: Session, words: str) -> list[SectionPath]:
         """Closed sections that their rules open now, except what the session has opened or closed before."""
         view = self.view(session)

@@ -337,7 +337,7 @@ class InnerLoop:
 
     def _open_by_rule(self) -> None:
         """Open what the rules of sections open now."""
-        if self.prompt.view(self.session).outline.ruled:
+        if self.prompt.has_rules:
             words = user_words(self.session[Message].view())
             self._open(self.prompt.opened_by_rule(self.session, words), "rule")
 
