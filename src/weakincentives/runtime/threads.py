@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import threading
@@ -43,10 +44,9 @@ class Threads:
                 value = context.run(function)
             except BaseException as raised:
                 error = raised
-            try:
+            # An event loop that has been closed has nobody waiting.
+            with contextlib.suppress(RuntimeError):
                 future.get_loop().call_soon_threadsafe(_settle, future, value, error)
-            except RuntimeError:
-                pass  # The event loop has been closed, and nobody waits.
             del function, context, future, value, error
             self._idle.release()
 
