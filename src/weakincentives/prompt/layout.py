@@ -80,7 +80,8 @@ class Layout:
 
     def _read_values(self, params: Params) -> list[str]:
         values: list[str] = []
-        known, instance, read = -1, None, getattr
+        known, instance = -1, None
+        read: Callable[[Any, str], Any] = getattr
         for source, name in self.values:
             if source != known:
                 known, instance = source, params[source]
