@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import mul
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -290,6 +291,9 @@ class Speaker:
         self.settings, self.count, self.count_chat = engine.settings, engine.count, engine.count_chat
         self._text = text
 
+    def recall(self, messages: object, read: object) -> None:
+        pass
+
     def chat(self, request: Mapping[str, Any], heard: Listener) -> None:
         usage = {"prompt_tokens": 7, "completion_tokens": 5}
         heard({"choices": [{"delta": {"content": self._text}, "finish_reason": "stop"}], "usage": usage})
@@ -352,6 +356,25 @@ def test_how_much_of_a_prompt_is_read_is_told(ranked: LocalAdapter) -> None:
     with LocalAdapter(replies="compose", progress=lambda done, size: told.append((done, size))) as adapter:
         adapter.evaluate(shop("When do you open?"), session=Session())
     assert told[-1][0] == told[-1][1] > 0
+
+
+def test_what_every_conversation_begins_with_is_read_once_for_all_processes(
+    ranked: LocalAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINK_LOCAL_RANKER", str(ranker_file(None)))
+    monkeypatch.setenv("WINK_CACHE", str(tmp_path))
+    hours = MarkdownSection(title="Hours", key="hours", template=OPENING, summary="Opening hours.", visibility=SUMMARY)
+    texts, read = set(), []
+    for _ in range(3):
+        told: list[int] = []
+        # Another context than that of the other tests, so that a model of its own is loaded and freed.
+        with LocalAdapter(replies="compose", context=4096, progress=lambda _, size: told.append(size)) as adapter:
+            talk = Conversation(Prompt(ns="test", key="hours", sections=[hours]), adapter=adapter)
+            texts.add(talk.send("When do you open?").text)
+        read.append(len(set(told)))
+        if len(read) == 2:
+            next((tmp_path / "states").glob("*.state")).write_bytes(b"not a state")
+    assert (len(texts), read) == (1, [2, 1, 2])
 
 
 def test_settings_of_a_run_reach_the_model(local: LocalAdapter) -> None:

@@ -6,6 +6,8 @@ The runtime brings a local HTTP listener along; only its tokenizer is used, unde
 from __future__ import annotations
 
 import atexit
+import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -13,11 +15,14 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weakincentives.adapters.local.weights import cache_folder
+
+# How many beginnings of conversations are kept, of some megabytes each.
+MAX_STATES = 8
 Listener = Callable[[Mapping[str, Any]], bool]
 
 
@@ -60,6 +65,7 @@ class Engine:
         params.verbosity = -1
         # Conversations that were pushed out of the model are kept in this much memory; the default is 8 GB.
         params.cache_ram_mib = 256
+        params.slot_save_path = f"{_state_folder()}{os.sep}"
         params.ui = False
         params.n_threads_http = 1
         params.api_keys = [self._key]
@@ -70,6 +76,7 @@ class Engine:
             raise EngineError(f"llama.cpp cannot load '{settings.path}': is it a GGUF model file? ({error})") from error
         self._http: http.client.HTTPConnection | None = None
         self._lock = threading.Lock()
+        self._recalled: set[str] = set()
         self.facts: Mapping[str, Any] = self._ask("GET", "/v1/models")["data"][0]["meta"]
 
     @property
@@ -97,6 +104,36 @@ class Engine:
             raise raised[0]
         if failed:
             raise EngineError(str(failed[0].get("message", failed[0])), str(failed[0].get("type", "")), failed[0])
+
+    def recall(self, messages: Sequence[Mapping[str, str]], read: Callable[[], object]) -> None:
+        """Have this beginning of conversations in the model: from the file of an earlier process, or `read` once.
+
+        The file takes milliseconds to load; reading takes seconds.
+        """
+        file = _state_folder() / f"{self._state_name(messages)}.state"
+        if file.name in self._recalled:
+            return
+        self._recalled.add(file.name)
+        try:
+            if file.is_file():
+                self._ask("POST", "/slots/0?action=restore", {"filename": file.name})
+                return
+        except EngineError:
+            file.unlink(missing_ok=True)
+        read()
+        new = file.with_suffix(f".{os.getpid()}")
+        # Where it cannot be written, it is read again next time.
+        with contextlib.suppress(OSError, EngineError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._ask("POST", "/slots/0?action=save", {"filename": new.name})
+            new.replace(file)
+            for old in sorted(file.parent.glob("*.state"), key=lambda each: -each.stat().st_mtime)[MAX_STATES:]:
+                old.unlink()
+
+    def _state_name(self, messages: Sequence[Mapping[str, str]]) -> str:
+        file = self.settings.path.stat()
+        key = (_runtime().__version__, self.settings.context, file.st_size, file.st_mtime_ns, list(messages))
+        return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """A unit vector for each text; of a text that is longer than the context, its beginning counts."""
@@ -151,7 +188,7 @@ class Engine:
             self._server = None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Hold Ctrl-C back until the model is loaded: llama.cpp waits forever when it is interrupted meanwhile."""
     if not hasattr(signal, "pthread_sigmask"):
@@ -205,6 +242,10 @@ def usable_threads() -> int:
     """One core stays free: llama.cpp's threads wait for each other by spinning, so a shared core slows all of them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(8, cores - 1))
+
+
+def _state_folder() -> Path:
+    return cache_folder() / "states"
 
 
 def _runtime() -> Any:

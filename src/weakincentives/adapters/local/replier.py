@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from weakincentives.adapters.local.arguments import Grounding, ground
@@ -26,8 +27,9 @@ from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 
 # Sections opened for one question; two at once if the second scores at least this share of the first.
 MAX_OPENED = 2
-CLOSE = 0.85
-QUOTES = 3
+CLOSE = 0.8
+# Sentences of a quotation: more where none fits closely.
+QUOTES, QUOTES_UNSURE, SURE = 3, 5, 0.6
 # Sentences that the model gets to write from; whole pages take twice as long and helped no more in tries.
 EVIDENCE = 10
 # Tokens of a composed answer: what comes later repeats itself.
@@ -208,6 +210,8 @@ class Replier:
         messages = [{"role": "system", "content": f"{outlook.instructions}\n\n{_STYLE}".strip()}]
         for read, question, answer in _EXAMPLES:
             messages += [_user(_ASK.format(text=read, question=question)), {"role": "assistant", "content": answer}]
+        if outlook.question not in outlook.instructions:
+            self._engine.recall(messages, partial(write, self._engine, messages, watch, max_tokens=1))
         evidence, text = _evidence(outlook, found), _quotation(outlook, found)
         task = _ASK.format(text=evidence, question=outlook.question)
         messages += [*outlook.earlier, _user(task)]
@@ -234,8 +238,12 @@ def _made_of(answer: str, known: str) -> bool:
 
 def _quotation(outlook: Outlook, found: Sequence[Sentence]) -> str:
     """What tools returned; where none was called, the sentences that fit best."""
-    quotes = outlook.results or [sentence.text for sentence in found[:QUOTES]]
+    quotes = outlook.results or [sentence.text for sentence in _quoted(found)]
     return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes)
+
+
+def _quoted(found: Sequence[Sentence]) -> Sequence[Sentence]:
+    return found[: QUOTES if found and found[0].score >= SURE else QUOTES_UNSURE]
 
 
 def _said(text: str, written: Written, sent: int) -> ModelReply:
@@ -249,4 +257,4 @@ def _user(text: str) -> dict[str, str]:
 
 
 def _quotes_item(found: Sequence[Sentence]) -> tuple[str, ...]:
-    return (json.dumps({"type": "quotation", "scores": [round(sentence.score, 3) for sentence in found[:QUOTES]]}),)
+    return (json.dumps({"type": "quotation", "scores": [round(sentence.score, 3) for sentence in _quoted(found)]}),)
