@@ -25,8 +25,10 @@ def main(argv: list[str] | None = None) -> int:
             return run_schemas(adapter, arguments.schemas)
     with LocalAdapter(arguments.model, replies=arguments.replies, ranker=arguments.ranker) as adapter:
         print(f"{adapter.model}, {'compose' if adapter.composes else 'quote'}, ranked by {adapter.relevance.name}\n")
-        print("| questions | right section first | needed fact | without the quotation | tokens sent | all open | s |")
-        print("|---|---|---|---|---|---|---|", flush=True)
+        print(
+            "| questions | right section first | opened | needed fact | in its own words | sent | all open | s |"
+        )
+        print("|---|---|---|---|---|---|---|---|", flush=True)
         for name in arguments.set or SETS:
             result = measure(adapter, name, report if arguments.verbose else None, arguments.limit)
             print(line(name, result), flush=True)
@@ -34,13 +36,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def line(name: str, result: Result) -> str:
-    size = len(result.outcomes)
-    return (
-        f"| {size} {name} | {result.count('section')} ({result.share('section'):.0f}%) "
-        f"| {result.count('fact')} ({result.share('fact'):.0f}%) "
-        f"| {result.count('composed')} ({result.share('composed'):.0f}%) | {result.tokens:,.0f} | {result.full:,} "
-        f"| {result.seconds:.1f} |"
-    )
+    counted = [f"{result.count(what)} ({result.share(what):.0f}%)" for what in ("section", "found", "fact", "composed")]
+    figures = [*counted, f"{result.tokens:,.0f}", f"{result.full:,}", f"{result.seconds:.1f}"]
+    return f"| {len(result.outcomes)} {name} | {' | '.join(figures)} |"
 
 
 def report(outcome: Outcome) -> None:

@@ -26,7 +26,11 @@ QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One question: what was opened and said, and whether that was right; `composed` is without the quotation."""
+    """One question: what was opened and said, and whether that was right.
+
+    `section` says that the right one was opened first, `found` that it was opened at all; `composed` is the fact
+    without the quotation.
+    """
 
     question: str
     wanted: str
@@ -34,7 +38,7 @@ class Outcome:
     called: tuple[str, ...]
     answer: str
     section: bool
-    exact: bool
+    found: bool
     fact: bool
     composed: bool
     tokens: int
@@ -48,10 +52,10 @@ class Result:
     outcomes: tuple[Outcome, ...]
     full: int
 
-    def count(self, what: Literal["section", "exact", "fact", "composed"]) -> int:
+    def count(self, what: Literal["section", "found", "fact", "composed"]) -> int:
         return sum(getattr(outcome, what) for outcome in self.outcomes)
 
-    def share(self, what: Literal["section", "exact", "fact", "composed"]) -> float:
+    def share(self, what: Literal["section", "found", "fact", "composed"]) -> float:
         return 100 * self.count(what) / len(self.outcomes)
 
     @property
@@ -88,15 +92,15 @@ def _asked(adapter: LocalAdapter, case: dict[str, Any]) -> Outcome:
     seconds = time.perf_counter() - started
     calls = session[ToolInvoked].all()
     opened = tuple(call.params.section_key for call in calls if call.name == "read_section" and call.success)
-    first = opened[0] if opened else ""
+    right = {case["section"], *case.get("also", ())}
     return Outcome(
         question=case["question"],
         wanted=case["section"],
         opened=opened,
         called=tuple(call.name for call in calls if call.name != "read_section"),
         answer=answer,
-        section=first in (case["section"], *case.get("also", ())),
-        exact=first == case["section"],
+        section=right.issuperset(opened[:1]) and bool(opened),
+        found=not right.isdisjoint(opened),
         fact=_holds(answer, case),
         composed=_holds(answer.partition("\n\n> ")[0], case),
         tokens=tokens,
