@@ -40,15 +40,17 @@ _NAMES = (
     r"|(?:api|client)[-_]?secret|(?:pg)?password|passwd|passphrase)"
 )
 # What may follow: "password2", "api_key_prod".
-_SUFFIX = r"(?:[-_]?(?:\d{1,3}|base|dev|live|new|old|prod|production|staging|test|value))?"
+_SUFFIX = r"(?:[-_]?(?:\d{1,3}|base|confirm(?:ation)?|dev|live|new|old|prod(?:uction)?|staging|test|value))?"
 _FIELDS = (
     r"(?:(?:proxy-)?authorization|(?:set-)?cookie"
-    rf"|(?:[a-z0-9]{{1,32}}[-_.]){{0,6}}[a-z0-9]{{0,32}}?(?:{_NAMES}|secret|pwd|(?<!page)(?<!page[-_])(?<!next)(?<!next[-_])token){_SUFFIX})"
+    rf"|(?:[a-z0-9]{{1,32}}[-_.]){{0,6}}[a-z0-9]{{0,32}}?(?:{_NAMES}|secret|(?<!old)pwd|(?<!page)(?<!page[-_])(?<!next)(?<!next[-_])token){_SUFFIX})"
 )
 # A value that can hardly be a word: it has letters and digits, and is no variable and no call.
 _PLAIN = r"[0-9A-Za-z!#$%*+./=?@^_~-]"
-_STRONG = rf"(?![$<*])(?={_PLAIN}{{0,64}}[0-9])(?={_PLAIN}{{0,64}}[A-Za-z]){_PLAIN}{{8,}}+(?![(\[])"
-_QUOTE = r"\\{0,7}(?:[\"'`]|&quot;)?"
+_STRONG = rf"(?![$<*]|[\w.]{{0,99}}[(\[])(?={_PLAIN}{{0,64}}[0-9])(?={_PLAIN}{{0,64}}[A-Za-z]){_PLAIN}{{8,}}"
+_QUOTE = r"\\{0,7}(?:[\"']|&quot;)?"
+# What stands between a name and its value, as in "name: str = '...'" too.
+_IS = rf"{_QUOTE}\s{{0,20}}(?:(?:[=!:]=?=|=>|:[^\n=\"']{{1,34}}=)(?=\s?\\{{0,7}}[\"'])|[:=])\s{{0,20}}{_QUOTE}"
 SECRET_NAMES = re.compile(rf"(?i)^_?{_FIELDS}$")
 
 
@@ -112,7 +114,11 @@ class Redactor:
         """The text without what hides a secret in base64, hexadecimal or escapes."""
 
         def clean_run(match: re.Match[str]) -> str:
-            return REDACTED if self._hides_secret(match, depth) else match[0]
+            run, before = match[0], match.string[max(0, match.start() - 8) : match.start()]
+            if self._hides_secret(run, before, depth):
+                return REDACTED
+            # It may be a path, of which one part hides the secret.
+            return "/".join(REDACTED if self._hides_secret(part, "", depth) else part for part in run.split("/"))
 
         def clean_word(match: re.Match[str]) -> str:
             plain = _ESCAPE.sub(_unescaped, match[0])
@@ -124,19 +130,17 @@ class Redactor:
         text = _RUN.sub(clean_run, text)
         return _ESCAPED_WORD.sub(clean_word, text) if _ESCAPE.search(text) else text
 
-    def _hides_secret(self, match: re.Match[str], depth: int) -> bool:
-        run = match[0]
+    def _hides_secret(self, run: str, before: str, depth: int) -> bool:
         if _BARE.fullmatch(run):
             return True
-        data = _decode(run)
+        data = _decode(run) if _RUN.fullmatch(run) else None
         if data is None:
             return False
         if _PRIVATE_KEY.match(data) or (len(run) == 44 and _ATLASSIAN.match(data)):
             return True
         if not data.isascii():
             return False
-        before = match.string[max(0, match.start() - 8) : match.start()].rstrip().lower()
-        if before.endswith("basic") and b":" in data:
+        if before.rstrip().lower().endswith("basic") and b":" in data:
             return True
         plain = data.decode()
         return self._clean(plain, depth + 1) != plain
@@ -194,9 +198,9 @@ _WORD_START = (
 )
 
 
-def _after(words: str, gap: str, end: str) -> str:
+def _after(words: str, gap: str, end: str, before: str = "(?<![0-9a-z])") -> str:
     """An expression for the place after one of these words and this end of a name."""
-    return "|".join(f"(?<={word}{between}{end})" for word in words.split("|") for between in ("", gap))
+    return "|".join(f"(?<={before}{word}{between}{end})" for word in words.split("|") for between in ("", gap))
 
 
 # Each form of a secret with texts, in lower case, of which one has to occur.
@@ -220,29 +224,30 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("credential", "key", "pass", "pw", "secret", "token"),
         r"(?P<keep>[ckpstCKPST](?:[eE](?i:y|cret)|[oO](?i:ken)|[aA](?i:ss(?:words?|wd|phrase)?)|[wW][dD]?|[rR](?i:edential))"
-        r"(?i:(?P<sure>(?<=password)|(?<=passwd)|(?<=passphrase)|(?<=[-_]secret)"
-        rf"|{_after(_KEYS, '[-_]', 'key')}|{_after(_TOKENS, '[-_]', 'token')})"
-        r"|(?:(?<=password)|(?<=passwords)|(?<=passwd)|(?<=[0-9a-z_.-]pass)(?<!bypass)|(?<=pw)|(?<=secret)|(?<=credential)"
-        r"|(?<=token)(?<!page[-_]token)(?<!pagetoken)(?<!next[-_]token)(?<!nexttoken)"
-        rf"|(?<=pwd)(?!\s{{0,4}}[:=]\s{{0,4}}[/~])|{_after(_KEYS, '[-_ ]', 'key')}){_SUFFIX})"
-        rf"{_QUOTE}\s{{0,20}}(?:=>|:=|[:=])\s{{0,20}}{_QUOTE})(?(sure)[^\s\"'\\,;&}}]{{6,}}|{_STRONG})",
+        rf"(?i:(?P<sure>(?<=[-_]secret)|(?<=(?<![0-9a-z])passwd)|(?<=(?<![0-9a-z])password)|(?<=(?<![0-9a-z])passphrase)"
+        rf"|{_after(_KEYS, '[-_]', 'key')}|{_after(_TOKENS, '[-_]', 'token')}){_IS}"
+        r"|(?:(?<=password)|(?<=passwords)|(?<=passwd)|(?<=[0-9a-z_.,;/-]pass)(?<!bypass)|(?-i:(?<=pass))|(?<=pass)(?==)"
+        r"|(?<=token)(?<!page[-_]token)(?<!pagetoken)(?<!next[-_]token)(?<!nexttoken)|(?<=secret)|(?<=credential)|(?<=pw)"
+        rf"|(?<=pwd)(?![\"']?\s?[:=]\s?[\"']?[/~])|{_after(_KEYS, '[-_ ]', 'key', '')}){_SUFFIX}"
+        rf"(?:{_IS}|\s{{1,4}}\\{{0,7}}[\"'])))(?(sure)(?!<)[^\s\"'\\,;&}}]{{6,}}|{_STRONG})",
     ),
-    # A name and its value, each under a name: {"name": "API_KEY", "value": "..."}.
+    # A name and its value, each under a name: {"name": "API_KEY", "value": "..."}; or a pair: getenv("API_KEY", "...").
     (
         ("value",),
-        rf"(?P<keep>\b(?i:name|key){_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}(?i:{_FIELDS}){_QUOTE}\s{{0,4}},?\s{{0,40}}{_QUOTE}"
-        rf"(?i:value){_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE})[^\s\"'\\,}}<>]{{4,}}",
+        rf"(?P<keep>\b(?i:name|key){_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}(?i:{_FIELDS}){_QUOTE}(?:[\s,]|\\{{1,7}}[nrt]){{0,44}}{_QUOTE}"
+        rf"(?i:value){_QUOTE}\s{{0,4}}(?::\s{{0,4}}{_QUOTE}|=\s{{0,4}}\\{{0,7}}[\"']))[^\s\"'\\,}}<>]{{4,}}",
     ),
-    # A pair of them, and what a variable is by default.
     (
         ("(",),
-        rf"(?P<keep>\({_QUOTE}(?i:{_FIELDS}){_QUOTE}\s{{0,4}},\s{{0,4}}b?\\{{0,7}}[\"'])"
+        rf"(?P<keep>\(\s{{0,4}}\\{{0,7}}[\"'](?i:{_FIELDS})\\{{0,7}}[\"']\s{{0,4}},\s{{0,4}}b?\\{{0,7}}[\"'])"
         r"(?=[^\"'\\]{0,64}[0-9!@#$%^&*])[^\"'\\]{6,}",
     ),
     (("</",), rf"(?P<keep><(?i:{_FIELDS})(?:\s[^<>]{{0,200}})?>\s{{0,20}})[^<>\s][^<>]{{2,400}}(?=</)"),
     # JSON Web Keys, and the keys of Grafana, which are JSON in base64.
-    (("kty",), r"(?P<keep>[\"'](?:[dkpq]|d[pq]|qi)\\{0,7}[\"']\s{0,20}:\s{0,20}\\{0,7}[\"'])[0-9A-Za-z_-]{22,}"),
-    (('{"k":"',), r"(?P<keep>\{\"k\":\")[0-9A-Za-z]{32,48}(?=\",\"n\":)"),
+    (
+        ("kty", '{"k":'),
+        r"(?P<keep>[\"'](?:[dkpq]|d[pq]|qi)\\{0,7}[\"']\s{0,20}:\s{0,20}\\{0,7}[\"'])[0-9A-Za-z_-]{22,}",
+    ),
     (
         ("credential", "pass", "pwd", "secret", "token"),
         r"(?P<keep>\b[A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|_PWD|CREDENTIALS?)\s{0,4}=\s{0,4}[\"']?)[^\s\"']{6,}",
@@ -251,7 +256,7 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("key", "password", "pwd", "signature"),
         r"(?P<keep>(?:^|;)\s{0,4}(?i:password|pwd|account ?key|shared ?access ?(?:key|signature))\s{0,4}=\s{0,4})"
-        r"[^;\"'\r\n]{1,400}",
+        r"[^;\s\"'=][^;\"'\r\n]{0,400}",
     ),
     (("://",), r"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s/:\"']{0,99}:)[^\s/?#\"']{1,256}(?=@)"),
     (("://",), r"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)[A-Za-z0-9_.-]{20,256}(?=@)"),
@@ -286,8 +291,8 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("bearer", "key", "pass", "pw", "secret", "token"),
         r"(?P<keep>-(?<![^\s\"'`(]-)-?(?i:[a-z]{1,16}[-_]){0,3}(?i:pass(?:in|out|word|wd|phrase)?|pw|token|secret|oauth2-bearer"
-        r"|(?:api|access|secret)[-_]?key)(?:=|\s{1,8}|\\{0,3}[\"'],\s{0,8})\\{0,3}[\"']?(?:pass:)?)(?!(?:env|fd|file):)"
-        r"(?=[A-Za-z]{0,256}[^\sA-Za-z\"'])[^\s\"'\\-][^\s\"'\\]{3,256}",
+        r"|(?:api|access|secret)[-_]?key)(?:(?:=|\s{1,8})\\{0,3}[\"']?|\\{0,3}[\"'],\s{0,8}\\{0,3}[\"'])(?:pass:)?)(?!(?:env|fd|file):)"
+        r"(?=[A-Za-z]{0,256}[^\sA-Za-z\"'])[^\s\"'\\<-][^\s\"'\\]{3,256}",
     ),
     (("machine",), r"(?P<keep>\bmachine\s{1,8}\S{1,200}\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})\S{1,256}"),
     (
@@ -297,18 +302,14 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("identified", "password"),
-        r"(?P<keep>\b(?i:identified(?:\s{1,8}with\s{1,8}\S{1,64})?\s{1,8}(?:by|as)|password)(?:\s{1,8}|\s{0,8}\(\s{0,8})')"
+        r"(?P<keep>\b(?i:identified(?:\s{1,8}with\s{1,8}\S{1,64})?\s{1,8}(?:by|as)|(?<!\.)password)(?:\s{1,8}|\s{0,8}\(\s{0,8})')"
         r"[^'\r\n]{1,256}(?=')",
     ),
     (
         ("identified", "password"),
-        rf"(?P<keep>\b(?i:identified\s{{1,8}}by|(?:encrypted|login|with)\s{{1,8}}password)\s{{1,8}}){_STRONG}",
+        rf"(?P<keep>(?i:(?:user|role) \S{{1,64}} [a-z ]{{0,40}}?(?:identified by|password) )){_STRONG}",
     ),
-    (
-        ("securestring",),
-        r"(?P<keep>\b(?i:convertto-securestring)(?:\s{1,8}-[A-Za-z]{1,16}){0,4}\s{1,8}\\{0,3}[\"']?)"
-        r"[^\s\"'\\$(-][^\s\"'\\]{3,256}",
-    ),
+    (("securestring",), r"(?P<keep>(?i:securestring)(?:\s-\w+){0,4}\s\\{0,3}[\"']?)[^\s\"'\\$(-][^\s\"'\\]{3,}"),
     (("webhook", "zapier"), r"(?P<keep>(?:office\.com/webhookb2|hooks\.zapier\.com/hooks)/)[^\s\"'<>]{8,}"),
     (("sk-",), _WORD_START + r"sk-[0-9A-Za-z_-]{16,}"),
     (("cio",), r"(?<![0-9A-Za-z])cio[0-9A-Za-z]{32}(?![0-9A-Za-z])"),
