@@ -50,7 +50,7 @@ _PLAIN = r"[0-9A-Za-z!#$%*+./=?@^_~-]"
 _STRONG = rf"(?![$<*]|[\w.]{{0,99}}[(\[])(?={_PLAIN}{{0,64}}[0-9])(?={_PLAIN}{{0,64}}[A-Za-z]){_PLAIN}{{8,}}"
 _QUOTE = r"\\{0,7}(?:[\"']|&quot;)?"
 # What stands between a name and its value, as in "name: str = '...'" too.
-_IS = rf"{_QUOTE}\s{{0,20}}(?:(?:[=!:]=?=|=>|:[^\n=\"']{{1,34}}=)(?=\s?\\{{0,7}}[\"'])|[:=])\s{{0,20}}{_QUOTE}"
+_IS = rf"{_QUOTE}\s{{0,20}}(?:(?:[=!:]=?=|=>|:[&\w .?|<>\[\]]{{1,34}}=)(?=\s?\\{{0,7}}[\"'])|[:=])\s{{0,80}}{_QUOTE}"
 SECRET_NAMES = re.compile(rf"(?i)^_?{_FIELDS}$")
 
 
