@@ -39,7 +39,7 @@ LEFT_OUT = {
     "JSON Web Token": "covered by redaction.py",
     "JSON Web Key": "covered by redaction.py, which decodes",
     "Azure Access Token": "a JSON Web Token",
-    "Grafana Provisioned API Key": "needs a check of what it encodes",
+    "Grafana Provisioned API Key": "covered by redaction.py, which decodes",
     "OpenAI Token": "covered by redaction.py: sk-",
     "OpenRouter API Key": "covered by redaction.py: sk-",
     "Anthropic API Key": "covered by redaction.py: sk-",
@@ -47,12 +47,11 @@ LEFT_OUT = {
     "Jira / Confluence PAT token": "covered by redaction.py, which decodes",
     "Discord Bot Token": "covered by redaction.py",
     "Facebook App Token": "covered by redaction.py",
-    "Dropbox API secret (long term)": "weak",
+    "Dropbox API secret (long term)": "covered by redaction.py",
+    "NKEY Seed": "covered by redaction.py",
+    "Composio Credentials": "covered by redaction.py",
     "Dropbox App secret": "weak",
     "OTP / 2FA Secret": "weak",
-    "NKEY Seed": "weak",
-    "Composio Credentials": "weak",
-    "Salesforce Credentials": "weak",
 }
 # Where in a token the text stands by which it is found, if not at its beginning.
 OFFSETS = {
@@ -73,6 +72,7 @@ CHANGED = {
     "PASERK Keys": (("k1.", "k2.", "k3.", "k4."), r"k[1-4]\.(local|secret)(-pw)?\.[0-9A-Za-z_-]{15}"),
     "1Password Account Token": (("ops_eyJ",), r"ops_eyJ[0-9A-Za-z_-]{160}"),
     "Facebook Access Token": (("EAA",), r"EAA[0-9A-Za-z]{80}"),
+    "Salesforce Credentials": (("00D",), r"00D[0-9A-Za-z]{9,15}![0-9A-Za-z_.]{24,200}"),
     "Telegram Bot API Token": ((":AA",), r"(?<![0-9])[0-9]{8,10}:AA[0-9A-Za-z_-]{33}"),
 }
 # In an address the token follows the word "bot".

@@ -248,6 +248,7 @@ TOKENS: tuple[tuple[str, tuple[str, ...], tuple[int, ...], bool, str], ...] = (
     ("Databricks Access Token", ("dapi",), (0,), False, "(?:dapi[0-9a-f]{32})"),
     ("WunderGraph API Key", ("cosmo_",), (0,), False, "(?:cosmo_[0-9a-f]{32})"),
     ("Supabase Credentials", ("sbp_",), (0,), False, "(?:sbp_(?:v0_)?[0-9a-f]{40})"),
+    ("Salesforce Credentials", ("00D",), (0,), True, "00D[0-9A-Za-z]{9,15}![0-9A-Za-z_.]{24,200}"),
     (
         "Postman Credentials",
         ("PMAK-", "PMAT-"),

@@ -33,15 +33,24 @@ SECRET_VARIABLES = re.compile(
     r"|_(?:PASS|PWD)$|^PGPASSWORD$"
 )
 # What a secret is called; in prose a word such as "secret" or "token" alone says nothing.
+_KEYS = "access|account|api|auth|authentication|encryption|master|private|secret|signing|storage|subscription"
+_TOKENS = "access|api|auth|bearer|bot|id|refresh|sas|security|session"
 _NAMES = (
-    r"(?:api[-_]?(?:key|token|secret)|(?:pg)?password|passwd|passphrase|client[-_]?secret|secret[-_]?access[-_]?key"
-    r"|(?:access|account|auth|encryption|master|private|secret|shared[-_]?access|signing|storage)[-_]?key(?![-_]?(?:id|name))"
-    r"|(?:access|auth|bearer|bot|id|refresh|sas|security|session)[-_]?token)"
+    rf"(?:(?:{_KEYS}|shared[-_]?access)[-_]?key(?![-_]?(?:id|name))|(?:{_TOKENS})[-_]?token"
+    r"|(?:api|client)[-_]?secret|(?:pg)?password|passwd|passphrase)"
 )
+# What may follow: "password2", "api_key_prod".
+_SUFFIX = r"(?:[-_]?(?:\d{1,3}|base|confirm(?:ation)?|dev|live|new|old|prod(?:uction)?|staging|test|value))?"
 _FIELDS = (
     r"(?:(?:proxy-)?authorization|(?:set-)?cookie"
-    rf"|(?:[a-z0-9]{{1,32}}[-_]){{0,6}}(?:{_NAMES}|secret|pwd|(?<!page[-_])token))"
+    rf"|(?:[a-z0-9]{{1,32}}[-_.]){{0,6}}[a-z0-9]{{0,32}}?(?:{_NAMES}|secret|(?<!old)pwd|(?<!page)(?<!page[-_])(?<!next)(?<!next[-_])token){_SUFFIX})"
 )
+# A value that can hardly be a word: it has letters and digits, and is no variable and no call.
+_PLAIN = r"[0-9A-Za-z!#$%*+./=?@^_~-]"
+_STRONG = rf"(?![$<*]|[\w.]{{0,99}}[(\[])(?={_PLAIN}{{0,64}}[0-9])(?={_PLAIN}{{0,64}}[A-Za-z]){_PLAIN}{{8,}}"
+_QUOTE = r"\\{0,7}(?:[\"']|&quot;)?"
+# What stands between a name and its value, as in "name: str = '...'" too.
+_IS = rf"{_QUOTE}\s{{0,20}}(?:(?:[=!:]=?=|=>|:[&\w .?|<>\[\]]{{1,34}}=)(?=\s?\\{{0,7}}[\"'])|[:=])\s{{0,80}}{_QUOTE}"
 SECRET_NAMES = re.compile(rf"(?i)^_?{_FIELDS}$")
 
 
@@ -105,7 +114,11 @@ class Redactor:
         """The text without what hides a secret in base64, hexadecimal or escapes."""
 
         def clean_run(match: re.Match[str]) -> str:
-            return REDACTED if self._hides_secret(match, depth) else match[0]
+            run, before = match[0], match.string[max(0, match.start() - 8) : match.start()]
+            if self._hides_secret(run, before, depth):
+                return REDACTED
+            # It may be a path, of which one part hides the secret.
+            return "/".join(REDACTED if self._hides_secret(part, "", depth) else part for part in run.split("/"))
 
         def clean_word(match: re.Match[str]) -> str:
             plain = _ESCAPE.sub(_unescaped, match[0])
@@ -117,19 +130,17 @@ class Redactor:
         text = _RUN.sub(clean_run, text)
         return _ESCAPED_WORD.sub(clean_word, text) if _ESCAPE.search(text) else text
 
-    def _hides_secret(self, match: re.Match[str], depth: int) -> bool:
-        run = match[0]
-        if _MAILGUN.fullmatch(run):
+    def _hides_secret(self, run: str, before: str, depth: int) -> bool:
+        if _BARE.fullmatch(run):
             return True
-        data = _decode(run)
+        data = _decode(run) if _RUN.fullmatch(run) else None
         if data is None:
             return False
         if _PRIVATE_KEY.match(data) or (len(run) == 44 and _ATLASSIAN.match(data)):
             return True
         if not data.isascii():
             return False
-        before = match.string[max(0, match.start() - 8) : match.start()].rstrip().lower()
-        if before.endswith("basic") and b":" in data:
+        if before.rstrip().lower().endswith("basic") and b":" in data:
             return True
         plain = data.decode()
         return self._clean(plain, depth + 1) != plain
@@ -180,6 +191,18 @@ def _replacement(match: re.Match[str]) -> str:
     return (match.groupdict().get("keep") or "") + REDACTED
 
 
+# Where a token may begin that has to begin a word: not in one, but after an escape.
+_WORD_START = (
+    r"(?:(?<![0-9A-Za-z+_-])|(?<=\\[0abfnrtv])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})"
+    r"|(?<=\x1b\[[0-9]m)|(?<=\x1b\[[0-9]{2}m)|(?<=\x1b\[[0-9];[0-9]{2}m))"
+)
+
+
+def _after(words: str, gap: str, end: str, before: str = "(?<![0-9a-z])") -> str:
+    """An expression for the place after one of these words and this end of a name."""
+    return "|".join(f"(?<={before}{word}{between}{end})" for word in words.split("|") for between in ("", gap))
+
+
 # Each form of a secret with texts, in lower case, of which one has to occur.
 _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -188,35 +211,59 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
         r"(?:-----END [A-Z0-9 ]{0,40}KEY[A-Z ]{0,20}-----|\Z)",
     ),
     (("putty-user-key",), r"(?P<keep>PuTTY-User-Key-File-\d: )[\s\S]*?(?:Private-MAC: \w+|\Z)"),
-    (("eyj",), r"(?<![0-9A-Za-z_-])eyJ[0-9A-Za-z_-]{8,}+(?:={0,2}\.[0-9A-Za-z_-]*+){2,4}={0,2}"),
+    (("eyj",), _WORD_START + r"eyJ[0-9A-Za-z_-]{8,}+(?:={0,2}\.[0-9A-Za-z_-]*+){2,4}={0,2}"),
     # In JSON, and in JSON that is a text of JSON, all of the value up to the quote that ends it.
     (
         ("auth", "cookie", "key", "pass", "pwd", "secret", "token"),
-        rf"(?P<keep>(?P<name>\\{{0,7}}[\"'])(?i:_?{_FIELDS})(?P=name)\s{{0,20}}:\s{{0,20}}(?P<value>\\{{0,7}}[\"']))"
+        rf"(?P<keep>(?P<name>\\{{0,7}}[\"'])(?i:_?{_FIELDS})(?P=name)\s{{0,20}}(?::|=>)\s{{0,20}}(?P<value>\\{{0,7}}[\"']))"
         r"(?:(?!(?P=value))(?:\\++[^\\]|[^\\]))++",
     ),
     (("auth",), r"(?P<keep>[\"']_?auth\\{0,7}[\"']\s{0,20}:\s{0,20}\\{0,7}[\"'])[0-9A-Za-z+/=_-]{12,}"),
+    # To be fast, the end of a name is found first, then what stands before it. A name that says too little alone needs
+    # a value that says more; "PASS: TestOne2" is the outcome of a test.
     (
-        ("key", "passphrase", "passwd", "password", "secret", "token"),
-        rf"(?P<keep>(?<![A-Za-z0-9])(?i:{_NAMES}|(?<=[-_])secret)\\{{0,7}}[\"']?\s{{0,20}}[:=]\s{{0,20}}\\{{0,7}}[\"']?)"
-        r"[^\s\"'\\,;&}]{6,}",
+        ("credential", "key", "pass", "pw", "secret", "token"),
+        r"(?P<keep>[ckpstCKPST](?:[eE](?i:y|cret)|[oO](?i:ken)|[aA](?i:ss(?:words?|wd|phrase)?)|[wW][dD]?|[rR](?i:edential))"
+        rf"(?i:(?P<sure>(?<=[-_]secret)|(?<=(?<![0-9a-z])passwd)|(?<=(?<![0-9a-z])password)|(?<=(?<![0-9a-z])passphrase)"
+        rf"|{_after(_KEYS, '[-_]', 'key')}|{_after(_TOKENS, '[-_]', 'token')}){_IS}"
+        r"|(?:(?<=password)|(?<=passwords)|(?<=passwd)|(?<=[0-9a-z_.,;/-]pass)(?<!bypass)|(?-i:(?<=pass))|(?<=pass)(?==)"
+        r"|(?<=token)(?<!page[-_]token)(?<!pagetoken)(?<!next[-_]token)(?<!nexttoken)|(?<=secret)|(?<=credential)|(?<=pw)"
+        rf"|(?<=pwd)(?![\"']?\s?[:=]\s?[\"']?[/~])|{_after(_KEYS, '[-_ ]', 'key', '')}){_SUFFIX}"
+        rf"(?:{_IS}|\s{{1,4}}\\{{0,7}}[\"'])))(?(sure)(?!<)[^\s\"'\\,;&}}]{{6,}}|{_STRONG})",
+    ),
+    # A name and its value, each under a name: {"name": "API_KEY", "value": "..."}; or a pair: getenv("API_KEY", "...").
+    (
+        ("value",),
+        rf"(?P<keep>\b(?i:name|key){_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}(?i:{_FIELDS}){_QUOTE}(?:[\s,]|\\{{1,7}}[nrt]){{0,44}}{_QUOTE}"
+        rf"(?i:value){_QUOTE}\s{{0,4}}(?::\s{{0,4}}{_QUOTE}|=\s{{0,4}}\\{{0,7}}[\"']))[^\s\"'\\,}}<>]{{4,}}",
+    ),
+    (
+        ("(",),
+        rf"(?P<keep>\(\s{{0,4}}\\{{0,7}}[\"'](?i:{_FIELDS})\\{{0,7}}[\"']\s{{0,4}},\s{{0,4}}b?\\{{0,7}}[\"'])"
+        r"(?=[^\"'\\]{0,64}[0-9!@#$%^&*])[^\"'\\]{6,}",
+    ),
+    (("</",), rf"(?P<keep><(?i:{_FIELDS})(?:\s[^<>]{{0,200}})?>\s{{0,20}})[^<>\s][^<>]{{2,400}}(?=</)"),
+    # JSON Web Keys, and the keys of Grafana, which are JSON in base64.
+    (
+        ("kty", '{"k":'),
+        r"(?P<keep>[\"'](?:[dkpq]|d[pq]|qi)\\{0,7}[\"']\s{0,20}:\s{0,20}\\{0,7}[\"'])[0-9A-Za-z_-]{22,}",
     ),
     (
         ("credential", "pass", "pwd", "secret", "token"),
-        r"(?P<keep>\b[A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|PWD|CREDENTIALS?)\s{0,4}=\s{0,4}[\"']?)[^\s\"']{6,}",
+        r"(?P<keep>\b[A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|_PWD|CREDENTIALS?)\s{0,4}=\s{0,4}[\"']?)[^\s\"']{6,}",
     ),
     # "Server=...;Password=...;": there a password may have spaces.
     (
         ("key", "password", "pwd", "signature"),
         r"(?P<keep>(?:^|;)\s{0,4}(?i:password|pwd|account ?key|shared ?access ?(?:key|signature))\s{0,4}=\s{0,4})"
-        r"[^;\"'\r\n]{1,400}",
+        r"[^;\s\"'=][^;\"'\r\n]{0,400}",
     ),
-    (("://",), r"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s/:@\"']{0,99}:)[^\s/?#@\"']{1,256}(?=@)"),
+    (("://",), r"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s/:\"']{0,99}:)[^\s/?#\"']{1,256}(?=@)"),
     (("://",), r"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)[A-Za-z0-9_.-]{20,256}(?=@)"),
     (
-        ("amz-", "auth", "goog-", "hmac", "key", "sig", "token"),
+        ("amz-", "auth", "goog-", "hmac", "key", "secret", "sig", "token"),
         r"(?P<keep>(?:[?&;]|\\u0026)(?i:x-(?:amz|goog)-(?:signature|security-token|credential)|signature|sig|hmac|auth"
-        r"|(?:[a-z]{1,16}_)?token|api[-_]?key|key(?==[^&\s\"'<>#\\]{20}))=)[^&\s\"'<>#\\]{8,}",
+        r"|(?:[a-z]{1,16}_)?(?:token|secret)|api[-_]?key|(?:[a-z]{1,16}[-_]){0,2}key(?==[^&\s\"'<>#\\]{20}))=)[^&\s\"'<>#\\]{8,}",
     ),
     (
         ("authorization",),
@@ -242,25 +289,35 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("sshpass",), r"(?P<keep>\bsshpass\s{1,8}-p\s{0,8}[\"']?)[^\s\"']{1,256}"),
     (("mysql",), r"(?P<keep>\bmysql\w{0,12}\b[^\n]{0,200}?\s-p)[^\s\"'-][^\s\"']{2,256}"),
     (
-        ("--",),
-        r"(?P<keep>\s--(?i:[a-z]{1,16}-){0,3}(?i:password|passwd|passphrase|token|secret|(?:api|access|secret)-?key)"
-        r"(?:=|\s{1,8})\\{0,3}[\"']?)(?=[A-Za-z]{0,256}[^\sA-Za-z\"'])[^\s\"'\\-][^\s\"'\\]{3,256}",
+        ("bearer", "key", "pass", "pw", "secret", "token"),
+        r"(?P<keep>-(?<![^\s\"'`(]-)-?(?i:[a-z]{1,16}[-_]){0,3}(?i:pass(?:in|out|word|wd|phrase)?|pw|token|secret|oauth2-bearer"
+        r"|(?:api|access|secret)[-_]?key)(?:(?:=|\s{1,8})\\{0,3}[\"']?|\\{0,3}[\"'],\s{0,8}\\{0,3}[\"'])(?:pass:)?)(?!(?:env|fd|file):)"
+        r"(?=[A-Za-z]{0,256}[^\sA-Za-z\"'])[^\s\"'\\<-][^\s\"'\\]{3,256}",
     ),
     (("machine",), r"(?P<keep>\bmachine\s{1,8}\S{1,200}\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})\S{1,256}"),
     (
-        ("passphrase", "password"),
-        r"(?P<keep>\b(?i:password|passphrase)\s{1,4}(?i:is|was)\s{0,4}:?\s{1,4}[\"'`]?)"
+        ("passphrase", "password", "pwd"),
+        r"(?P<keep>\b(?i:password|passphrase|pwd)(?:\s{1,4}(?:for|of|in)\s{1,4}\S{1,64})?\s{1,4}(?i:is|was)\s{0,4}:?\s{1,4}[\"'`]?)"
         r"(?=[A-Za-z]{0,256}[0-9!@#$%^&*_])[^\s\"'`]{4,256}",
     ),
-    (("identified", "password"), r"(?P<keep>\b(?i:identified\s{1,8}by|password)\s{1,8}')[^'\r\n]{1,256}(?=')"),
-    (("webhook", "zapier"), r"(?P<keep>(?:office\.com/webhookb2|hooks\.zapier\.com/hooks)/)[^\s\"'<>]{8,}"),
-    (("sk-",), r"(?<![0-9A-Za-z])sk-[0-9A-Za-z_-]{16,}"),
-    (("cio",), r"(?<![0-9A-Za-z])cio[0-9A-Za-z]{32}(?![0-9A-Za-z])"),
-    # The id of an AWS key and, on the same line, the secret that belongs to it.
     (
-        ("akia", "asia"),
-        r"(?P<keep>\bA(?:KIA|SIA)[0-9A-Z]{16}(?:[^0-9A-Za-z/+\r\n][^\r\n]{0,60}?)?[^0-9A-Za-z/+\r\n])"
-        r"[0-9A-Za-z/+]{40}(?![0-9A-Za-z/+])",
+        ("identified", "password"),
+        r"(?P<keep>\b(?i:identified(?:\s{1,8}with\s{1,8}\S{1,64})?\s{1,8}(?:by|as)|(?<!\.)password)(?:\s{1,8}|\s{0,8}\(\s{0,8})')"
+        r"[^'\r\n]{1,256}(?=')",
+    ),
+    (
+        ("identified", "password"),
+        rf"(?P<keep>(?i:(?:user|role) \S{{1,64}} [a-z ]{{0,40}}?(?:identified by|password) )){_STRONG}",
+    ),
+    (("securestring",), r"(?P<keep>(?i:securestring)(?:\s-\w+){0,4}\s\\{0,3}[\"']?)[^\s\"'\\$(-][^\s\"'\\]{3,}"),
+    (("webhook", "zapier"), r"(?P<keep>(?:office\.com/webhookb2|hooks\.zapier\.com/hooks)/)[^\s\"'<>]{8,}"),
+    (("sk-",), _WORD_START + r"sk-[0-9A-Za-z_-]{16,}"),
+    (("cio",), r"(?<![0-9A-Za-z])cio[0-9A-Za-z]{32}(?![0-9A-Za-z])"),
+    # The id of an AWS or Alibaba key and, on the same line, the secret that belongs to it.
+    (
+        ("akia", "asia", "ltai"),
+        r"(?P<keep>\b(?:A(?:KIA|SIA)[0-9A-Z]{16}|LTAI[0-9A-Za-z]{12,20})(?:[^0-9A-Za-z/+\r\n][^\r\n]{0,60}?)?"
+        r"[^0-9A-Za-z/+\r\n])(?:[0-9A-Za-z/+]{40}|[0-9A-Za-z]{30})(?![0-9A-Za-z/+])",
     ),
     # Tokens of Discord's bots and Facebook's apps.
     ((".",), r"(?<![0-9A-Za-z_-])[MNO][0-9A-Za-z_-]{23,27}\.[0-9A-Za-z_-]{6}\.[0-9A-Za-z_-]{27,}"),
@@ -274,11 +331,6 @@ def _forms() -> tuple[tuple[frozenset[str], re.Pattern[str]], ...]:
     return tuple((frozenset(hints), re.compile(pattern)) for hints, pattern in _FORMS)
 
 
-# Where a token may begin that has to begin a word: not in one, but after an escape.
-_WORD_START = (
-    r"(?:(?<![0-9A-Za-z+_-])|(?<=\\[0abfnrtv])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})"
-    r"|(?<=\x1b\[[0-9]m))"
-)
 _REST = re.compile(r"[0-9A-Za-z_-]*+")
 
 
@@ -325,7 +377,12 @@ def _token_at(
 # A run of base64 or hexadecimal.
 _RUN = re.compile(r"(?<![0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{16,}+={0,2}")
 _HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
-_MAILGUN = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}")
+# Keys of Mailgun, NATS, Composio and Dropbox, which only their whole form gives away.
+_BARE = re.compile(
+    r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}|S[ACNOPUX][A-Z2-7]{56}"
+    r"|(?:[ou]?a|c)k_(?=[A-Za-z_-]{0,19}[0-9])(?=[0-9a-z_-]{0,19}[A-Z])[0-9A-Za-z_-]{20}"
+    r"|(?=[0-9A-Za-z_-]{64}\Z)[0-9A-Za-z_-]{10,13}A{10,12}[0-9A-Za-z_-]+"
+)
 _ATLASSIAN = re.compile(rb"\d{8,14}:")
 # A DER sequence that begins with version 0, as PKCS#1 and PKCS#8 keys do.
 _PRIVATE_KEY = re.compile(rb"0\x82..\x02\x01\x00[0\x02]", re.DOTALL)

@@ -82,8 +82,29 @@ KINDS: dict[str, tuple[str, str]] = {
     ),
     "digital ocean": (secret := "dop_" + "v1_" + some(64, HEX), f"token {secret}"),
     "vault": (secret := "hvs." + some(95), f"VAULT: {secret}"),
+    "alibaba pair": (secret := some(30), f"LTAI{some(16)}, {secret}"),
+    "salesforce session": (secret := "00D" + some(12) + "!" + some(60), f"sid {secret}"),
+    "nats seed": (secret := "SU" + some(56, string.ascii_uppercase + "234567"), f"// {secret}"),
+    "composio": (secret := "ak_" + "x4" + some(18), f"composio login {secret}"),
+    "dropbox": (secret := some(11, "xyz123") + "A" * 10 + some(43), f"var g = '{secret}'"),
+    "grafana": (
+        secret := base64.b64encode(
+            json.dumps({"k": some(40, HEX), "n": "ci", "id": 1}, separators=(",", ":")).encode()
+        ).decode(),
+        f"Grafana: {secret}",
+    ),
+    "json web key": (secret := some(43), json.dumps({"kty": "EC", "crv": "P-256", "x": some(42), "d": secret})),
+    "base64 in a path": (
+        secret := base64.b64encode(f"123456789012:{some(20)}".encode()).decode()[:44],
+        f"https://wiki.internal/api/token/{secret}",
+    ),
+    # in a terminal
+    "key after a colour": (secret := KEY, f"key: \x1b[1;32m{secret}\x1b[0m"),
+    "key after an escaped line break": (secret := KEY, json.dumps(f"the key:\n{secret}")),
     # connection strings
     "postgres address": (PASSWORD, f"postgresql://app:{PASSWORD}@db.internal:5432/app"),
+    "address of a login that is an address": (PASSWORD, f"smtps://us@mail.example:{PASSWORD}@smtp.mail.example:465"),
+    "address of a password with an at": (secret := "hunt@r2-x", f"amqp://app:{secret}@queue.internal"),
     "redis address": (PASSWORD, f"rediss://:{PASSWORD}@cache.internal:6380"),
     "ado connection string": (
         secret := "correct horse, battery",
@@ -100,7 +121,32 @@ KINDS: dict[str, tuple[str, str]] = {
     ),
     # command lines
     "curl -u": (PASSWORD, f"curl -sS -u admin:{PASSWORD} https://internal/api"),
+    "option with one dash": (PASSWORD, f"Connect-Server -Domain here -Password '{PASSWORD}'"),
+    "option at the beginning": (PASSWORD, f"--db-pass {PASSWORD}"),
+    "options in a list": (secret := some(20), json.dumps(["deploy", "--api_key", secret])),
+    "openssl": (PASSWORD, f'openssl req -passin "pass:{PASSWORD}" -in server.csr'),
+    "powershell": (PASSWORD, f'ConvertTo-SecureString "{PASSWORD}" -AsPlainText -Force'),
     "netrc": (PASSWORD, f"machine api.internal login bot password {PASSWORD}"),
+    # names and values
+    "assignment": (secret := some(24), f"github_token = '{secret}'"),
+    "short name": (PASSWORD, f"login bot, pw: {PASSWORD}"),
+    "name in camel case": (PASSWORD, f"dbPassword={PASSWORD}"),
+    "name with a suffix": (secret := some(30), f"SECRET_KEY_BASE: {secret}"),
+    "name of two words": (secret := some(24), f"Access key: {secret}"),
+    "name with a type": (PASSWORD, f'def connect(password: str = "{PASSWORD}") -> None: ...'),
+    "comparison": (PASSWORD, f'if password == "{PASSWORD}":'),
+    "definition": (PASSWORD, f'#define PASSWORD "{PASSWORD}"'),
+    "ruby": (PASSWORD, f'"password" => "{PASSWORD}"'),
+    "default of a variable": (PASSWORD, f'os.environ.get("API_SECRET", "{PASSWORD}")'),
+    "pair": (secret := some(20), str([("x-api-key", secret)])),
+    "name and value as json": (secret := some(20), json.dumps({"env": [{"name": "API_KEY", "value": secret}]})),
+    "name and value as yaml": (secret := some(20), f"env:\n  - name: API_KEY\n    value: {secret}"),
+    "xml": ("correct horse", '<server><password kind="x">correct horse</password></server>'),
+    "html": (secret := some(20), f"<a title='token: &quot;{secret}&quot;'>x</a>"),
+    "sql": (PASSWORD, f"CREATE USER 'app'@'%' IDENTIFIED WITH mysql_native_password BY '{PASSWORD}';"),
+    "sql without quotes": (PASSWORD, f"alter user app identified by {PASSWORD};"),
+    "sql function": (PASSWORD, f"SET PASSWORD FOR app = PASSWORD('{PASSWORD}')"),
+    "otp address": (secret := some(16, "ABCDEFGH234567"), f"otpauth://totp/us?secret={secret}&issuer=us"),
     # encoded
     "base64 of a key": (
         secret := base64.b64encode(f"OPENAI_API_KEY={KEY}".encode()).decode(),
@@ -182,6 +228,16 @@ ORDINARY = [
     "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 4).decode(),
     "The password field is required; the secret is to rest. Authorization: required for all calls.",
     "Task-oriented sky-high risk-averse disk-bound desk-top",
+    "--- PASS: TestParse2Lines (0.01s)",
+    "PASS src/pages/login2.test.js",
+    'token = read_token("file-2"); secret: ${{ secrets.DEPLOY_KEY_2 }}',
+    "password == other_password; api_key := readKey(); const hashed = password => hash(password)",
+    '{"nextToken": "orders-page-2", "OLDPWD": "/srv/us/project2"}',
+    "pwd: /srv/us/project2 and PWD=/srv/us/project2",
+    "`password`: required, see https://docs.example.org/token/rotation2",
+    "<label for='password'>Password:</label> --token <your token>",
+    'prompt.password("New password: ", "utf8")',
+    "The defect was identified by release-2.4.1 and resolved with password resets.",
 ]
 
 
@@ -201,6 +257,16 @@ def hostile() -> list[str]:
         "machine a login b ",
         "AKIA" + "A" * 16 + " ",
         "1|",
+        "token=a1",
+        "token=a1.a1(",
+        "-a-token ",
+        '("a_a.a-',
+        "name: a_token value: ",
+        "<a.password a>",
+        "password: a ",
+        "identified with a ",
+        "to-securestring -a ",
+        '"kty" "d": "',
     ]
     texts = [word * (100_000 // len(word)) for word in words]
     texts += [(word + "a" * 40) * (100_000 // (len(word) + 40)) for word in words]

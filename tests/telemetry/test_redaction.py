@@ -113,6 +113,20 @@ def test_no_secret_reaches_the_file(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
+class Job:
+    env: list[dict[str, str]]
+
+
+def test_a_value_goes_where_another_field_names_it_a_secret(tmp_path: Path) -> None:
+    path, session = tmp_path / "runs.db", Session()
+    with record(path):
+        session.dispatch(Job([{"name": "API_KEY", "value": "short"}, {"key": "REGION", "value": "eu"}]))
+    with RunStore(path) as store:
+        job = store.session_events(session.session_id)[0].event
+    assert job == Job([{"name": "API_KEY", "value": "[redacted]"}, {"key": "REGION", "value": "eu"}])
+
+
+@dataclass(frozen=True)
 class Vault:
     secret: bytes
     api_key: list[str]

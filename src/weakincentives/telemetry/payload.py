@@ -199,8 +199,10 @@ class Packer:
             return {"$": tag, "v": [self._pair(pair) for pair in data["v"]]}
         if tag is not None:
             return {"$": tag, "v": self._pair(data["v"]) if tag == "tuple" else self._walk(data["v"])}
+        # In {"name": "API_KEY", "value": "..."} the name of the secret is itself a value.
+        named = ("value",) if is_secret_name(data.get("name", data.get("key"))) else ()
         return {
-            self.redactor.text(key): self._secret(item) if is_secret_name(key) else self._walk(item)
+            self.redactor.text(key): self._secret(item) if key in named or is_secret_name(key) else self._walk(item)
             for key, item in data.items()
         }
 
