@@ -25,9 +25,7 @@ def main(argv: list[str] | None = None) -> int:
             return run_schemas(adapter, arguments.schemas)
     with LocalAdapter(arguments.model, replies=arguments.replies, ranker=arguments.ranker) as adapter:
         print(f"{adapter.model}, {'compose' if adapter.composes else 'quote'}, ranked by {adapter.relevance.name}\n")
-        print(
-            "| questions | right section first | opened | needed fact | in its own words | sent | all open | s |"
-        )
+        print("| questions | right section first | opened | needed fact | in its own words | sent | all open | s |")
         print("|---|---|---|---|---|---|---|---|", flush=True)
         for name in arguments.set or SETS:
             result = measure(adapter, name, report if arguments.verbose else None, arguments.limit)

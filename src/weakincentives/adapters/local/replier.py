@@ -25,9 +25,9 @@ from weakincentives.prompt import Tool
 from weakincentives.prompt.ranking import sentences, terms
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 
-# Sections opened for one question; two at once if the second scores at least this share of the first.
-MAX_OPENED = 2
-CLOSE = 0.8
+# Sections opened for one question: more than one if the others score at least this share of the first. A model finds
+# its way among three; a quotation gets worse with the third.
+QUOTING, COMPOSING = (2, 0.8), (3, 0.75)
 # Sentences of a quotation: more where none fits closely.
 QUOTES, QUOTES_UNSURE, SURE = 3, 5, 0.6
 # Sentences that the model gets to write from; whole pages take twice as long and helped no more in tries.
@@ -40,14 +40,15 @@ _CONFIRM = (
 )
 _ASK = "Text:\n{text}\n\nQuestion: {question}"
 _NOTHING = "The text does not say that."
-_STYLE = "Answer with what the text says, with its conditions and figures."
-# Worked examples do more for a small model than instructions: without them it leaves figures out, or makes them up.
+# Asked for its own words, a small model leaves conditions out or turns them round; in the words of the text it answers
+# twice as many questions. Worked examples do more for it than instructions.
+_STYLE = "Copy the sentences of the text that answer the question, word for word."
 _EXAMPLES = (
     (
         "- The museum opens at 10 and closes at 18 o'clock.\n"
         "- A ticket costs 8 euros, for children under 12 it costs 4 euros.\n- Dogs wait outside.",
         "what do I pay with my little son",
-        "You pay 8 euros, and 4 euros for your son if he is under 12.",
+        "A ticket costs 8 euros, for children under 12 it costs 4 euros.",
     ),
     (
         "- Bicycles are lent for a day at 12 euros.\n- A helmet is free.",
@@ -55,10 +56,10 @@ _EXAMPLES = (
         _NOTHING,
     ),
     (
-        "- A lost key is reported to the desk at once, so that the lock can be changed.\n"
-        "- A new key costs 25 euros.\n- The desk is open until 22 o'clock.",
+        "- The desk is open until 22 o'clock.\n"
+        "- A lost key is reported to the desk at once, so that the lock can be changed.\n- A new key costs 25 euros.",
         "cannot find my key anywhere",
-        "Report it to the desk at once, so that the lock can be changed. A new key costs 25 euros.",
+        "A lost key is reported to the desk at once, so that the lock can be changed. A new key costs 25 euros.",
     ),
 )
 
@@ -80,6 +81,7 @@ class Replier:
         self._relevance = relevance
         self._max_tokens = max_tokens
         self._composes = composes
+        self._max_opened, self._close = COMPOSING if composes else QUOTING
 
     def reply(self, request: ModelRequest, outlook: Outlook, watch: Watch, heard: Hear) -> ModelReply:
         watch.check()
@@ -134,14 +136,14 @@ class Replier:
         return sorted(found, key=lambda sentence: -sentence.score)
 
     def _opening(self, outlook: Outlook) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-        """Open the section that fits best, and the next if it fits nearly as well."""
+        """Open the section that fits best, and others that fit nearly as well."""
         tool = next((tool.name for tool in outlook.tools if tool.name in OPENING_TOOLS), None)
-        left = MAX_OPENED - sum(name in OPENING_TOOLS for name, _ in outlook.calls)
+        left = self._max_opened - sum(name in OPENING_TOOLS for name, _ in outlook.calls)
         if tool is None or not outlook.choices or left < 1:
             return [], ()
         ranking = Ranking(outlook.question, outlook.choices, self._relevance)
         best = ranking.places[0][0]
-        keys = [section.key for score, section in ranking.places[:left] if score >= CLOSE * best]
+        keys = [section.key for score, section in ranking.places[:left] if score >= self._close * best]
         if tool == "open_sections":
             reason = "It fits best what is asked."
             return [(tool, json.dumps({"section_keys": keys, "reason": reason}))], (ranking.item(),)
@@ -218,7 +220,7 @@ class Replier:
         limit = min(MAX_ANSWER, self._max_tokens)
         written = write(self._engine, messages, watch, max_tokens=limit, repeat_penalty=1.0)
         composed = written.text.strip() + ("" if written.whole else " ...")
-        if _made_of(composed, f"{_NOTHING} {outlook.question} {evidence}"):
+        if _made_of(composed, f"{_NOTHING} {evidence}", outlook.question):
             text = f"{composed}\n\n> " + text.replace("\n", "\n> ")
         heard(text)
         return ModelReply(text=text, usage=written.usage, items=_quotes_item(found))
@@ -230,10 +232,15 @@ def _evidence(outlook: Outlook, found: Sequence[Sentence]) -> str:
     return "\n".join(f"- {text}" for text in [*(sentence.text for sentence in best), *outlook.results])
 
 
-def _made_of(answer: str, known: str) -> bool:
-    """Whether an answer has no figure and few words of its own: small models repeat examples and make things up."""
-    own, given = set(terms(answer)), set(terms(known))
-    return 0 < len(own) <= 2 * len(own & given) and not any(term[0].isdigit() for term in own - given)
+def _made_of(answer: str, read: str, question: str) -> bool:
+    """Whether an answer is more than the question, and has no figure and few words of its own.
+
+    Small models repeat what was asked, repeat examples, and make things up.
+    """
+    own, asked = set(terms(answer)), set(terms(question))
+    given = asked | set(terms(read))
+    echoes = own <= asked
+    return not echoes and len(own) <= 2 * len(own & given) and not any(term[0].isdigit() for term in own - given)
 
 
 def _quotation(outlook: Outlook, found: Sequence[Sentence]) -> str:
