@@ -205,7 +205,7 @@ class Replier:
         return _said(written.text, written, sent)
 
     def _composed(self, outlook: Outlook, found: Sequence[Sentence], watch: Watch, heard: Hear) -> ModelReply:
-        """An answer in the model's words. It can contradict what it read, so the quotation stands beneath.
+        """An answer written by the model. It can contradict what it read, so the rest of the quotation stands beneath.
 
         It is said as a whole, since only then it shows whether it was made of what was read.
         """
@@ -214,14 +214,17 @@ class Replier:
             messages += [_user(_ASK.format(text=read, question=question)), {"role": "assistant", "content": answer}]
         if outlook.question not in outlook.instructions:
             self._engine.recall(messages, partial(write, self._engine, messages, watch, max_tokens=1))
-        evidence, text = _evidence(outlook, found), _quotation(outlook, found)
+        evidence = _evidence(outlook, found)
         task = _ASK.format(text=evidence, question=outlook.question)
         messages += [*outlook.earlier, _user(task)]
         limit = min(MAX_ANSWER, self._max_tokens)
         written = write(self._engine, messages, watch, max_tokens=limit, repeat_penalty=1.0)
         composed = written.text.strip() + ("" if written.whole else " ...")
         if _made_of(composed, f"{_NOTHING} {evidence}", outlook.question):
-            text = f"{composed}\n\n> " + text.replace("\n", "\n> ")
+            quotation = _quotation(outlook, found, besides=composed).replace("\n", "\n> ")
+            text = f"{composed}\n\n> {quotation}" if quotation else composed
+        else:
+            text = _quotation(outlook, found)
         heard(text)
         return ModelReply(text=text, usage=written.usage, items=_quotes_item(found))
 
@@ -243,10 +246,10 @@ def _made_of(answer: str, read: str, question: str) -> bool:
     return not echoes and len(own) <= 2 * len(own & given) and not any(term[0].isdigit() for term in own - given)
 
 
-def _quotation(outlook: Outlook, found: Sequence[Sentence]) -> str:
-    """What tools returned; where none was called, the sentences that fit best."""
+def _quotation(outlook: Outlook, found: Sequence[Sentence], *, besides: str = "") -> str:
+    """What tools returned; where none was called, the sentences that fit best; without those said already."""
     quotes = outlook.results or [sentence.text for sentence in _quoted(found)]
-    return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes)
+    return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes if quote not in besides)
 
 
 def _quoted(found: Sequence[Sentence]) -> Sequence[Sentence]:
