@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 
 from weakincentives.content import Blob
 from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde.constraints import describe
 from weakincentives.serde.nodes import bound_of, field_types
-from weakincentives.serde.problems import describe
 from weakincentives.serde.records import columns, is_pydantic_model, is_typed_dict
 from weakincentives.serde.tagged import TAG_TYPES, Failure, find_class, load_tagged
 
@@ -70,11 +70,13 @@ def _make_check(annotation: Any) -> Check:
     if origin is Literal:
         return _literal(annotation, args)
     if origin in _PAIRS:
-        return _pairs(origin, annotation, *(args or (Any, Any)))
+        key, value = map(_check_for, args or (Any, Any))
+        return _container(_PAIRS, origin, annotation, lambda content: _check_pairs(content, key, value))
     if origin is tuple and args and args[-1] is not Ellipsis:
         return _fixed_tuple(annotation, args)
     if origin in _ITEMS:
-        return _items(origin, annotation, args[0] if args else Any)
+        item = _check_for(args[0] if args else Any)
+        return _container(_ITEMS, origin, annotation, lambda content: _check_items(content, item))
     # Values of Pydantic's own types may be of other classes: an EmailStr is a str.
     if not isinstance(origin, type) or origin.__module__.partition(".")[0] == "pydantic":
         return _check_any
@@ -143,26 +145,12 @@ def _typed_dict(annotation: Any) -> Check:
     return check
 
 
-def _pairs(cls: type, annotation: Any, key: Any, value: Any) -> Check:
-    check_key, check_value = _check_for(key), _check_for(value)
-
+def _container(kinds: frozenset[Any], cls: type, annotation: Any, check_content: Check) -> Check:
     def check(data: Any) -> None:
         found, content = _split(data)
-        if found not in _PAIRS or not issubclass(found, cls):
+        if found not in kinds or not issubclass(found, cls):
             raise _Mismatch(annotation, data)
-        _check_pairs(content, check_key, check_value)
-
-    return check
-
-
-def _items(cls: type, annotation: Any, item: Any) -> Check:
-    check_item = _check_for(item)
-
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if found not in _ITEMS or not issubclass(found, cls):
-            raise _Mismatch(annotation, data)
-        _check_items(content, check_item)
+        check_content(content)
 
     return check
 

@@ -1,4 +1,6 @@
-"""Constraints on values: bounds, lengths and patterns, declared in annotations or in field metadata.
+"""Constraints on values (bounds, lengths and patterns), and the words for values that break them.
+
+Constraints are declared in annotations or in field metadata:
 
     age: Annotated[int, msgspec.Meta(ge=0, le=150)]
     name: Annotated[str, annotated_types.MinLen(1)]
@@ -9,6 +11,7 @@ They are part of JSON Schemas and are enforced when data is read. One that canno
 
 from __future__ import annotations
 
+import collections.abc as abc
 import math
 import operator
 import re
@@ -146,3 +149,30 @@ def _check_satisfiable(constraints: Constraints) -> None:
     least, most = constraints.get("min_length", 0), constraints.get("max_length", math.inf)
     if low > high or least > most:
         raise InvalidConstraint(f"no value is {words(constraints)}")
+
+
+def field_path(path: str, name: str) -> str:
+    return f"{path}.{name}" if name.isidentifier() and len(name) <= 100 else f"{path}[{quote(name)}]"
+
+
+def quote(value: object) -> str:
+    """A value as messages show it, always short."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else value[:37] + "...")
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "a very large number"
+    return repr(value)
+
+
+def describe(value: object) -> str:
+    """What messages call a value of the wrong type."""
+    match value:
+        case None:
+            return "null"
+        case bool() | int() | float() | str():
+            return f"{type(value).__name__} {quote(value)}"
+        case abc.Mapping():
+            return "an object"
+        case list() | tuple() | set() | frozenset():
+            return "an array"
+    return type(value).__name__

@@ -16,8 +16,7 @@ from typing import Any
 
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.codecs import loads
-from weakincentives.serde.constraints import holds, words
-from weakincentives.serde.problems import describe, field_path, quote
+from weakincentives.serde.constraints import describe, field_path, holds, quote, words
 from weakincentives.serde.strict import KEYWORDS, JsonSchema, from_strict, is_strict, kinds_of, look_up
 
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
-from weakincentives.serde.constraints import holds
+from weakincentives.serde.constraints import describe, field_path, holds
 from weakincentives.serde.nodes import (
     AnyOf,
     Array,
@@ -25,7 +25,6 @@ from weakincentives.serde.nodes import (
     Scalar,
     accepts_null,
 )
-from weakincentives.serde.problems import describe, field_path
 
 MAX_PROBLEMS = 100
 _INVALID: Any = object()
