@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.adapters import adapter_for
+from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, did_you_mean, meter
-from weakincentives.cli.settings import default
-from weakincentives.cli.target import exists, resolve
+from weakincentives.cli.selection import exists, resolve
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.runtime import ModelRequest, ProviderAdapter, ToolCall, adapter_spec, adapter_specs
 

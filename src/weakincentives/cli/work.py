@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from weakincentives._display import Table
 from weakincentives._imports import require_extra
+from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_table, progress
-from weakincentives.cli.settings import default
 
 if TYPE_CHECKING:
     from weakincentives.durable import Work, WorkStatus, WorkStore
@@ -107,21 +107,18 @@ def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
 
 
 def retry(store: WorkStore, arguments: argparse.Namespace) -> int:
-    _print_status(store.retry(arguments.id), arguments)
-    return 0
+    return _print_status(store.retry(arguments.id), arguments)
 
 
 def cancel(store: WorkStore, arguments: argparse.Namespace) -> int:
-    _print_status(store.cancel(arguments.id), arguments)
-    return 0
+    return _print_status(store.cancel(arguments.id), arguments)
 
 
 def approve(store: WorkStore, arguments: argparse.Namespace) -> int:
     from weakincentives.durable import Approval
 
     store.answer(arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by))
-    _print_status(store.find(arguments.id), arguments)
-    return 0
+    return _print_status(store.find(arguments.id), arguments)
 
 
 def prune(store: WorkStore, arguments: argparse.Namespace) -> int:
@@ -152,25 +149,18 @@ def _check_status(given: str | None, allowed: Sequence[str]) -> None:
         raise UsageError(f"--status must be one of {', '.join(allowed)}, got {given!r}")
 
 
-def _print_status(work: Work, arguments: argparse.Namespace) -> None:
+def _print_status(work: Work, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_facts(work))
     else:
         print_line(f"{work.id} is {work.status}")
+    return 0
 
 
 def _facts(work: Work) -> dict[str, Any]:
-    return {
-        "id": work.id,
-        "status": work.status,
-        "version": work.version,
-        "queue": work.queue,
-        "tenant": work.tenant,
-        "worker": work.worker,
-        "attempts": work.attempts,
-        "created": _time(work.created_ms),
-        "updated": _time(work.updated_ms),
-    }
+    names = ("id", "status", "version", "queue", "tenant", "worker", "attempts")
+    times = {"created": _time(work.created_ms), "updated": _time(work.updated_ms)}
+    return {name: getattr(work, name) for name in names} | times
 
 
 def _time(milliseconds: int | None) -> str | None:

@@ -11,7 +11,6 @@ They are part of JSON Schemas and are enforced when data is read. One that canno
 
 from __future__ import annotations
 
-import collections.abc as abc
 import math
 import operator
 import re
@@ -23,14 +22,8 @@ BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
 LENGTHS = ("min_length", "max_length")
 NAMES = (*BOUNDS, *LENGTHS, "pattern")
 
-_TIGHTER: Mapping[str, Callable[[Any, Any], Any]] = {
-    "ge": max,
-    "gt": max,
-    "min_length": max,
-    "le": min,
-    "lt": min,
-    "max_length": min,
-}
+_TIGHTER: dict[str, Callable[[Any, Any], Any]] = dict.fromkeys(("ge", "gt", "min_length"), max)
+_TIGHTER |= dict.fromkeys(("le", "lt", "max_length"), min)
 _COMPARE = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than", "multiple_of": "a multiple of"}
 _PLURALS = {"entry": "entries"}
@@ -171,7 +164,7 @@ def describe(value: object) -> str:
             return "null"
         case bool() | int() | float() | str():
             return f"{type(value).__name__} {quote(value)}"
-        case abc.Mapping():
+        case Mapping():
             return "an object"
         case list() | tuple() | set() | frozenset():
             return "an array"

@@ -15,7 +15,6 @@ from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.constraints import describe, field_path
 from weakincentives.serde.strict import JsonSchema, from_strict, resolved
 
-
 _OWN_WORDS = ("Value error, ", "Assertion failed, ")
 
 
