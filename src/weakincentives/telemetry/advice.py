@@ -22,7 +22,7 @@ from itertools import pairwise
 from weakincentives.limits import Prices
 from weakincentives.prompt import SectionVisibility, Tokenizer
 from weakincentives.runtime import HistoryTurn, RunHistory, SectionState, request_tokens
-from weakincentives.telemetry.prices import prices_for
+from weakincentives.telemetry.runfile import prices_for
 from weakincentives.telemetry.store import RunStore
 
 MIN_RUNS = 3

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal
 
 import msgspec
@@ -91,9 +90,7 @@ class RunStore(EventReader):
     def __enter__(self) -> RunStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def list_runs(
@@ -268,15 +265,11 @@ _COLUMNS = (
     "cost, error, conversation_id, question, answer, full_prompt_tokens, opened"
 )
 # A run whose recorder went silent without closing was killed.
+_STATUS = "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status"
 _RUNS = (
-    "(SELECT runs.run_id, session_id, prompt, prompt_name, adapter, model, "
-    "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status, "
-    "runs.started, updated, ended, events, turns, tool_calls, tool_failures, disclosures, restarts, input_tokens, "
-    "output_tokens, cached_tokens, reasoning_tokens, cost, error, conversation_id, question, answer, "
-    "full_prompt_tokens, opened FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
+    f"(SELECT {_COLUMNS.replace('status', _STATUS).replace('started', 'runs.started')} "
+    "FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
 )
-
-
 # What stands for a column of another type, in the order of the columns.
 _DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, *[""] * 4, None, "")
 
