@@ -68,29 +68,14 @@ def viewer_app(
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
             Route("/api/groups", _json(lambda r: _groups(documents, r))),
             Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
-            Route("/api/runs/{run}/script", _json(lambda r: documents.script(r.path_params["run"]))),
-            Route("/api/runs/{run}", _json(lambda r: documents.run(r.path_params["run"]))),
-            Route(
-                "/api/runs/{run}/turns/{n:int}",
-                _json(lambda r: documents.turn(r.path_params["run"], r.path_params["n"])),
-            ),
-            Route(
-                "/api/runs/{run}/prompts/{seq:int}",
-                _json(lambda r: documents.prompt(r.path_params["run"], r.path_params["seq"])),
-            ),
-            Route(
-                "/api/runs/{run}/messages",
-                _json(lambda r: documents.messages(r.path_params["run"], _number(r, "start"), _number(r, "stop"))),
-            ),
-            Route("/api/runs/{run}/events", _json(lambda r: _events(documents, r))),
-            Route(
-                "/api/runs/{run}/events/{seq:int}",
-                _json(lambda r: documents.event(r.path_params["run"], r.path_params["seq"])),
-            ),
-            Route(
-                "/api/search",
-                _json(lambda r: documents.search(r.query_params.get("q", ""), r.query_params.get("run", ""))),
-            ),
+            Route("/api/runs/{run_id}/script", _json(lambda r: documents.script(**r.path_params))),
+            Route("/api/runs/{run_id}", _json(lambda r: documents.run(**r.path_params))),
+            Route("/api/runs/{run_id}/turns/{n:int}", _json(lambda r: documents.turn(**r.path_params))),
+            Route("/api/runs/{run_id}/prompts/{seq:int}", _json(lambda r: documents.prompt(**r.path_params))),
+            Route("/api/runs/{run_id}/messages", _json(lambda r: _messages(documents, r))),
+            Route("/api/runs/{run_id}/events", _json(lambda r: _events(documents, r))),
+            Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**r.path_params))),
+            Route("/api/search", _json(lambda r: _search(documents, r))),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/changes", changes),
             *(_play_routes(playground, documents) if playground else ()),
@@ -175,9 +160,17 @@ def _blob(documents: Documents, request: Request) -> Response:
     return Response(data, media_type="application/octet-stream", headers={"content-disposition": "attachment"})
 
 
+def _search(documents: Documents, request: Request) -> Any:
+    return documents.search(request.query_params.get("q", ""), request.query_params.get("run", ""))
+
+
+def _messages(documents: Documents, request: Request) -> Any:
+    return documents.messages(**request.path_params, start=_number(request, "start"), stop=_number(request, "stop"))
+
+
 def _events(documents: Documents, request: Request) -> Any:
     return documents.events(
-        request.path_params["run"],
+        **request.path_params,
         offset=_number(request, "offset"),
         limit=min(_number(request, "limit", 200), 500),
         kinds=request.query_params.getlist("kind"),
