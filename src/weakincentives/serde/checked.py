@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 from weakincentives.content import Blob
-from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.errors import SerdeError
 from weakincentives.serde.constraints import describe
 from weakincentives.serde.nodes import bound_of, field_types
 from weakincentives.serde.records import columns, is_pydantic_model, is_typed_dict
-from weakincentives.serde.tagged import TAG_TYPES, Failure, find_class, load_tagged
+from weakincentives.serde.tagged import TAG_TYPES, Failure, at, converted, find_class, load_tagged
 
 Check = Callable[[Any], None]
 
@@ -36,12 +36,7 @@ def load_checked(annotation: Any, data: Any, blobs: dict[str, Blob] | None = Non
 
     A field annotated as `Any` accepts every class of the program, with fields that match its own annotations.
     """
-    try:
-        _check_for(annotation)(data)
-    except Failure as failure:
-        raise SerdeError((failure.problem(),)) from None
-    except RecursionError:
-        raise SerdeError((FieldProblem("$", "data is nested too deeply"),)) from None
+    converted(lambda data: _check_for(annotation)(data), data, None, "data is nested too deeply")
     return load_tagged(data, blobs)
 
 
@@ -163,7 +158,7 @@ def _fixed_tuple(annotation: Any, args: tuple[Any, ...]) -> Check:
         if found is not tuple or not isinstance(content, list) or len(content) != len(checks):
             raise _Mismatch(annotation, data)
         for index, (check_item, item) in enumerate(zip(checks, content, strict=True)):
-            _at(index, check_item, item)
+            at(index, check_item, item)
 
     return check
 
@@ -172,22 +167,22 @@ def _check_items(content: Any, check: Check) -> None:
     if not isinstance(content, list):
         raise Failure(f"expected a list of items, got {describe(content)}")
     for index, item in enumerate(content):
-        _at(index, check, item)
+        at(index, check, item)
 
 
 def _check_pairs(content: Any, check_key: Check, check_value: Check) -> None:
     if isinstance(content, dict):
         for key, value in content.items():
             check_key(key)
-            _at(key, check_value, value)
+            at(key, check_value, value)
         return
     if not isinstance(content, list):
         raise Failure(f"expected a list of pairs, got {describe(content)}")
     for index, pair in enumerate(content):
         if not isinstance(pair, list) or len(pair) != 2:
             raise Failure(f"expected a key and a value, got {describe(pair)}")
-        _at(index, check_key, pair[0])
-        _at(index, check_value, pair[1])
+        at(index, check_key, pair[0])
+        at(index, check_value, pair[1])
 
 
 def _check_content(cls: type, annotation: Any, content: Any) -> None:
@@ -196,7 +191,7 @@ def _check_content(cls: type, annotation: Any, content: Any) -> None:
     if is_pydantic_model(cls) and isinstance(content, dict):
         # Its other parts, such as private attributes, have no annotation to compare them with.
         for name in content.keys() - {"fields"}:
-            _at(name, _check_any, content[name])
+            at(name, _check_any, content[name])
         content = content.get("fields")
     if checks is None:
         if cls not in _PLAIN:
@@ -205,10 +200,10 @@ def _check_content(cls: type, annotation: Any, content: Any) -> None:
         for name, value in content.items():
             if name not in checks:
                 raise Failure(f"{cls.__qualname__} has no field {name!r}")
-            _at(name, checks[name], value)
+            at(name, checks[name], value)
     elif isinstance(content, list):
         for index, (check, value) in enumerate(zip(checks.values(), content, strict=False)):
-            _at(index, check, value)
+            at(index, check, value)
     else:
         raise Failure(f"expected the fields of {cls.__qualname__}, got {describe(content)}")
 
@@ -252,14 +247,6 @@ def _is_subclass(found: type, cls: type) -> bool:
     except TypeError:
         # A protocol that cannot be checked at run time.
         return True
-
-
-def _at(step: str | int, check: Check, data: Any) -> None:
-    try:
-        check(data)
-    except Failure as failure:
-        failure.steps.append(step)
-        raise
 
 
 class _Mismatch(Failure):

@@ -41,15 +41,16 @@ def dump_tagged(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
 
     With `blobs`, the bytes of media are put there once, by digest, instead of into the data.
     """
-    return _converted(_dump, value, blobs, "value is nested too deeply or contains itself")
+    return converted(_dump, value, blobs, "value is nested too deeply or contains itself")
 
 
 def load_tagged(data: Any, blobs: dict[str, Blob] | None = None) -> Any:
     """Rebuild a value from `dump_tagged`; a `SerdeError` names a class that the program does not have."""
-    return _converted(_load, data, blobs, "data is nested too deeply")
+    return converted(_load, data, blobs, "data is nested too deeply")
 
 
-def _converted(convert: Convert, value: Any, blobs: dict[str, Blob] | None, too_deep: str) -> Any:
+def converted(convert: Convert, value: Any, blobs: dict[str, Blob] | None, too_deep: str) -> Any:
+    """Convert a whole value; a `SerdeError` says where it failed."""
     token = _blobs.set(blobs)
     try:
         return convert(value)
@@ -113,7 +114,7 @@ def _load(data: Any) -> Any:
         return data
     tag = data.get("$")
     if tag is None:
-        return {key: _load_at(key, item) for key, item in data.items()}
+        return {key: at(key, _load, item) for key, item in data.items()}
     if "v" not in data or not isinstance(tag, str):
         raise Failure("an object with '$' must have a text tag and 'v'")
     loader = _LOADERS.get(tag)
@@ -127,9 +128,10 @@ def _load(data: Any) -> Any:
         raise Failure(f"cannot be read as {tag}: {str(error) or type(error).__name__}") from error
 
 
-def _load_at(step: str | int, data: Any) -> Any:
+def at(step: str | int, convert: Convert, data: Any) -> Any:
+    """Convert a part of a value; a failure gets the step that leads to it."""
     try:
-        return _load(data)
+        return convert(data)
     except Failure as failure:
         failure.steps.append(step)
         raise
@@ -313,7 +315,7 @@ def _dump_pydantic(value: Any) -> Any:
 
 def _load_pydantic(cls: Any, data: Any) -> Any:
     """A model in the state that was dumped, which its validators have seen before."""
-    values = _load_at("fields", data["fields"])
+    values = at("fields", _load, data["fields"])
     if unknown := [name for name in values if name not in cls.model_fields]:
         raise Failure(f"{_name(cls)} has no field {unknown[0]!r}")
     for name, info in cls.model_fields.items():
@@ -324,7 +326,7 @@ def _load_pydantic(cls: Any, data: Any) -> Any:
     record = cls.__new__(cls)
     state = {"__dict__": values, "__pydantic_fields_set__": set(data["set"])}
     for name in ("extra", "private"):
-        state[f"__pydantic_{name}__"] = _load_at(name, data.get(name))
+        state[f"__pydantic_{name}__"] = at(name, _load, data.get(name))
     record.__setstate__(state)
     return record
 
@@ -339,7 +341,7 @@ def _record_loader(cls: Any, settable: dict[str, bool], write: Callable[[Any, st
         for name, item in data.items():
             if name not in settable:
                 raise Failure(f"{_name(cls)} has no field {name!r}")
-            value = loaded[name] = _load_at(name, item)
+            value = loaded[name] = at(name, _load, item)
             if settable[name]:
                 arguments[name] = value
         record = cls(**arguments)
