@@ -10,13 +10,12 @@ import enum
 import sys
 from base64 import b64decode, b64encode
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
-from itertools import repeat
 from math import isfinite
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType, NoneType
@@ -152,18 +151,6 @@ _dump_items = partial(_each, _dump)
 _load_items = partial(_each, _load)
 
 
-def _dump_fields(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    dumped = {}
-    name = ""
-    try:
-        for name, value in values:
-            dumped[name] = _dump(value)
-    except Failure as failure:
-        failure.steps.append(name)
-        raise
-    return dumped
-
-
 def _dump_bytes(data: bytes | bytearray) -> str:
     return b64encode(data).decode()
 
@@ -210,7 +197,14 @@ def _dump_float(value: float) -> Any:
 def _dump_dict(value: dict[Any, Any]) -> Any:
     if "$" in value or not all(type(key) is str and (key.isascii() or _dump_text(key) is key) for key in value):
         return {"$": "dict", "v": _dump_pairs(value)}
-    return _dump_fields(value.items())
+    dumped = {}
+    for key, item in value.items():
+        try:
+            dumped[key] = _dump(item)
+        except Failure as failure:
+            failure.steps.append(key)
+            raise
+    return dumped
 
 
 def _dump_pairs(value: Any) -> list[Any]:
@@ -267,10 +261,19 @@ def _dumper_for(cls: type) -> Convert:
 
 
 def _record_dumper(cls: type, names: tuple[str, ...]) -> Convert:
-    def fields_of(value: Any) -> dict[str, Any]:
-        return _dump_fields(zip(names, map(getattr, repeat(value), names), strict=True))
+    tag = _remember(cls)
 
-    return _tagger(_remember(cls), fields_of)
+    def dump_record(value: Any) -> Any:
+        dumped = {}
+        for name in names:
+            try:
+                dumped[name] = _dump(getattr(value, name))
+            except Failure as failure:
+                failure.steps.append(name)
+                raise
+        return {"$": tag, "v": dumped}
+
+    return dump_record
 
 
 def _loader_for(tag: str) -> Convert:
