@@ -132,27 +132,19 @@ def exists(module_name: str) -> bool:
 def read_params(words: Iterable[str], types: Sequence[type]) -> tuple[Any, ...]:
     """One instance of each type that got a value."""
     values: dict[type, dict[str, Any]] = {}
-    for key, value in _pairs(words, types):
-        owner, field = _owner(key, types)
-        values.setdefault(owner, {})[field] = _typed(value, owner, field) if isinstance(value, Typed) else value
+    for word in words:
+        for key, value in _file_pairs(word[1:], types) if word.startswith("@") else [_pair(word)]:
+            owner, field = _owner(key, types)
+            given = value if word.startswith("@") else _typed(value, owner, field)
+            values.setdefault(owner, {})[field] = given
     return tuple(_instance(owner, given) for owner, given in values.items())
 
 
-class Typed(str):
-    """A value from the command line that may be text or JSON."""
-
-    __slots__ = ()
-
-
-def _pairs(words: Iterable[str], types: Sequence[type]) -> Iterator[tuple[str, Any]]:
-    for word in words:
-        if word.startswith("@"):
-            yield from _file_pairs(word[1:], types)
-            continue
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise UsageError(f"--params takes field=value or @file.json, got {word!r}")
-        yield key, Typed(value)
+def _pair(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise UsageError(f"--params takes field=value or @file.json, got {word!r}")
+    return key, value
 
 
 def _file_pairs(name: str, types: Sequence[type]) -> Iterator[tuple[str, Any]]:
@@ -198,11 +190,11 @@ def _typed(value: str, owner: type, field: str) -> Any:
     hint = get_type_hints(owner)[name]
     choices = get_args(hint) or (hint,)
     if str in choices and not (value == "null" and NoneType in choices):
-        return str(value)
+        return value
     try:
         return json.loads(value)
     except ValueError:
-        return str(value)
+        return value
 
 
 def _instance(owner: type, given: dict[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from weakincentives.limits import Prices
 from weakincentives.prompt import SectionVisibility, Tokenizer
@@ -252,11 +253,6 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _median(values: Sequence[int]) -> float:
-    ordered, middle = sorted(values), len(values) // 2
-    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice:
     first = runs[0].sections[key]
     began = {run.sections[key].visibility for run in runs}
@@ -293,7 +289,7 @@ def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice
         runs=len(runs),
         opened_runs=len(opened),
         openings=sum(opened_key == key for run in runs for _, opened_key in run.openings),
-        first_use=_median(opened or used) if opened or used else None,
+        first_use=median(opened or used) if opened or used else None,
         tools=first.tools,
         tool_runs=len(used),
         full_tokens=full_tokens,

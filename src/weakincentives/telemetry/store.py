@@ -237,7 +237,7 @@ class RunStore(EventReader):
             where.append("(prompt = ? OR prompt_name = ?)")
             values += [prompt, prompt]
         if search:
-            like = f"%{_escaped(search)}%"
+            like = like_pattern(search)
             columns = ("run_id", "prompt", "prompt_name", "model", "adapter", "status", "error", "session_id")
             anywhere = [f"{column} LIKE ? ESCAPE '\\'" for column in columns]
             anywhere.append("EXISTS (SELECT 1 FROM events WHERE run_id = r.run_id AND payload LIKE ? ESCAPE '\\')")
@@ -296,5 +296,7 @@ def _of_type(value: Any, default: Any) -> Any:
     return float(value) if is_number else default
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+def like_pattern(text: str) -> str:
+    """What LIKE with ESCAPE '\\' finds a text by, wherever it stands."""
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
