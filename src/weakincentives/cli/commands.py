@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn
 
 from weakincentives import __version__
 from weakincentives.cli.output import UsageError, did_you_mean, print_error, print_line, printable
@@ -71,7 +71,8 @@ def dispatch(words: Sequence[str]) -> int:
 def run(name: str, words: Sequence[str]) -> int:
     try:
         arguments = parser(name).parse_args(words)
-        return load(name).run(arguments)
+        code: int = load(name).run(arguments)
+        return code
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else 2
     except UsageError as error:
@@ -99,16 +100,6 @@ def fail(message: str, code: int) -> int:
     return code
 
 
-class Command(Protocol):
-    """A command's module."""
-
-    __doc__: str | None
-
-    def configure(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, arguments: argparse.Namespace) -> int: ...
-
-
 class Parser(argparse.ArgumentParser):
     """Prints what was typed, or comes from a module, like everything else, and suggests the nearest name."""
 
@@ -132,9 +123,9 @@ class Parser(argparse.ArgumentParser):
             (file or sys.stderr).write(printable(message, stream=file or sys.stderr))
 
 
-def load(name: str) -> Command:
+def load(name: str) -> Any:
     """Import the module of one command."""
-    return cast(Command, import_module(f"weakincentives.cli.{name}"))
+    return import_module(f"weakincentives.cli.{name}")
 
 
 def parser(name: str) -> argparse.ArgumentParser:

@@ -53,9 +53,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     store = open_store(arguments.database_url or default("database-url"))
     try:
-        return _VERBS[arguments.verb](store, arguments)
+        _VERBS[arguments.verb](store, arguments)
     finally:
         store.close()
+    return 0
 
 
 def open_store(url: str | None) -> WorkStore:
@@ -68,7 +69,7 @@ def open_store(url: str | None) -> WorkStore:
         raise UsageError(f"{error} (--database-url)") from None
 
 
-def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
+def show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
     from weakincentives.durable import WorkStatus
 
     _check_status(arguments.status, get_args(WorkStatus))
@@ -82,10 +83,9 @@ def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
             print_table(Table(heading, rows, ("attempts",), drop=("worker", "attempts", "changed")))
         else:
             progress("no runs")
-    return 0
 
 
-def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
+def show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     work, steps = store.find(arguments.id), store.steps(arguments.id)
     questions = store.questions(work_id=arguments.id)
     failure = store.failure(arguments.id)
@@ -93,7 +93,7 @@ def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
         asked = [{"call_id": q.call_id, "question": q.text, "expires": _time(q.expires_ms)} for q in questions]
         print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
-        return 0
+        return
     for name, value in _facts(work).items():
         print_line(f"{name:9} {value}")
     if failure:
@@ -103,25 +103,24 @@ def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
     for step in steps:
         error = f"  {step.error}" if step.error else ""
         print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}")
-    return 0
 
 
-def retry(store: WorkStore, arguments: argparse.Namespace) -> int:
-    return _print_status(store.retry(arguments.id), arguments)
+def retry(store: WorkStore, arguments: argparse.Namespace) -> None:
+    _print_status(store.retry(arguments.id), arguments)
 
 
-def cancel(store: WorkStore, arguments: argparse.Namespace) -> int:
-    return _print_status(store.cancel(arguments.id), arguments)
+def cancel(store: WorkStore, arguments: argparse.Namespace) -> None:
+    _print_status(store.cancel(arguments.id), arguments)
 
 
-def approve(store: WorkStore, arguments: argparse.Namespace) -> int:
+def approve(store: WorkStore, arguments: argparse.Namespace) -> None:
     from weakincentives.durable import Approval
 
     store.answer(arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by))
-    return _print_status(store.find(arguments.id), arguments)
+    _print_status(store.find(arguments.id), arguments)
 
 
-def prune(store: WorkStore, arguments: argparse.Namespace) -> int:
+def prune(store: WorkStore, arguments: argparse.Namespace) -> None:
     finished: tuple[WorkStatus, ...] = ("done", "failed", "cancelled", "dead")
     _check_status(arguments.status, finished)
     statuses = (arguments.status,) if arguments.status else finished
@@ -130,7 +129,6 @@ def prune(store: WorkStore, arguments: argparse.Namespace) -> int:
         print_json({"deleted": deleted})
     else:
         print_line(f"deleted {plural(deleted, 'run')}")
-    return 0
 
 
 _VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel, "approve": approve, "prune": prune}
@@ -149,12 +147,11 @@ def _check_status(given: str | None, allowed: Sequence[str]) -> None:
         raise UsageError(f"--status must be one of {', '.join(allowed)}, got {given!r}")
 
 
-def _print_status(work: Work, arguments: argparse.Namespace) -> int:
+def _print_status(work: Work, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(_facts(work))
     else:
         print_line(f"{work.id} is {work.status}")
-    return 0
 
 
 def _facts(work: Work) -> dict[str, Any]:

@@ -44,7 +44,9 @@ class Documents:
     def __init__(self, store: RunStore) -> None:
         self.store = store
         self._runs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self._conversations = Conversations(store)
+        # Messages and requests of runs, as far as they can no longer change.
+        self._message_ids: dict[str, list[int]] = {}
+        self._requests: dict[str, dict[int, Ranges]] = {}
 
     def runs(self, *, search: str = "", offset: int = 0, limit: int = 100, **filters: Any) -> dict[str, Any]:
         """One page of the list, newest first unless `order` says otherwise, and sums over all of it."""
@@ -88,7 +90,7 @@ class Documents:
         pending = self.store.pending_turn(run.run_id) if n >= run.turns else None
         if pending is not None and n == run.turns + 1:
             turn, ids = pending
-            request = self._conversations.ranges(run.run_id, ids)
+            request = self._request_of(run.run_id, ids)
             return self._turn(turn, run.events + 1, request, len(ids)) | {"pending": True}
         turn = self.store.turn(run_id, n, with_messages=False)
         called = turn.events[0].seq
@@ -100,8 +102,32 @@ class Documents:
         return document
 
     def request(self, run_id: str, called: int) -> Ranges:
-        """The messages of the model call with this event number, as ranges over those of its conversation."""
-        return self._conversations.request(run_id, called)
+        """The messages of the model call with this event number."""
+        known = self._requests.setdefault(run_id, {})
+        if called not in known:
+            ranges: Ranges = []
+            # The first turns of a long run are looked at most, and need not wait for the others.
+            stop = called if called < FIRST_EVENTS else float("inf")
+            for seq, kept, added in self.store.requests(run_id, stop):
+                ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
+        return known.get(called, [])
+
+    def _request_of(self, run_id: str, ids: Sequence[int]) -> Ranges:
+        """The ranges of messages with these ids."""
+        return _extended([], 0, self._ordinals(run_id, ids))
+
+    def _ordinals(self, run_id: str, ids: Sequence[int]) -> list[int]:
+        known = self._ids(run_id, 1)
+        if ids and ids[-1] > known[-1]:
+            known = self._ids(run_id, len(known) + 1)
+        return [bisect_left(known, number) for number in ids]
+
+    def _ids(self, run_id: str, needed: int) -> list[int]:
+        """The ids of all messages, at least the first so many."""
+        known = self._message_ids.setdefault(run_id, [])
+        if len(known) < needed:
+            known = self._message_ids[run_id] = self.store.message_ids(run_id)
+        return known
 
     def _turn(self, turn: Turn, seq: int, request: Ranges, messages: int) -> dict[str, Any]:
         return {
@@ -147,7 +173,7 @@ class Documents:
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
         """Some of all messages of a run, in order; fewer than asked for where they are long."""
-        ids = self._conversations.ids(run_id, stop)[start:stop]
+        ids = self._ids(run_id, stop)[start:stop]
         found: list[dict[str, Any]] = []
         characters = 0
         for at in range(0, len(ids), 50):
@@ -233,43 +259,6 @@ class Documents:
         more = _after_prompt(message["text"], self._rendered(message["run_id"], seq)[1])
         if more is not None:
             message["prompt"], message["text"] = seq, more
-
-
-class Conversations:
-    """The messages of every request of a run, read from a store; what can no longer change is kept."""
-
-    def __init__(self, store: RunStore) -> None:
-        self._store = store
-        self._message_ids: dict[str, list[int]] = {}
-        self._ranges: dict[str, dict[int, Ranges]] = {}
-
-    def request(self, run_id: str, called: int) -> Ranges:
-        """The messages of the model call with this event number."""
-        known = self._ranges.setdefault(run_id, {})
-        if called not in known:
-            ranges: Ranges = []
-            # The first turns of a long run are looked at most, and need not wait for the others.
-            stop = called if called < FIRST_EVENTS else float("inf")
-            for seq, kept, added in self._store.requests(run_id, stop):
-                ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
-        return known.get(called, [])
-
-    def ranges(self, run_id: str, ids: Sequence[int]) -> Ranges:
-        """The ranges of messages with these ids."""
-        return _extended([], 0, self._ordinals(run_id, ids))
-
-    def _ordinals(self, run_id: str, ids: Sequence[int]) -> list[int]:
-        known = self.ids(run_id, 1)
-        if ids and ids[-1] > known[-1]:
-            known = self.ids(run_id, len(known) + 1)
-        return [bisect_left(known, number) for number in ids]
-
-    def ids(self, run_id: str, needed: int) -> list[int]:
-        """The ids of all messages, at least the first so many."""
-        known = self._message_ids.setdefault(run_id, [])
-        if len(known) < needed:
-            known = self._message_ids[run_id] = self._store.message_ids(run_id)
-        return known
 
 
 def _extended(ranges: Ranges, kept: int, added: Sequence[int]) -> Ranges:

@@ -105,16 +105,12 @@ def export_run(path: str | os.PathLike[str], run_id: str, progress: Progress = l
     with RunStore(path) as store:
         documents = Documents(store)
         run = store.run(run_id)
-        return exported_page(f"{run.prompt_name or run.run_id} · wink", run_data(documents, run.run_id, progress))
-
-
-def run_data(documents: Documents, run_id: str, progress: Progress = lambda done, total: None) -> dict[str, Any]:
-    """Every document of a run, as the page looks them up; what turns have in common is there once."""
-    return _Export(documents, run_id).data(progress)
+        data = _Export(documents, run.run_id).data(progress)
+        return exported_page(f"{run.prompt_name or run.run_id} · wink", data)
 
 
 class _Export:
-    """Reads a run once, in the order of its events."""
+    """Every document of a run, as the page looks them up; what turns have in common is there once."""
 
     def __init__(self, documents: Documents, run_id: str) -> None:
         self._documents = documents
@@ -127,6 +123,7 @@ class _Export:
         self._kept: list[Any] = []
 
     def data(self, progress: Progress) -> dict[str, Any]:
+        """Read the run once, in the order of its events."""
         whole = self._documents.run(self._run_id)
         total = whole["run"]["events"]
         # Those of the runs that this one continues.
