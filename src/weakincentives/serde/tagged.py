@@ -238,31 +238,46 @@ def _dumper_for(cls: type) -> Convert:
         return _tagger("type", _remember)
     if issubclass(cls, Path):
         return _tagger("Path", str)
+    found = _converters(cls)
+    if found is None:
+        raise Failure(
+            f"{_name(cls)} cannot be serialised; use a dataclass, or call serde.register_type(cls, dump=..., load=...)"
+        )
+    return _tagger(_remember(cls), found[0])
+
+
+def _loader_for(tag: str) -> Convert:
+    found = _converters(find_class(tag))
+    if found is None:
+        raise Failure(f"{tag} cannot be loaded; call serde.register_type with dump= and load=")
+    return found[1]
+
+
+def _converters(cls: Any) -> tuple[Convert, Convert] | None:
+    """How values of a class are written and read under its tag; None if only `register_type` can say."""
     if issubclass(cls, enum.Enum):
-        return _tagger(
-            _remember(cls), lambda value: value.name if value.name in cls.__members__ else _dump(value.value)
+        known = cls.__members__
+        return (
+            lambda value: value.name if value.name in known else _dump(value.value),
+            lambda data: cls[data] if isinstance(data, str) and data in known else cls(_load(data)),
         )
     if is_pydantic_model(cls):
-        return _tagger(_remember(cls), _dump_pydantic)
+        return _dump_pydantic, partial(_load_pydantic, cls)
     if is_dataclass(cls):
-        return _record_dumper(cls, tuple(field.name for field in fields(cls)))
+        settable = {field.name: field.init for field in fields(cls)}
+        return _record_dumper(tuple(settable)), _record_loader(cls, settable, object.__setattr__)
     if is_struct(cls):
-        return _record_dumper(cls, cls.__struct_fields__)  # type: ignore[attr-defined]
+        settable = dict.fromkeys(cls.__struct_fields__, True)
+        return _record_dumper(tuple(settable)), _record_loader(cls, settable, msgspec.structs.force_setattr)
     if is_named_tuple(cls):
-        return _tagger(_remember(cls), _dump_items)
+        return _dump_items, lambda data: cls(*_load_items(data))
     if _is_pydantic_value(cls):
-        return _tagger(_remember(cls), str)
+        return str, lambda data: pydantic_type(cls).read(data)
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
-    if plain is not None:
-        return _tagger(_remember(cls), lambda value: _dump(plain(value)))
-    raise Failure(
-        f"{_name(cls)} cannot be serialised; use a dataclass, or call serde.register_type(cls, dump=..., load=...)"
-    )
+    return None if plain is None else (lambda value: _dump(plain(value)), lambda data: cls(_load(data)))
 
 
-def _record_dumper(cls: type, names: tuple[str, ...]) -> Convert:
-    tag = _remember(cls)
-
+def _record_dumper(names: tuple[str, ...]) -> Convert:
     def dump_record(value: Any) -> Any:
         dumped = {}
         for name in names:
@@ -271,28 +286,9 @@ def _record_dumper(cls: type, names: tuple[str, ...]) -> Convert:
             except Failure as failure:
                 failure.steps.append(name)
                 raise
-        return {"$": tag, "v": dumped}
+        return dumped
 
     return dump_record
-
-
-def _loader_for(tag: str) -> Convert:
-    cls: Any = find_class(tag)
-    if issubclass(cls, enum.Enum):
-        return lambda data: cls[data] if isinstance(data, str) and data in cls.__members__ else cls(_load(data))
-    if is_pydantic_model(cls):
-        return lambda data: _load_pydantic(cls, data)
-    if is_dataclass(cls):
-        return _record_loader(cls, {field.name: field.init for field in fields(cls)}, object.__setattr__)
-    if is_struct(cls):
-        return _record_loader(cls, dict.fromkeys(cls.__struct_fields__, True), msgspec.structs.force_setattr)
-    if is_named_tuple(cls):
-        return lambda data: cls(*_load_items(data))
-    if _is_pydantic_value(cls):
-        return pydantic_type(cls).read
-    if issubclass(cls, str | int | float | bytes):
-        return lambda data: cls(_load(data))
-    raise Failure(f"{tag} cannot be loaded; call serde.register_type with dump= and load=")
 
 
 def _is_pydantic_value(cls: type) -> bool:
