@@ -119,6 +119,14 @@ def resolve(target: str) -> object:
     return value
 
 
+def read_json(file: str, flag: str) -> Any:
+    """The JSON of a file that was given with a flag."""
+    try:
+        return json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{flag}: {error}") from None
+
+
 def exists(module_name: str) -> bool:
     """Whether there is such a module, in the working directory or the environment."""
     if os.getcwd() not in sys.path:
@@ -148,10 +156,7 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def _file_pairs(name: str, types: Sequence[type]) -> Iterator[tuple[str, Any]]:
-    try:
-        content = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--params @{name}: {error}") from None
+    content = read_json(name, f"--params @{name}")
     if not isinstance(content, dict):
         raise UsageError(f"--params @{name} must hold a JSON object of fields")
     by_name = {params_type.__name__: params_type for params_type in types}

@@ -55,9 +55,9 @@ def story(history: RunHistory, ledger: Ledger) -> str:
     return ", ".join(parts)
 
 
-def _names(names: Iterable[str], most: int = 3) -> str:
-    first, others = list(names)[:most], len(list(names)) - most
-    return ", ".join(first) + (f" and {others} more" if others > 0 else "")
+def _names(names: Iterable[str]) -> str:
+    first, others = list(names)[:3], list(names)[3:]
+    return ", ".join(first) + (f" and {len(others)} more" if others else "")
 
 
 # What a section shows, by where the model has its content from.
