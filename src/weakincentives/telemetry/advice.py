@@ -165,12 +165,6 @@ class _Run:
         restarts = [(step.turn, key) for step in history.steps if step.kind == "restart" for key in step.sections]
         self.openings = sorted([*openings, *(found for found in restarts if found not in openings)])
 
-    def first_opening(self, key: str) -> int | None:
-        return next((turn for turn, opened in self.openings if opened == key), None)
-
-    def first_use(self, key: str) -> int | None:
-        return next((turn for turn, used in self.uses if used == key), None)
-
     def within(self, key: str) -> set[str]:
         """The section, and the sections inside it that it hid when the run began: they would open with it."""
         hidden = (name for name, state in self.sections.items() if state.visibility is SectionVisibility.HIDDEN)
@@ -253,13 +247,19 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def _first_turns(key: str, runs: Iterable[Sequence[tuple[int, str]]]) -> list[int]:
+    """The turn in which each run first did something with the section, of those that did."""
+    found = (next((turn for turn, name in done if name == key), None) for done in runs)
+    return [turn for turn in found if turn is not None]
+
+
 def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice:
     first = runs[0].sections[key]
     began = {run.sections[key].visibility for run in runs}
     shown = first.visibility.value if len(began) == 1 else "mixed"
     summarized = [run for run in runs if run.sections[key].visibility is SectionVisibility.SUMMARY]
-    opened = [turn for run in runs if (turn := run.first_opening(key)) is not None]
-    used = [turn for run in runs if (turn := run.first_use(key)) is not None]
+    opened = _first_turns(key, [run.openings for run in runs])
+    used = _first_turns(key, [run.uses for run in runs])
     full_tokens = _full_tokens(key, runs)
     summary_tokens = round(_mean([run.sections[key].shown_tokens for run in summarized])) if summarized else None
     cost_full = cost_summary = None

@@ -78,6 +78,7 @@ EVENTS = (
     ToolsInjected,
     ToolsWithdrawn,
 )
+_BY_KIND = {cls.__name__: cls for cls in EVENTS}
 MISSING_TEXT = "[this text is missing in the run file]"
 LONG = 512
 # The length from which a part that most events of a kind repeat is stored as a text of its own.
@@ -335,19 +336,14 @@ def load(data: Any, blobs: dict[str, Blob], unknown: set[str], text: str) -> Any
 
 def checked(kind: str, event: Any) -> Any:
     """The event if it is what its kind says, with fields of the declared types; a damaged one is `Unreadable`."""
-    check = _event_checks().get(kind)
-    if check is None or check(event):
+    cls = _BY_KIND.get(kind)
+    if cls is None or check_for(cls)(event):
         return event
     found = event.type if isinstance(event, UnknownType) else type(event).__name__
     return Unreadable(kind, f"the payload is no well-formed {kind} ({found})")
 
 
 Check = Callable[[Any], bool]
-
-
-@cache
-def _event_checks() -> dict[str, Check]:
-    return {cls.__name__: check_for(cls) for cls in EVENTS}
 
 
 @cache

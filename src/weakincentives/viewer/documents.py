@@ -392,7 +392,11 @@ def _describe(event: Any) -> str:
     """A few words that distinguish an event from others of its kind."""
     if not isinstance(event, dict):
         return str(event)[:SUMMARY_LENGTH]
-    parts = [_words(event[name], "." if name == "path" else ", ") for name in _IDENTIFYING if event.get(name)]
+    parts = []
+    for name in _IDENTIFYING:
+        if value := event.get(name):
+            between = "." if name == "path" else ", "
+            parts.append(between.join(map(str, value)) if isinstance(value, list) else str(value))
     for name in ("reason", "message", "arguments", "text"):
         value = event.get(name)
         if isinstance(value, str) and value:
@@ -409,10 +413,6 @@ def _describe(event: Any) -> str:
     if not parts:
         parts = [f"{name}: {value}"[:SUMMARY_LENGTH] for name, value in event.items() if value not in ("", [], None)]
     return " · ".join(parts)
-
-
-def _words(value: Any, between: str) -> str:
-    return between.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 _IDENTIFYING = (
