@@ -61,12 +61,9 @@ def _values(words: list[str]) -> list[str]:
 
 
 def bash(commands: list[Grammar]) -> Iterator[str]:
+    names = " ".join(map(_last, commands))
     yield "_wink() {"
-    yield (
-        '  local line="${COMP_WORDS[*]:1:COMP_CWORD-1} " words="'
-        + " ".join(map(_last, commands))
-        + ' --help --version"'
-    )
+    yield f'  local line="${{COMP_WORDS[*]:1:COMP_CWORD-1}} " words="{names} --help --version"'
     yield '  case "$line" in'
     for command in reversed(list(_all(commands))):
         yield f'    "{command.name.removeprefix("wink ")} "*) words="{_words(command)}" ;;'

@@ -138,7 +138,9 @@ def exists(module_name: str) -> bool:
 
 
 def read_params(words: Iterable[str], types: Sequence[type]) -> tuple[Any, ...]:
-    """One instance of each type that got a value."""
+    """One instance of each type that got a value: by `field=value`, `Type.field=value` where two types share a field,
+    or `@file.json`.
+    """
     values: dict[type, dict[str, Any]] = {}
     for word in words:
         for key, value in _file_pairs(word[1:], types) if word.startswith("@") else [_pair(word)]:
