@@ -9,7 +9,7 @@ from typing import Any
 from weakincentives.adapters import adapter_for
 from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, did_you_mean, meter
-from weakincentives.cli.selection import exists, read_json, resolve
+from weakincentives.cli.selection import module_exists, read_json, resolve
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.runtime import ModelRequest, ProviderAdapter, ToolCall, adapter_spec, adapter_specs
 
@@ -49,7 +49,7 @@ def show_reading(done: int, size: int) -> None:
 def _named(target: str) -> ProviderAdapter:
     """An adapter of the user's own, or a function that makes one."""
     name, colon, _ = target.partition(":")
-    if not colon or not exists(name):
+    if not colon or not module_exists(name):
         kinds = [spec.provider for spec in adapter_specs()]
         raise UsageError(
             f"no adapter {name!r}; there are {', '.join(kinds)}, or module:variable for one of your own"

@@ -105,7 +105,7 @@ def resolve(target: str) -> object:
     module_name, colon, variable = target.partition(":")
     if not (module_name and colon and variable):
         raise UsageError(f"expected module:variable, such as 'my_agent:prompt', got {target!r}")
-    if not exists(module_name):
+    if not module_exists(module_name):
         here = [path.stem for path in Path.cwd().iterdir() if path.suffix == ".py" or path.is_dir()]
         hint = did_you_mean(module_name, here)
         raise UsageError(f"no module {module_name!r} in {os.getcwd()} or among the installed packages{hint}")
@@ -127,7 +127,7 @@ def read_json(file: str, flag: str) -> Any:
         raise UsageError(f"{flag}: {error}") from None
 
 
-def exists(module_name: str) -> bool:
+def module_exists(module_name: str) -> bool:
     """Whether there is such a module, in the working directory or the environment."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

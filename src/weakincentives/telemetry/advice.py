@@ -124,8 +124,8 @@ def _advise_prompt(name: str, runs: Sequence[_Run], prices: Mapping[str, Prices]
     keys = dict.fromkeys(key for run in runs for key in run.sections)
     sections = tuple(_section(key, [run for run in runs if key in run.sections], costs) for key in keys)
     cost = sum(costs.paid(run) for run in runs)
-    changed = {section.key: section for section in sections if section.advised and section.advised != section.shown}
-    gained = sum(_gain(section, run, costs) for run in runs for section in changed.values())
+    changed = [section for section in sections if section.advised and section.advised != section.shown]
+    gained = sum(_gain(section, run, costs) for run in runs for section in changed)
     return PromptAdvice(
         prompt=name,
         runs=len(runs),

@@ -45,23 +45,6 @@ _TOKEN_BUCKETS = tuple(4**power for power in range(14))
 _SECOND_BUCKETS = tuple(0.01 * 2**power for power in range(14))
 
 
-def instrument(
-    *,
-    tracer_provider: TracerProvider | None = None,
-    meter_provider: MeterProvider | None = None,
-    capture_content: bool | None = None,
-) -> Instrumentation:
-    """Report every run of this process while the block is active.
-
-        with instrument():
-            MainLoop().execute(prompt, session=Session(), adapter=adapter)
-
-    The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
-    with `capture_content=True`, or when OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
-    """
-    return Instrumentation(tracer_provider, meter_provider, capture_content)
-
-
 @dataclass(slots=True)
 class _Run:
     """A run in progress, with the requested model and the spans that have not ended."""
@@ -79,13 +62,21 @@ class _Run:
 
 
 class Instrumentation:
-    """What `instrument` returns: a context manager that may be entered again."""
+    """Report every run of this process while the block is active; it may be entered again.
+
+        with instrument():
+            MainLoop().execute(prompt, session=Session(), adapter=adapter)
+
+    The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
+    with `capture_content=True`, or when OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
+    """
 
     def __init__(
         self,
-        tracer_provider: TracerProvider | None,
-        meter_provider: MeterProvider | None,
-        capture_content: bool | None,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        capture_content: bool | None = None,
     ) -> None:
         asked = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "").lower() in _CAPTURING_VALUES
         self._capture = asked if capture_content is None else capture_content
@@ -277,6 +268,8 @@ class Instrumentation:
         self._duration.record(seconds, {"gen_ai.operation.name": "invoke_agent", **common, **extra})
         _end(run, run.ends)
 
+
+instrument = Instrumentation
 
 _HANDLERS: dict[type, Any] = {
     PromptRendered: Instrumentation._render,

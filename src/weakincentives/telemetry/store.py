@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import msgspec
@@ -259,11 +259,8 @@ def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
         return tuple(recorded.event for recorded in store.all_events(store.run(run_id).run_id))
 
 
-_COLUMNS = (
-    "run_id, session_id, prompt, prompt_name, adapter, model, status, started, updated, ended, events, turns, "
-    "tool_calls, tool_failures, disclosures, restarts, input_tokens, output_tokens, cached_tokens, reasoning_tokens, "
-    "cost, error, conversation_id, question, answer, full_prompt_tokens, opened"
-)
+_USAGE = "input_tokens, output_tokens, cached_tokens, reasoning_tokens"
+_COLUMNS = ", ".join(_USAGE if field.name == "usage" else field.name for field in fields(RunSummary))
 # A run whose recorder went silent without closing was killed.
 _STATUS = "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status"
 _RUNS = (
