@@ -32,11 +32,13 @@ class UnresolvedType(SerdeError):
 class Node(msgspec.Struct, eq=False, kw_only=True):
     """What data must look like; `name` is how messages refer to it."""
 
-    name: str = "any value"
+    name: str = ""
 
 
 class AnyValue(Node):
     """Any JSON value, taken as it is."""
+
+    name: str = "any value"
 
 
 class Constrained(Node, kw_only=True):

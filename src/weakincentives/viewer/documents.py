@@ -90,7 +90,7 @@ class Documents:
         pending = self.store.pending_turn(run.run_id) if n >= run.turns else None
         if pending is not None and n == run.turns + 1:
             turn, ids = pending
-            request = self._request_of(run.run_id, ids)
+            request = _extended([], 0, self._ordinals(run.run_id, ids))
             return self._turn(turn, run.events + 1, request, len(ids)) | {"pending": True}
         turn = self.store.turn(run_id, n, with_messages=False)
         called = turn.events[0].seq
@@ -111,10 +111,6 @@ class Documents:
             for seq, kept, added in self.store.requests(run_id, stop):
                 ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
         return known.get(called, [])
-
-    def _request_of(self, run_id: str, ids: Sequence[int]) -> Ranges:
-        """The ranges of messages with these ids."""
-        return _extended([], 0, self._ordinals(run_id, ids))
 
     def _ordinals(self, run_id: str, ids: Sequence[int]) -> list[int]:
         known = self._ids(run_id, 1)
