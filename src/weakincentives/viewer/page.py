@@ -55,51 +55,6 @@ def served_page() -> tuple[str, str]:
     return _page("wink", head, ""), policy
 
 
-def exported_page(title: str, data: Any) -> str:
-    """A page that loads nothing from anywhere."""
-    sources = {name: (STATIC / file).read_bytes() for name, file in modules().items()}
-    imports = import_map({name: _data_url("text/javascript", source) for name, source in sources.items()})
-    start = f'import "{MAIN}";'
-    policy = (
-        f"default-src 'none'; script-src data: '{_allowed(imports)}' '{_allowed(start)}'; style-src 'unsafe-inline'; "
-        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
-    )
-    icon = _data_url("image/svg+xml", (STATIC / ICON).read_bytes())
-    head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><link rel="icon" href="{icon}">'
-        f"<style>{(STATIC / STYLE).read_text(encoding='utf-8')}</style>"
-        f'<script type="importmap">{imports}</script>'
-    )
-    # Turns repeat each other, so that compressed data is a small part of what it would be.
-    embedded = b64encode(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6)).decode()
-    body = f'<script type="text/plain" id="data">{embedded}</script><script type="module">{start}</script>'
-    return _page(_escaped(title), head, body)
-
-
-def import_map(urls: dict[str, str]) -> str:
-    return json.dumps({"imports": urls}, separators=(",", ":"))
-
-
-def _page(title: str, head: str, body: str) -> str:
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>{head}</head>'
-        f'<body><div id="app"></div><noscript>The viewer needs JavaScript.</noscript>{body}</body></html>\n'
-    )
-
-
-def _data_url(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{b64encode(content).decode()}"
-
-
-def _allowed(script: str) -> str:
-    return f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def export_run(path: str | os.PathLike[str], run_id: str, progress: Progress = lambda done, total: None) -> str:
     """The page of one run, by its id or the beginning of it; `progress` is told how many of its events are done."""
     with RunStore(path) as store:
@@ -200,3 +155,48 @@ class _Export:
         parts = (part for message in messages for part in message.get("parts", ()))
         digests = {part["digest"] for part in parts if part.get("digest")}
         return {digest: b64encode(blob.data).decode() for digest, blob in self._store.blobs(digests).items()}
+
+
+def exported_page(title: str, data: Any) -> str:
+    """A page that loads nothing from anywhere."""
+    sources = {name: (STATIC / file).read_bytes() for name, file in modules().items()}
+    imports = import_map({name: _data_url("text/javascript", source) for name, source in sources.items()})
+    start = f'import "{MAIN}";'
+    policy = (
+        f"default-src 'none'; script-src data: '{_allowed(imports)}' '{_allowed(start)}'; style-src 'unsafe-inline'; "
+        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
+    )
+    icon = _data_url("image/svg+xml", (STATIC / ICON).read_bytes())
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><link rel="icon" href="{icon}">'
+        f"<style>{(STATIC / STYLE).read_text(encoding='utf-8')}</style>"
+        f'<script type="importmap">{imports}</script>'
+    )
+    # Turns repeat each other, so that compressed data is a small part of what it would be.
+    embedded = b64encode(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6)).decode()
+    body = f'<script type="text/plain" id="data">{embedded}</script><script type="module">{start}</script>'
+    return _page(_escaped(title), head, body)
+
+
+def import_map(urls: dict[str, str]) -> str:
+    return json.dumps({"imports": urls}, separators=(",", ":"))
+
+
+def _page(title: str, head: str, body: str) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>{head}</head>'
+        f'<body><div id="app"></div><noscript>The viewer needs JavaScript.</noscript>{body}</body></html>\n'
+    )
+
+
+def _data_url(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{b64encode(content).decode()}"
+
+
+def _allowed(script: str) -> str:
+    return f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
