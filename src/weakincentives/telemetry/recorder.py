@@ -62,7 +62,7 @@ class Recorder:
         self.path = Path(path)
         self._patterns = None if redact is None else tuple(re.compile(pattern) for pattern in redact)
         self._prices = prices
-        self._entered: list[_Recording] = []
+        self._entered: list[_Writer] = []
 
     def __enter__(self) -> Recorder:
         self._entered.append(_join(self.path, self._patterns, self._prices))
@@ -73,18 +73,18 @@ class Recorder:
 
     def flush(self) -> None:
         """Wait until every event so far is in the file."""
-        for recording in self._entered[-1:]:
-            recording.writer.flush()
+        for writer in self._entered[-1:]:
+            writer.flush()
 
 
 record = Recorder
 
 
-class Writer:
+class _Writer:
     """Takes events from any thread and writes them within about a tenth of a second.
 
     What cannot be written now (the file is busy, the disk is full) waits; what exceeds the queue is dropped, counted
-    and logged. The agent notices none of it.
+    and logged. The agent notices none of it. `users` counts the recorders of the file that have entered.
     """
 
     def __init__(self, path: Path, redactor: Redactor, prices: Mapping[str, Prices] | None) -> None:
@@ -94,14 +94,22 @@ class Writer:
         self._file: RunFile | None = None
         self._reset()
         self._file = self._opened()
+        self.users = 0
+        self._stack = ExitStack()
+        self._stack.enter_context(observing(self._observe))
+        _ALL.add(self)
 
-    def put(self, queued: QueuedEvent) -> None:
+    def _observe(self, session: Session, event: Any) -> None:
         """Queue one event: all that happens in the caller's thread."""
+        run_id = getattr(event, "run_id", None)
+        if not run_id or type(run_id) is not str:
+            run = session[Run].latest()
+            run_id = "" if run is None else run.run_id
         pending = self._pending
         if len(pending) >= MAX_PENDING:
             self._dropped += 1
             return
-        pending.append(queued)
+        pending.append((run_id, session.session_id, time.time(), freeze(event)))
         if not self._wake.is_set():
             if self._thread is None:
                 self._start()
@@ -120,6 +128,7 @@ class Writer:
 
     def close(self) -> None:
         """Write what is left, and the status of the runs that did not end."""
+        self._stack.close()
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
@@ -222,62 +231,40 @@ class Writer:
         return now < self._gives_up_at
 
 
-class _Recording:
-    """What this process records to one file, shared by the recorders that have entered it."""
-
-    def __init__(self, path: Path, redactor: Redactor, prices: Mapping[str, Prices] | None) -> None:
-        self.writer = Writer(path, redactor, prices)
-        self.users = 0
-        self._stack = ExitStack()
-        self._stack.enter_context(observing(self._observe))
-        _ALL.add(self)
-
-    def _observe(self, session: Session, event: Any) -> None:
-        run_id = getattr(event, "run_id", None)
-        if not run_id or type(run_id) is not str:
-            run = session[Run].latest()
-            run_id = "" if run is None else run.run_id
-        self.writer.put((run_id, session.session_id, time.time(), freeze(event)))
-
-    def close(self) -> None:
-        self._stack.close()
-        self.writer.close()
-
-
 _LOCK = threading.Lock()
-_CURRENT: dict[str, _Recording] = {}
+_CURRENT: dict[str, _Writer] = {}
 _ABANDONED: list[RunFile | None] = []
-_ALL: weakref.WeakSet[_Recording] = weakref.WeakSet()
+_ALL: weakref.WeakSet[_Writer] = weakref.WeakSet()
 
 
-def _join(path: Path, patterns: tuple[re.Pattern[str], ...] | None, prices: Mapping[str, Prices] | None) -> _Recording:
+def _join(path: Path, patterns: tuple[re.Pattern[str], ...] | None, prices: Mapping[str, Prices] | None) -> _Writer:
     key = os.path.realpath(path)
     with _LOCK:
-        recording = _CURRENT.get(key)
-        if recording is None:
+        writer = _CURRENT.get(key)
+        if writer is None:
             redactor = NoRedaction() if patterns is None else Redactor(patterns)
-            recording = _CURRENT[key] = _Recording(Path(key), redactor, prices)
+            writer = _CURRENT[key] = _Writer(Path(key), redactor, prices)
         elif patterns is not None:
-            recording.writer.add_patterns(patterns)
-        recording.users += 1
-        return recording
+            writer.add_patterns(patterns)
+        writer.users += 1
+        return writer
 
 
-def _leave(recording: _Recording) -> None:
+def _leave(writer: _Writer) -> None:
     with _LOCK:
-        recording.users -= 1
-        if recording.users:
+        writer.users -= 1
+        if writer.users:
             return
-        for key in [key for key, other in _CURRENT.items() if other is recording]:
+        for key in [key for key, other in _CURRENT.items() if other is writer]:
             del _CURRENT[key]
-    recording.close()
+    writer.close()
 
 
 def _after_fork() -> None:
     global _LOCK
     _LOCK = threading.Lock()
-    for recording in _ALL:
-        recording.writer.after_fork()
+    for writer in _ALL:
+        writer.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
