@@ -94,14 +94,11 @@ class _Writer:
         if (known := _TYPES.get(node.plain_name)) is not None:
             bounds = {KEYWORDS[name]: limit for name, limit in node.constraints.items() if name in KEYWORDS}
             lengths = {name: limit for name, limit in node.constraints.items() if name in LENGTHS}
-            if not lengths:
-                return {"type": known, **bounds}
-            if self.strict:
+            if lengths and self.strict:
                 return {"type": known, **bounds, "description": words(lengths, node.unit)}
             return {"type": known, **bounds, **_lengths(node, "Length")}
         if self.strict:
-            note = _NOTES.get(node.plain_name, "file path")
-            return {"type": "string", "description": note}
+            return {"type": "string", "description": _NOTES.get(node.plain_name, "file path")}
         extra = _FORMATS.get(node.plain_name)
         return {"type": "string", "format": extra} if extra else {"type": "string"}
 
