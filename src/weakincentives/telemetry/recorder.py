@@ -65,11 +65,27 @@ class Recorder:
         self._entered: list[_Writer] = []
 
     def __enter__(self) -> Recorder:
-        self._entered.append(_join(self.path, self._patterns, self._prices))
+        key = os.path.realpath(self.path)
+        with _LOCK:
+            writer = _CURRENT.get(key)
+            if writer is None:
+                redactor = NoRedaction() if self._patterns is None else Redactor(self._patterns)
+                writer = _CURRENT[key] = _Writer(Path(key), redactor, self._prices)
+            elif self._patterns is not None:
+                writer.add_patterns(self._patterns)
+            writer.users += 1
+        self._entered.append(writer)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _leave(self._entered.pop())
+        writer = self._entered.pop()
+        with _LOCK:
+            writer.users -= 1
+            if writer.users:
+                return
+            for key in [key for key, other in _CURRENT.items() if other is writer]:
+                del _CURRENT[key]
+        writer.close()
 
     def flush(self) -> None:
         """Wait until every event so far is in the file."""
@@ -235,29 +251,6 @@ _LOCK = threading.Lock()
 _CURRENT: dict[str, _Writer] = {}
 _ABANDONED: list[RunFile | None] = []
 _ALL: weakref.WeakSet[_Writer] = weakref.WeakSet()
-
-
-def _join(path: Path, patterns: tuple[re.Pattern[str], ...] | None, prices: Mapping[str, Prices] | None) -> _Writer:
-    key = os.path.realpath(path)
-    with _LOCK:
-        writer = _CURRENT.get(key)
-        if writer is None:
-            redactor = NoRedaction() if patterns is None else Redactor(patterns)
-            writer = _CURRENT[key] = _Writer(Path(key), redactor, prices)
-        elif patterns is not None:
-            writer.add_patterns(patterns)
-        writer.users += 1
-        return writer
-
-
-def _leave(writer: _Writer) -> None:
-    with _LOCK:
-        writer.users -= 1
-        if writer.users:
-            return
-        for key in [key for key, other in _CURRENT.items() if other is writer]:
-            del _CURRENT[key]
-    writer.close()
 
 
 def _after_fork() -> None:
