@@ -9,8 +9,8 @@ import collections.abc as abc
 import types
 import typing
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, Union
 
@@ -61,116 +61,96 @@ def _make_check(annotation: Any) -> Check:
     origin = typing.get_origin(annotation) or annotation
     args = typing.get_args(annotation)
     if origin is Union or origin is types.UnionType:
-        return _union(annotation, args)
+        return partial(_check_union, annotation, [_check_for(arg) for arg in args])
     if origin is Literal:
-        return _literal(annotation, args)
+        return partial(_check_literal, annotation, args)
     if origin in _PAIRS:
-        key, value = map(_check_for, args or (Any, Any))
-        return _container(_PAIRS, origin, annotation, lambda content: _check_pairs(content, key, value))
+        check_content = partial(_check_pairs, *map(_check_for, args or (Any, Any)))
+        return partial(_check_container, _PAIRS, origin, annotation, check_content)
     if origin is tuple and args and args[-1] is not Ellipsis:
-        return _fixed_tuple(annotation, args)
+        return partial(_check_fixed_tuple, annotation, [_check_for(arg) for arg in args])
     if origin in _ITEMS:
-        item = _check_for(args[0] if args else Any)
-        return _container(_ITEMS, origin, annotation, lambda content: _check_items(content, item))
+        check_content = partial(_check_items, _check_for(args[0] if args else Any))
+        return partial(_check_container, _ITEMS, origin, annotation, check_content)
     # Values of Pydantic's own types may be of other classes: an EmailStr is a str.
     if not isinstance(origin, type) or origin.__module__.partition(".")[0] == "pydantic":
         return _check_any
-    return _typed_dict(annotation) if is_typed_dict(origin) else _instance(origin, annotation)
+    if is_typed_dict(origin):
+        return partial(_check_typed_dict, annotation)
+    return partial(_check_instance, origin, annotation)
 
 
 def _check_any(data: Any) -> None:
     found, content = _split(data)
     if found in _PAIRS:
-        _check_pairs(content, _check_any, _check_any)
+        _check_pairs(_check_any, _check_any, content)
     elif found in _ITEMS:
-        _check_items(content, _check_any)
+        _check_items(_check_any, content)
     elif isinstance(data, dict):
         _check_content(found, found, content)
 
 
-def _instance(cls: type, annotation: Any) -> Check:
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if not _is_subclass(found, cls):
-            raise _Mismatch(annotation, data)
-        if found in _PAIRS or found in _ITEMS:
-            _check_any(data)
-        elif isinstance(data, dict):
-            _check_content(found, annotation if found is cls else found, content)
-
-    return check
+def _check_instance(cls: type, annotation: Any, data: Any) -> None:
+    found, content = _split(data)
+    if not _is_subclass(found, cls):
+        raise _Mismatch(annotation, data)
+    if found in _PAIRS or found in _ITEMS:
+        _check_any(data)
+    elif isinstance(data, dict):
+        _check_content(found, annotation if found is cls else found, content)
 
 
-def _union(annotation: Any, args: tuple[Any, ...]) -> Check:
-    options = [_check_for(arg) for arg in args]
-
-    def check(data: Any) -> None:
-        failures: list[Failure] = []
-        for option in options:
-            try:
-                return option(data)
-            except Failure as failure:
-                failures.append(failure)
-        # An option of the right class says what is wrong inside.
-        inner = (failure for failure in failures if failure.steps or not isinstance(failure, _Mismatch))
-        raise next(inner, _Mismatch(annotation, data))
-
-    return check
+def _check_union(annotation: Any, options: Sequence[Check], data: Any) -> None:
+    failures: list[Failure] = []
+    for option in options:
+        try:
+            return option(data)
+        except Failure as failure:
+            failures.append(failure)
+    # An option of the right class says what is wrong inside.
+    inner = (failure for failure in failures if failure.steps or not isinstance(failure, _Mismatch))
+    raise next(inner, _Mismatch(annotation, data))
 
 
-def _literal(annotation: Any, args: tuple[Any, ...]) -> Check:
-    def check(data: Any) -> None:
-        if isinstance(data, dict):
-            matches = _split(data)[0] in {type(value) for value in args}
-        else:
-            matches = any(type(value) is type(data) and value == data for value in args)
-        if not matches:
-            raise _Mismatch(annotation, data)
-
-    return check
+def _check_literal(annotation: Any, values: tuple[Any, ...], data: Any) -> None:
+    if isinstance(data, dict):
+        matches = _split(data)[0] in {type(value) for value in values}
+    else:
+        matches = any(type(value) is type(data) and value == data for value in values)
+    if not matches:
+        raise _Mismatch(annotation, data)
 
 
-def _typed_dict(annotation: Any) -> Check:
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if found is not dict or not isinstance(content, dict):
-            raise _Mismatch(annotation, data)
-        _check_content(dict, annotation, content)
-
-    return check
+def _check_typed_dict(annotation: Any, data: Any) -> None:
+    found, content = _split(data)
+    if found is not dict or not isinstance(content, dict):
+        raise _Mismatch(annotation, data)
+    _check_content(dict, annotation, content)
 
 
-def _container(kinds: frozenset[Any], cls: type, annotation: Any, check_content: Check) -> Check:
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if found not in kinds or not issubclass(found, cls):
-            raise _Mismatch(annotation, data)
-        check_content(content)
-
-    return check
+def _check_container(kinds: frozenset[Any], cls: type, annotation: Any, check_content: Check, data: Any) -> None:
+    found, content = _split(data)
+    if found not in kinds or not issubclass(found, cls):
+        raise _Mismatch(annotation, data)
+    check_content(content)
 
 
-def _fixed_tuple(annotation: Any, args: tuple[Any, ...]) -> Check:
-    checks = [_check_for(arg) for arg in args]
-
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if found is not tuple or not isinstance(content, list) or len(content) != len(checks):
-            raise _Mismatch(annotation, data)
-        for index, (check_item, item) in enumerate(zip(checks, content, strict=True)):
-            at(index, check_item, item)
-
-    return check
+def _check_fixed_tuple(annotation: Any, checks: Sequence[Check], data: Any) -> None:
+    found, content = _split(data)
+    if found is not tuple or not isinstance(content, list) or len(content) != len(checks):
+        raise _Mismatch(annotation, data)
+    for index, (check, item) in enumerate(zip(checks, content, strict=True)):
+        at(index, check, item)
 
 
-def _check_items(content: Any, check: Check) -> None:
+def _check_items(check: Check, content: Any) -> None:
     if not isinstance(content, list):
         raise Failure(f"expected a list of items, got {describe(content)}")
     for index, item in enumerate(content):
         at(index, check, item)
 
 
-def _check_pairs(content: Any, check_key: Check, check_value: Check) -> None:
+def _check_pairs(check_key: Check, check_value: Check, content: Any) -> None:
     if isinstance(content, dict):
         for key, value in content.items():
             check_key(key)

@@ -265,10 +265,10 @@ def _converters(cls: Any) -> tuple[Convert, Convert] | None:
         return _dump_pydantic, partial(_load_pydantic, cls)
     if is_dataclass(cls):
         settable = {field.name: field.init for field in fields(cls)}
-        return _record_dumper(tuple(settable)), _record_loader(cls, settable, object.__setattr__)
+        return partial(_dump_record, tuple(settable)), _record_loader(cls, settable, object.__setattr__)
     if is_struct(cls):
         settable = dict.fromkeys(cls.__struct_fields__, True)
-        return _record_dumper(tuple(settable)), _record_loader(cls, settable, msgspec.structs.force_setattr)
+        return partial(_dump_record, tuple(settable)), _record_loader(cls, settable, msgspec.structs.force_setattr)
     if is_named_tuple(cls):
         return _dump_items, lambda data: cls(*_load_items(data))
     if _is_pydantic_value(cls):
@@ -277,18 +277,15 @@ def _converters(cls: Any) -> tuple[Convert, Convert] | None:
     return None if plain is None else (lambda value: _dump(plain(value)), lambda data: cls(_load(data)))
 
 
-def _record_dumper(names: tuple[str, ...]) -> Convert:
-    def dump_record(value: Any) -> Any:
-        dumped = {}
-        for name in names:
-            try:
-                dumped[name] = _dump(getattr(value, name))
-            except Failure as failure:
-                failure.steps.append(name)
-                raise
-        return dumped
-
-    return dump_record
+def _dump_record(names: tuple[str, ...], value: Any) -> Any:
+    dumped = {}
+    for name in names:
+        try:
+            dumped[name] = _dump(getattr(value, name))
+        except Failure as failure:
+            failure.steps.append(name)
+            raise
+    return dumped
 
 
 def _is_pydantic_value(cls: type) -> bool:
