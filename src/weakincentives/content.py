@@ -78,7 +78,8 @@ class Media:
             )
         if self.blob is not None:
             if not self.media_type:
-                raise ValueError(f"{type(self).__name__} of bytes needs a media type, such as {self._examples()}")
+                examples = ", ".join(map(repr, dict.fromkeys(self.types.values())))
+                raise ValueError(f"{type(self).__name__} of bytes needs a media type, such as {examples}")
             found = _sniff(self.blob.data)
             if found and found != self.media_type and "/" in self.media_type:
                 raise ValueError(f"{type(self).__name__} is said to be {self.media_type}, but its bytes are {found}")
@@ -124,10 +125,6 @@ class Media:
         size = f"{len(self.blob):,} bytes" if self.blob is not None else ""
         detail = ", ".join(word for word in (self.media_type, size) if word)
         return f"[{type(self).__name__.lower()}{f' {source}' if source else ''}{f' ({detail})' if detail else ''}]"
-
-    @classmethod
-    def _examples(cls) -> str:
-        return ", ".join(repr(kind) for kind in dict.fromkeys(cls.types.values()))
 
 
 class Image(Media):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 
 from weakincentives.clock import SYSTEM_CLOCK, Clock
@@ -149,16 +149,9 @@ class Budget:
     max_context_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_input_tokens",
-            "max_output_tokens",
-            "max_total_tokens",
-            "max_turns",
-            "max_tool_calls",
-            "max_context_tokens",
-        ):
-            _check_amount(f"Budget {name}", getattr(self, name), integer=True)
-        _check_amount("Budget max_cost", self.max_cost, integer=False)
+        for limit in fields(self):
+            if limit.name != "prices":
+                _check_amount(f"Budget {limit.name}", getattr(self, limit.name), integer=limit.name != "max_cost")
         if self.max_cost is not None and self.prices is None:
             raise ValueError(
                 "Budget max_cost needs prices; pass prices=Prices(input=..., output=...) per million tokens"

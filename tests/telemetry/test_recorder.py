@@ -31,8 +31,8 @@ from weakincentives.telemetry import (
     Unserialisable,
     read_run,
     record,
+    recorder,
     schema,
-    writer,
 )
 
 
@@ -165,7 +165,7 @@ def test_a_file_that_stays_busy_is_given_up_and_the_agent_goes_on(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(schema, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(writer, "CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr(recorder, "CLOSING_SECONDS", 0.05)
     with record(path):
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -177,7 +177,7 @@ def test_a_file_that_stays_busy_is_given_up_and_the_agent_goes_on(
 def test_what_is_too_much_to_keep_is_dropped_and_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "MAX_PENDING", 5)
+    monkeypatch.setattr(recorder, "MAX_PENDING", 5)
     with record(path):
         run()
     with RunStore(path) as store:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
-from weakincentives.cli.app import main
+from weakincentives.cli.commands import main
 
 if TYPE_CHECKING:
     from weakincentives.cli.output import printable

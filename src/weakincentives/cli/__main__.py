@@ -2,6 +2,6 @@
 
 import sys
 
-from weakincentives.cli.app import main
+from weakincentives.cli.commands import main
 
 sys.exit(main())

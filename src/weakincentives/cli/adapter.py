@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from weakincentives.adapters import adapter_for
+from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, did_you_mean, meter
-from weakincentives.cli.settings import default
-from weakincentives.cli.target import exists, resolve
+from weakincentives.cli.selection import module_exists, read_json, resolve
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.runtime import ModelRequest, ProviderAdapter, ToolCall, adapter_spec, adapter_specs
 
@@ -50,7 +49,7 @@ def show_reading(done: int, size: int) -> None:
 def _named(target: str) -> ProviderAdapter:
     """An adapter of the user's own, or a function that makes one."""
     name, colon, _ = target.partition(":")
-    if not colon or not exists(name):
+    if not colon or not module_exists(name):
         kinds = [spec.provider for spec in adapter_specs()]
         raise UsageError(
             f"no adapter {name!r}; there are {', '.join(kinds)}, or module:variable for one of your own"
@@ -68,10 +67,7 @@ def _scripted(file: str) -> ProviderAdapter:
     """Plays a JSON list: text, `{"call": name, "arguments": {...}}`, a list of those, or `{"output": ...}`."""
     from weakincentives.adapters.scripted import ScriptedAdapter
 
-    try:
-        lines = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--adapter scripted:{file}: {error}") from None
+    lines = read_json(file, f"--adapter scripted:{file}")
     if not isinstance(lines, list):
         raise UsageError(f"--adapter scripted:{file}: a script is a JSON list of replies")
     replies = iter([_reply(line) for line in lines])

@@ -1,18 +1,23 @@
-"""The commands of `wink`: what each is for, and the module that holds it.
+"""The commands of `wink`: what each is for, how one is run, and the defaults of its flags.
 
 A command's module has `configure(parser)`, which adds its arguments, and `run(arguments)`, which returns the exit code.
+0: done. 1: the run failed, or something was found. 2: wrong usage. 130: interrupted. Data goes to stdout, progress and
+errors to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn
 
-from weakincentives.cli.output import did_you_mean, printable
+from weakincentives import __version__
+from weakincentives.cli.output import UsageError, did_you_mean, print_error, print_line, printable
+from weakincentives.errors import UnboundParamsError, WinkError
 
 PURPOSES = {
     "run": "run a prompt on a model and print its answer",
@@ -32,16 +37,67 @@ PURPOSES = {
     "mcp": "serve a prompt to MCP hosts, and lock the listings of MCP servers",
     "completion": "print a completion script for your shell",
 }
+EPILOG = "Run wink COMMAND --help for its options. Agents and prompts are given as module:variable."
 
 
-class Command(Protocol):
-    """A command's module."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command of `wink` and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = dispatch(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader is gone (`wink render ... | head`); keep the interpreter from failing when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return fail("interrupted", 130)
 
-    __doc__: str | None
 
-    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+def dispatch(words: Sequence[str]) -> int:
+    if not words or words[0] in {"-h", "--help"}:
+        print_line(overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print_line(f"wink {__version__}")
+        return 0
+    if words[0] not in PURPOSES:
+        hint = did_you_mean(words[0], PURPOSES)
+        return fail(f"no command {words[0]!r}; there are {', '.join(PURPOSES)}{hint}", 2)
+    return run(words[0], words[1:])
 
-    def run(self, arguments: argparse.Namespace) -> int: ...
+
+def run(name: str, words: Sequence[str]) -> int:
+    try:
+        arguments = parser(name).parse_args(words)
+        code: int = load(name).run(arguments)
+        return code
+    except SystemExit as stopped:
+        return stopped.code if isinstance(stopped.code, int) else 2
+    except UsageError as error:
+        return fail(str(error), 2)
+    except UnboundParamsError as error:
+        fields = " ".join(f"{error.params_type}.{field}=..." for field in error.missing)
+        return fail(f"the prompt needs a {error.params_type}; pass --params {fields}".rstrip(), 2)
+    except BrokenPipeError:
+        raise
+    except (WinkError, OSError, ImportError) as error:
+        # An import that fails in the user's own program needs its traceback; a missing extra only its message.
+        if os.environ.get("WINK_DEBUG") or (isinstance(error, ImportError) and "pip install" not in str(error)):
+            raise
+        return fail(f"{type(error).__name__}: {error}", 1)
+
+
+def overview() -> str:
+    width = max(map(len, PURPOSES))
+    commands = "\n".join(f"  {name.ljust(width)}  {purpose}" for name, purpose in PURPOSES.items())
+    return f"usage: wink COMMAND ...\n\nTyped prompts that open section by section.\n\n{commands}\n\n{EPILOG}"
+
+
+def fail(message: str, code: int) -> int:
+    print_error(f"wink: {message}")
+    return code
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,9 +123,9 @@ class Parser(argparse.ArgumentParser):
             (file or sys.stderr).write(printable(message, stream=file or sys.stderr))
 
 
-def load(name: str) -> Command:
+def load(name: str) -> Any:
     """Import the module of one command."""
-    return cast(Command, import_module(f"weakincentives.cli.{name}"))
+    return import_module(f"weakincentives.cli.{name}")
 
 
 def parser(name: str) -> argparse.ArgumentParser:
@@ -89,3 +145,34 @@ def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command with its parser, which imports all their modules."""
     for name in PURPOSES:
         yield name, parser(name)
+
+
+def default(key: str) -> str | None:
+    """The value for a flag that was not given: of a `WINK_*` variable, else of `[tool.wink]` in pyproject.toml, else of
+    the user's `$XDG_CONFIG_HOME/wink/config.toml`. Keys are the names of the flags, with dashes.
+    """
+    from pathlib import Path  # Not for `wink --help`, which has to be fast.
+
+    variable = os.environ.get("WINK_" + key.upper().replace("-", "_"))
+    if variable is not None:
+        return variable
+    here = Path.cwd()
+    project = next((file for folder in (here, *here.parents) if (file := folder / "pyproject.toml").is_file()), None)
+    text = project.read_text(encoding="utf-8") if project else ""
+    if "[tool.wink" in text and key in (values := _table(text, "tool", "wink")):
+        return str(values[key])
+    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "wink" / "config.toml"
+    values = _table(user.read_text(encoding="utf-8")) if user.is_file() else {}
+    return str(values[key]) if key in values else None
+
+
+def _table(text: str, *path: str) -> dict[str, object]:
+    import tomllib
+
+    try:
+        table: object = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"settings must be TOML: {error}") from None
+    for name in path:
+        table = table.get(name, {}) if isinstance(table, dict) else {}
+    return table if isinstance(table, dict) else {}

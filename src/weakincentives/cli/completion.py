@@ -61,8 +61,9 @@ def _values(words: list[str]) -> list[str]:
 
 
 def bash(commands: list[Grammar]) -> Iterator[str]:
+    names = " ".join(map(_last, commands))
     yield "_wink() {"
-    yield '  local line="${COMP_WORDS[*]:1:COMP_CWORD-1} " words="' + _names(commands) + ' --help --version"'
+    yield f'  local line="${{COMP_WORDS[*]:1:COMP_CWORD-1}} " words="{names} --help --version"'
     yield '  case "$line" in'
     for command in reversed(list(_all(commands))):
         yield f'    "{command.name.removeprefix("wink ")} "*) words="{_words(command)}" ;;'
@@ -121,10 +122,6 @@ def _words(command: Grammar) -> str:
     return " ".join([*map(_last, command.commands), *choices, *flags, "--help"])
 
 
-def _names(commands: Iterable[Grammar]) -> str:
-    return " ".join(map(_last, commands))
-
-
 def _last(command: Grammar) -> str:
     return command.name.rpartition(" ")[2]
 
@@ -164,7 +161,7 @@ class Grammar:
             if not argument.flags:
                 words.append(argument.value if argument.required else f"[{argument.value}]")
         if self.commands:
-            words.append("{" + "|".join(command.name.rpartition(" ")[2] for command in self.commands) + "}")
+            words.append("{" + "|".join(map(_last, self.commands)) + "}")
         if self.options:
             words.append("[options]")
         return " ".join(words)

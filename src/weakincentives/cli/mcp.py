@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 from weakincentives._display import Table
+from weakincentives.cli.commands import default
 from weakincentives.cli.output import plural, print_table, progress
-from weakincentives.cli.params import read_params
 from weakincentives.cli.recordings import recorder
-from weakincentives.cli.selection import add_params_option, named_template
-from weakincentives.cli.settings import default
+from weakincentives.cli.selection import add_params_option, named_template, read_params
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

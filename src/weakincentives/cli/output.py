@@ -67,10 +67,9 @@ def may_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def progress(message: str, *, style: str = "2") -> None:
-    """Print one line for a person who waits to stderr."""
-    text = printable(message, stream=sys.stderr)
-    print(_styled(text, style, sys.stderr), file=sys.stderr, flush=True)
+def progress(message: str) -> None:
+    """Print one dim line for a person who waits to stderr."""
+    print(_styled(printable(message, stream=sys.stderr), "2", sys.stderr), file=sys.stderr, flush=True)
 
 
 _last_step = -1

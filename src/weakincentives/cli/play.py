@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import webbrowser
 from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from weakincentives.cli.adapter import add_adapter_option, make_adapter
-from weakincentives.cli.output import print_line, progress
+from weakincentives.cli.commands import default
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import add_store_option, named_prompt, open_store
-from weakincentives.cli.settings import default
+from weakincentives.cli.view import add_server_options, show
 from weakincentives.runtime import AdapterSpec, adapter_specs
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="module:template", help="a PromptTemplate, a Prompt, or a function that returns one"
     )
-    parser.add_argument("--port", type=int, help="the port (default: 7410, or any free one if that is taken)")
-    parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
+    add_server_options(parser)
     add_adapter_option(parser)
     add_record_option(parser)
     add_store_option(parser)
@@ -49,19 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     file = runs_file(arguments.record)
     with recorder(arguments.record) or nullcontext():
         viewer = Viewer(file, port=arguments.port, playground=playground)
-        address = f"{viewer.url}#/play"
-
-        def started() -> None:
-            print_line(address)
-            progress(f"Playing with {arguments.target}; runs are recorded to {file}. Stop with Ctrl+C.")
-            if not arguments.no_open:
-                webbrowser.open(address)
-
-        try:
-            viewer.run(started)
-        except KeyboardInterrupt:
-            progress("stopped")
-    return 0
+        notice = f"Playing with {arguments.target}; runs are recorded to {file}. Stop with Ctrl+C."
+        return show(viewer, "#/play", notice, browser=not arguments.no_open)
 
 
 def choices(given: str | None) -> list[AdapterChoice]:

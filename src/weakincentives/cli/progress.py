@@ -118,29 +118,18 @@ def _invoked(event: ToolInvoked) -> str:
     return f"tool    {event.name}({event.arguments}) -> {outcome}{event.result.render()}"
 
 
-def _injected(event: ToolsInjected) -> str:
-    return f"tools   added {', '.join(event.tool_names)}{_of_section(event.section_key)}"
-
-
-def _withdrawn(event: ToolsWithdrawn) -> str:
-    return f"tools   withdrew {', '.join(event.tool_names)}{_of_section(event.section_key)}"
-
-
-def _of_section(key: str) -> str:
-    return f" of {key}" if key else ""
-
-
-def _restarted(event: RunRestarted) -> str:
-    return f"restart with {', '.join(event.section_keys)} open"
+def _changed(did: str, event: ToolsInjected | ToolsWithdrawn) -> str:
+    section = f" of {event.section_key}" if event.section_key else ""
+    return f"tools   {did} {', '.join(event.tool_names)}{section}"
 
 
 FORMATTERS: Mapping[type, Callable[[Any], str]] = {
     PromptRendered: _rendered,
     ModelCalled: _called,
     ToolInvoked: _invoked,
-    ToolsInjected: _injected,
-    ToolsWithdrawn: _withdrawn,
-    RunRestarted: _restarted,
+    ToolsInjected: lambda event: _changed("added", event),
+    ToolsWithdrawn: lambda event: _changed("withdrew", event),
+    RunRestarted: lambda event: f"restart with {', '.join(event.section_keys)} open",
 }
 
 

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, did_you_mean, progress
-from weakincentives.cli.settings import default
 
 if TYPE_CHECKING:
     from weakincentives.telemetry import Recorder, RunStore, RunSummary

@@ -103,8 +103,8 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
     share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
     cost, advised = with_unit(prompt.cost, prompt.unit), with_unit(prompt.cost_advised, prompt.unit)
     print_line(f"\nThese runs cost {cost}; with the advice they would have cost {advised}{share}.")
-    for line in changes(prompt.sections):
-        print_line(line, style="1")
+    for section in filter(changed, prompt.sections):
+        print_line(f"Change '{section.key}' to visibility=SectionVisibility.{section.advised.upper()}.", style="1")
 
 
 def changed(section: SectionAdvice) -> bool:
@@ -119,14 +119,6 @@ def print_missed(prompt: PromptAdvice) -> None:
         return
     print_line(f"{heading}\n")
     print_table(Table(("section", "why it may have been needed"), rows, flexible="why it may have been needed"))
-
-
-def changes(sections: tuple[SectionAdvice, ...]) -> list[str]:
-    return [
-        f"Change '{section.key}' to visibility=SectionVisibility.{section.advised.upper()}."
-        for section in sections
-        if section.advised and changed(section)
-    ]
 
 
 def amount(cost: float | None, unit: str) -> str:

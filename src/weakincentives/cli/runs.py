@@ -89,7 +89,7 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
             f"{run.turns}",
             f"{run.usage.input_tokens:,}",
             f"{run.usage.output_tokens:,}",
-            money(run.cost),
+            "" if run.cost is None else f"${run.cost:.4f}",
             f"{run.duration:.1f} s",
             run.question or run.error,
         )
@@ -292,10 +292,6 @@ def moment(seconds: float) -> str:
         return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, OSError, ValueError):
         return "-"
-
-
-def money(cost: float | None) -> str:
-    return "" if cost is None else f"${cost:.4f}"
 
 
 _VERBS = {"list": list_runs, "show": show_run, "export": export_runs}

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
+from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, did_you_mean, progress
-from weakincentives.cli.params import read_params
-from weakincentives.cli.settings import default
-from weakincentives.cli.target import resolve
+from weakincentives.errors import SerdeError
 from weakincentives.prompt import Prompt, PromptTemplate, SectionPath, SectionVisibility, Tool, with_ancestors
 from weakincentives.prompt.overrides import LATEST, JsonPromptOverridesStore
+from weakincentives.serde import columns, parse
 
 OVERRIDES = ".wink/overrides"
 
@@ -86,3 +95,117 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
 
 def open_store(arguments: argparse.Namespace) -> JsonPromptOverridesStore:
     return JsonPromptOverridesStore(arguments.store or default("store") or OVERRIDES)
+
+
+def resolve(target: str) -> object:
+    """Import the module, from the working directory or the environment, and return its variable (dots allowed).
+
+    What the module prints while it is imported goes to stderr: stdout is for the command's data.
+    """
+    module_name, colon, variable = target.partition(":")
+    if not (module_name and colon and variable):
+        raise UsageError(f"expected module:variable, such as 'my_agent:prompt', got {target!r}")
+    if not module_exists(module_name):
+        here = [path.stem for path in Path.cwd().iterdir() if path.suffix == ".py" or path.is_dir()]
+        hint = did_you_mean(module_name, here)
+        raise UsageError(f"no module {module_name!r} in {os.getcwd()} or among the installed packages{hint}")
+    with redirect_stdout(sys.stderr):
+        value: object = import_module(module_name)
+    for name in variable.split("."):
+        if not hasattr(value, name):
+            public = ", ".join(sorted(known for known in vars(value) if not known.startswith("_")))
+            raise UsageError(f"{module_name!r} has no {name!r}; it has {public}{did_you_mean(name, vars(value))}")
+        value = getattr(value, name)
+    return value
+
+
+def read_json(file: str, flag: str) -> Any:
+    """The JSON of a file that was given with a flag."""
+    try:
+        return json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{flag}: {error}") from None
+
+
+def module_exists(module_name: str) -> bool:
+    """Whether there is such a module, in the working directory or the environment."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return find_spec(module_name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def read_params(words: Iterable[str], types: Sequence[type]) -> tuple[Any, ...]:
+    """One instance of each type that got a value: by `field=value`, `Type.field=value` where two types share a field,
+    or `@file.json`.
+    """
+    values: dict[type, dict[str, Any]] = {}
+    for word in words:
+        for key, value in _file_pairs(word[1:], types) if word.startswith("@") else [_pair(word)]:
+            owner, field = _owner(key, types)
+            given = value if word.startswith("@") else _typed(value, owner, field)
+            values.setdefault(owner, {})[field] = given
+    return tuple(_instance(owner, given) for owner, given in values.items())
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise UsageError(f"--params takes field=value or @file.json, got {word!r}")
+    return key, value
+
+
+def _file_pairs(name: str, types: Sequence[type]) -> Iterator[tuple[str, Any]]:
+    content = read_json(name, f"--params @{name}")
+    if not isinstance(content, dict):
+        raise UsageError(f"--params @{name} must hold a JSON object of fields")
+    by_name = {params_type.__name__: params_type for params_type in types}
+    for key, value in content.items():
+        if key in by_name and isinstance(value, Mapping):
+            yield from ((f"{key}.{field}", inner) for field, inner in value.items())
+        else:
+            yield key, value
+
+
+def _owner(key: str, types: Sequence[type]) -> tuple[type, str]:
+    type_name, dot, field = key.rpartition(".")
+    owners = [
+        candidate
+        for candidate in types
+        if field in _field_names(candidate) and (not dot or candidate.__name__ == type_name)
+    ]
+    if len(owners) == 1:
+        return owners[0], field
+    if owners:
+        choices = ", ".join(f"{owner.__name__}.{field}" for owner in owners)
+        raise UsageError(f"--params {key}= is ambiguous; write one of {choices}")
+    known = [f"{owner.__name__}.{name}" for owner in types for name in _field_names(owner)]
+    hint = did_you_mean(key, [*known, *(name for owner in types for name in _field_names(owner))])
+    has = f"there are {', '.join(known)}{hint}" if known else "this prompt has no params"
+    raise UsageError(f"--params {key}= matches no field; {has}")
+
+
+def _field_names(params_type: type) -> list[str]:
+    return [column.key for column in columns(params_type) if column.init]
+
+
+def _typed(value: str, owner: type, field: str) -> Any:
+    """Text where the field takes text, else JSON, else the text itself (for dates, enums and the like)."""
+    name = next(column.name for column in columns(owner) if column.key == field)
+    hint = get_type_hints(owner)[name]
+    choices = get_args(hint) or (hint,)
+    if str in choices and not (value == "null" and NoneType in choices):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _instance(owner: type, given: dict[str, Any]) -> Any:
+    try:
+        return parse(owner, given)
+    except SerdeError as error:
+        raise UsageError(f"--params for {owner.__name__}: {error}") from None

@@ -9,22 +9,30 @@ from __future__ import annotations
 import argparse
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from weakincentives.cli.output import UsageError, print_line, progress, progress_bar
 from weakincentives.cli.recordings import FILE_HELP, named_run, runs_file
+
+if TYPE_CHECKING:
+    from weakincentives.viewer import Viewer
 
 BAR_FROM = 2_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="RUNS.DB", help=FILE_HELP)
-    parser.add_argument("--port", type=int, help="the port (default: 7410, or any free one if that is taken)")
-    parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
+    add_server_options(parser)
     parser.add_argument("--export", metavar="FILE", help="write one run to an HTML file instead of serving")
     parser.add_argument(
         "--run", metavar="ID", help="the run to export or open (default: export the newest, open the list)"
     )
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, help="the port (default: 7410, or any free one if that is taken)")
+    parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,14 +68,18 @@ def tell_progress(done: int, total: int) -> None:
 def serve(path: str, run_id: str, *, port: int | None, browser: bool) -> int:
     from weakincentives.viewer import Viewer
 
-    viewer = Viewer(path, port=port)
-    address = viewer.url + (f"#/run/{quote(run_id, safe='')}" if run_id else "")
+    page = f"#/run/{quote(run_id, safe='')}" if run_id else ""
+    return show(Viewer(path, port=port), page, f"Serving {path}; stop with Ctrl+C.", browser=browser)
+
+
+def show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:
+    """Serve until interrupted; the page is the part of the address behind `#`."""
 
     def started() -> None:
-        print_line(address)
-        progress(f"Serving {path}; stop with Ctrl+C.")
+        print_line(viewer.url + page)
+        progress(notice)
         if browser:
-            webbrowser.open(address)
+            webbrowser.open(viewer.url + page)
 
     try:
         viewer.run(started)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from weakincentives._display import Table
 from weakincentives._imports import require_extra
+from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_table, progress
-from weakincentives.cli.settings import default
 
 if TYPE_CHECKING:
     from weakincentives.durable import Work, WorkStatus, WorkStore
@@ -53,9 +53,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     store = open_store(arguments.database_url or default("database-url"))
     try:
-        return _VERBS[arguments.verb](store, arguments)
+        _VERBS[arguments.verb](store, arguments)
     finally:
         store.close()
+    return 0
 
 
 def open_store(url: str | None) -> WorkStore:
@@ -68,7 +69,7 @@ def open_store(url: str | None) -> WorkStore:
         raise UsageError(f"{error} (--database-url)") from None
 
 
-def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
+def show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
     from weakincentives.durable import WorkStatus
 
     _check_status(arguments.status, get_args(WorkStatus))
@@ -82,10 +83,9 @@ def show_list(store: WorkStore, arguments: argparse.Namespace) -> int:
             print_table(Table(heading, rows, ("attempts",), drop=("worker", "attempts", "changed")))
         else:
             progress("no runs")
-    return 0
 
 
-def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
+def show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     work, steps = store.find(arguments.id), store.steps(arguments.id)
     questions = store.questions(work_id=arguments.id)
     failure = store.failure(arguments.id)
@@ -93,7 +93,7 @@ def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
         asked = [{"call_id": q.call_id, "question": q.text, "expires": _time(q.expires_ms)} for q in questions]
         print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
-        return 0
+        return
     for name, value in _facts(work).items():
         print_line(f"{name:9} {value}")
     if failure:
@@ -103,28 +103,24 @@ def show_one(store: WorkStore, arguments: argparse.Namespace) -> int:
     for step in steps:
         error = f"  {step.error}" if step.error else ""
         print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}")
-    return 0
 
 
-def retry(store: WorkStore, arguments: argparse.Namespace) -> int:
+def retry(store: WorkStore, arguments: argparse.Namespace) -> None:
     _print_status(store.retry(arguments.id), arguments)
-    return 0
 
 
-def cancel(store: WorkStore, arguments: argparse.Namespace) -> int:
+def cancel(store: WorkStore, arguments: argparse.Namespace) -> None:
     _print_status(store.cancel(arguments.id), arguments)
-    return 0
 
 
-def approve(store: WorkStore, arguments: argparse.Namespace) -> int:
+def approve(store: WorkStore, arguments: argparse.Namespace) -> None:
     from weakincentives.durable import Approval
 
     store.answer(arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by))
     _print_status(store.find(arguments.id), arguments)
-    return 0
 
 
-def prune(store: WorkStore, arguments: argparse.Namespace) -> int:
+def prune(store: WorkStore, arguments: argparse.Namespace) -> None:
     finished: tuple[WorkStatus, ...] = ("done", "failed", "cancelled", "dead")
     _check_status(arguments.status, finished)
     statuses = (arguments.status,) if arguments.status else finished
@@ -133,7 +129,6 @@ def prune(store: WorkStore, arguments: argparse.Namespace) -> int:
         print_json({"deleted": deleted})
     else:
         print_line(f"deleted {plural(deleted, 'run')}")
-    return 0
 
 
 _VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel, "approve": approve, "prune": prune}
@@ -160,17 +155,9 @@ def _print_status(work: Work, arguments: argparse.Namespace) -> None:
 
 
 def _facts(work: Work) -> dict[str, Any]:
-    return {
-        "id": work.id,
-        "status": work.status,
-        "version": work.version,
-        "queue": work.queue,
-        "tenant": work.tenant,
-        "worker": work.worker,
-        "attempts": work.attempts,
-        "created": _time(work.created_ms),
-        "updated": _time(work.updated_ms),
-    }
+    names = ("id", "status", "version", "queue", "tenant", "worker", "attempts")
+    times = {"created": _time(work.created_ms), "updated": _time(work.updated_ms)}
+    return {name: getattr(work, name) for name in names} | times
 
 
 def _time(milliseconds: int | None) -> str | None:

@@ -23,9 +23,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, print_error
-from weakincentives.cli.settings import default
-from weakincentives.cli.target import resolve
+from weakincentives.cli.selection import resolve
 
 if TYPE_CHECKING:
     from weakincentives.durable import WorkerHealth

@@ -11,8 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from weakincentives.demo.store import Store
-from weakincentives.demo.tools import desk_tools
+from weakincentives.demo.tools import Store, desk_tools
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Section, SectionVisibility
 from weakincentives.resources import Binding, ResourceRegistry
 

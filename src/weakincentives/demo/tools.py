@@ -1,98 +1,78 @@
-"""What a support agent can do: one tool per action, each offered with the section that explains it."""
+"""What a support agent can do: one tool per action, each offered with the section that explains it.
+
+The shop's data is a small SQLite database in memory, created for each run.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sqlite3
+import threading
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from weakincentives.demo.store import Store
-from weakincentives.prompt import Tool, ToolContext, ToolResult
+from weakincentives.prompt import Tool, ToolContext, ToolResult, tool
 
 Part = Literal["pump", "filter sponge", "seal set", "LED panel", "power supply", "float sensor", "tank", "lid"]
 OrderNumber = Annotated[str, "The number of the order, such as FH-12345."]
 MemberNumber = Annotated[str, "The number of the member, such as M-1234."]
 
 
-@dataclass(frozen=True, slots=True)
-class LookupOrder:
-    order_number: OrderNumber
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeDeliveryAddress:
-    order_number: OrderNumber
-    address: Annotated[str, "The whole new address, in the same country."]
-
-
-@dataclass(frozen=True, slots=True)
-class IssueRefund:
-    order_number: OrderNumber
-    amount: Annotated[float, "Euros to refund."]
-    reason: Literal["withdrawal", "damaged", "lost", "defect", "overcharge", "goodwill"]
-
-
-@dataclass(frozen=True, slots=True)
-class CreateReturnLabel:
-    order_number: OrderNumber
-
-
-@dataclass(frozen=True, slots=True)
-class FindPart:
-    model: Literal["Mini", "Six", "Tower"]
-    part: Part
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeSubscription:
-    member_number: MemberNumber
-    action: Literal["skip", "pause", "resume", "cancel"]
-
-
-@dataclass(frozen=True, slots=True)
-class Escalate:
-    level: Literal["team lead", "specialist", "finance desk", "safety", "data protection officer"]
-    summary: Annotated[str, "The case in a few sentences."]
-
-
-def lookup_order(params: LookupOrder, *, context: ToolContext) -> ToolResult[None]:
-    order = _order(context, params.order_number)
+@tool(read_only=True)
+def lookup_order(order_number: OrderNumber, *, context: ToolContext) -> ToolResult[None]:
+    """Look up the state of an order by its number."""
+    order = _order(context, order_number)
     if order is None:
-        return _no_order(params.order_number)
+        return _no_order(order_number)
     return ToolResult(
         f"Order {order['number']} ({order['item']}, {order['paid']:.2f} euros, to {order['country']}) is "
         f"{order['state']}: {order['note']}."
     )
 
 
-def change_delivery_address(params: ChangeDeliveryAddress, *, context: ToolContext) -> ToolResult[None]:
-    order = _order(context, params.order_number)
+@tool
+def change_delivery_address(
+    order_number: OrderNumber,
+    address: Annotated[str, "The whole new address, in the same country."],
+    *,
+    context: ToolContext,
+) -> ToolResult[None]:
+    """Change where an order that is not packed yet goes."""
+    order = _order(context, order_number)
     if order is None:
-        return _no_order(params.order_number)
+        return _no_order(order_number)
     if order["state"] not in ("received", "picking"):
         return _refused(f"Order {order['number']} is {order['state']}; its address can no longer be changed here.")
-    _store(context).change("UPDATE orders SET address = ? WHERE number = ?", (params.address, order["number"]))
-    return ToolResult(f"Order {order['number']} now goes to: {params.address}.")
+    _store(context).change("UPDATE orders SET address = ? WHERE number = ?", (address, order["number"]))
+    return ToolResult(f"Order {order['number']} now goes to: {address}.")
 
 
-def issue_refund(params: IssueRefund, *, context: ToolContext) -> ToolResult[None]:
-    order = _order(context, params.order_number)
+@tool
+def issue_refund(
+    order_number: OrderNumber,
+    amount: Annotated[float, "Euros to refund."],
+    reason: Literal["withdrawal", "damaged", "lost", "defect", "overcharge", "goodwill"],
+    *,
+    context: ToolContext,
+) -> ToolResult[None]:
+    """Refund an amount in euros for an order."""
+    order = _order(context, order_number)
     if order is None:
-        return _no_order(params.order_number)
+        return _no_order(order_number)
     left = order["paid"] - order["refunded"]
-    if not 0 < params.amount <= left:
-        return _refused(f"Order {order['number']} has {left:.2f} euros left to refund, not {params.amount:.2f}.")
-    if params.amount > 150:
-        return _refused(f"{params.amount:.2f} euros are more than an agent may approve (150); ask a team lead.")
-    _store(context).change(
-        "UPDATE orders SET refunded = refunded + ? WHERE number = ?", (params.amount, order["number"])
-    )
-    return ToolResult(f"Refunded {params.amount:.2f} euros for order {order['number']} ({params.reason}).")
+    if not 0 < amount <= left:
+        return _refused(f"Order {order['number']} has {left:.2f} euros left to refund, not {amount:.2f}.")
+    if amount > 150:
+        return _refused(f"{amount:.2f} euros are more than an agent may approve (150); ask a team lead.")
+    _store(context).change("UPDATE orders SET refunded = refunded + ? WHERE number = ?", (amount, order["number"]))
+    return ToolResult(f"Refunded {amount:.2f} euros for order {order['number']} ({reason}).")
 
 
-def create_return_label(params: CreateReturnLabel, *, context: ToolContext) -> ToolResult[None]:
-    order = _order(context, params.order_number)
+@tool
+def create_return_label(order_number: OrderNumber, *, context: ToolContext) -> ToolResult[None]:
+    """Send the customer a label to return an order."""
+    order = _order(context, order_number)
     if order is None:
-        return _no_order(params.order_number)
+        return _no_order(order_number)
     if order["state"] != "delivered":
         return _refused(f"Order {order['number']} is {order['state']}; only delivered orders can be returned.")
     if order["label"]:
@@ -102,91 +82,56 @@ def create_return_label(params: CreateReturnLabel, *, context: ToolContext) -> T
     return ToolResult(f"Return label {label} for order {order['number']} was sent; it is valid for 14 days.")
 
 
-def find_part(params: FindPart, *, context: ToolContext) -> ToolResult[None]:
-    row = _store(context).one("SELECT * FROM parts WHERE model = ? AND part = ?", (params.model, params.part))
+@tool(read_only=True)
+def find_part(model: Literal["Mini", "Six", "Tower"], part: Part, *, context: ToolContext) -> ToolResult[None]:
+    """Find the number, price and stock of a spare part."""
+    row = _store(context).one("SELECT * FROM parts WHERE model = ? AND part = ?", (model, part))
     if row is None:
-        return _refused(f"There is no {params.part} for the {params.model}.")
+        return _refused(f"There is no {part} for the {model}.")
     return ToolResult(
         f"The {row['part']} of the {row['model']} is {row['number']}, {row['price']:.0f} euros, "
         f"{row['stock']} in stock."
     )
 
 
-def change_subscription(params: ChangeSubscription, *, context: ToolContext) -> ToolResult[None]:
-    member = _store(context).one("SELECT * FROM members WHERE number = ?", (params.member_number,))
+@tool
+def change_subscription(
+    member_number: MemberNumber, action: Literal["skip", "pause", "resume", "cancel"], *, context: ToolContext
+) -> ToolResult[None]:
+    """Skip, pause, resume or cancel a Pod Club membership."""
+    member = _store(context).one("SELECT * FROM members WHERE number = ?", (member_number,))
     if member is None:
-        return _refused(f"There is no member {params.member_number}.")
+        return _refused(f"There is no member {member_number}.")
     states = {"skip": "active", "pause": "paused", "resume": "active", "cancel": "cancelled"}
-    _store(context).change(
-        "UPDATE members SET state = ? WHERE number = ?", (states[params.action], params.member_number)
-    )
+    _store(context).change("UPDATE members SET state = ? WHERE number = ?", (states[action], member_number))
     return ToolResult(
-        f"Member {params.member_number} ({member['plan']}, {member['rhythm']}): {params.action} is done, "
-        f"the membership is {states[params.action]}."
+        f"Member {member_number} ({member['plan']}, {member['rhythm']}): {action} is done, "
+        f"the membership is {states[action]}."
     )
 
 
-def escalate(params: Escalate, *, context: ToolContext) -> ToolResult[None]:
-    number = _store(context).change(
-        "INSERT INTO tickets (level, summary) VALUES (?, ?)", (params.level, params.summary)
-    )
-    return ToolResult(f"Ticket {number} is with: {params.level}.")
+@tool
+def escalate(
+    level: Literal["team lead", "specialist", "finance desk", "safety", "data protection officer"],
+    summary: Annotated[str, "The case in a few sentences."],
+    *,
+    context: ToolContext,
+) -> ToolResult[None]:
+    """Hand a case to somebody else, with a summary."""
+    number = _store(context).change("INSERT INTO tickets (level, summary) VALUES (?, ?)", (level, summary))
+    return ToolResult(f"Ticket {number} is with: {level}.")
 
 
 def desk_tools() -> dict[str, tuple[Tool[Any, Any], ...]]:
     """The tools by section key."""
     return {
-        "order-status": (
-            Tool[LookupOrder, None](
-                name="lookup_order",
-                description="Look up the state of an order by its number.",
-                handler=lookup_order,
-                read_only=True,
-            ),
-        ),
-        "address-change": (
-            Tool[ChangeDeliveryAddress, None](
-                name="change_delivery_address",
-                description="Change where an order that is not packed yet goes.",
-                handler=change_delivery_address,
-            ),
-        ),
-        "refunds": (
-            Tool[IssueRefund, None](
-                name="issue_refund",
-                description="Refund an amount in euros for an order.",
-                handler=issue_refund,
-            ),
-        ),
-        "returns": (
-            Tool[CreateReturnLabel, None](
-                name="create_return_label",
-                description="Send the customer a label to return an order.",
-                handler=create_return_label,
-            ),
-        ),
-        "replacement-parts": (
-            Tool[FindPart, None](
-                name="find_part",
-                description="Find the number, price and stock of a spare part.",
-                handler=find_part,
-                read_only=True,
-            ),
-        ),
-        "pod-club": (
-            Tool[ChangeSubscription, None](
-                name="change_subscription",
-                description="Skip, pause, resume or cancel a Pod Club membership.",
-                handler=change_subscription,
-            ),
-        ),
-        "escalation": (
-            Tool[Escalate, None](
-                name="escalate",
-                description="Hand a case to somebody else, with a summary.",
-                handler=escalate,
-            ),
-        ),
+        "order-status": (lookup_order,),
+        "address-change": (change_delivery_address,),
+        "refunds": (issue_refund,),
+        "returns": (create_return_label,),
+        "replacement-parts": (find_part,),
+        "pod-club": (change_subscription,),
+        "escalation": (escalate,),
     }
 
 
@@ -204,3 +149,90 @@ def _no_order(number: str) -> ToolResult[None]:
 
 def _refused(message: str) -> ToolResult[None]:
     return ToolResult(message, success=False)
+
+
+_SCHEMA = """
+CREATE TABLE orders (
+    number TEXT PRIMARY KEY, state TEXT, item TEXT, paid REAL, refunded REAL DEFAULT 0,
+    country TEXT, address TEXT, note TEXT, label TEXT
+);
+CREATE TABLE parts (model TEXT, part TEXT, number TEXT, price REAL, stock INTEGER, PRIMARY KEY (model, part));
+CREATE TABLE members (number TEXT PRIMARY KEY, plan TEXT, rhythm TEXT, state TEXT);
+CREATE TABLE tickets (number INTEGER PRIMARY KEY, level TEXT, summary TEXT);
+"""
+
+_ORDERS = [
+    ("FH-20417", "shipped", "Sprig Six, moss", 129.0, "Germany", "DHL 00340434161094, expected on Thursday"),
+    ("FH-20388", "held", "Sprig Tower", 549.0, "Belgium", "out of stock since 3 days, the wait is 14 days at most"),
+    ("FH-20391", "delivered", "Sprig Mini, chalk", 59.0, "Netherlands", "delivered to the customer on Monday"),
+    ("FH-20402", "picking", "Kitchen herbs, 6 pods", 14.5, "France", "leaves today"),
+    ("FH-20425", "packed", "Sprig Feed, 2 litres", 36.0, "Austria", "waiting for the carrier"),
+    ("FH-20366P", "delivered", "Pod Club, Harvest", 33.0, "Ireland", "delivered on the 4th"),
+    ("FH-20430", "received", "Sprig Six, slate", 129.0, "Denmark", "paid an hour ago"),
+    ("FH-20377", "cancelled", "Gift card, 50 euros", 50.0, "Spain", "cancelled by the customer"),
+]
+
+_PARTS = {
+    "pump": ("P-101", 14, "P-102", 16, "P-103", 34),
+    "filter sponge": ("P-110", 5, "P-110", 5, "P-113", 9),
+    "seal set": ("P-120", 6, "P-121", 7, "P-123", 12),
+    "LED panel": ("P-130", 29, "P-131", 42, "P-133", 38),
+    "power supply": ("P-140", 18, "P-140", 18, "P-143", 31),
+    "float sensor": ("P-160", 8, "P-160", 8, "P-160", 8),
+    "tank": ("P-170", 22, "P-171", 27, "P-173", 49),
+    "lid": ("P-150", 9, "P-151", 11, "", 0),
+}
+
+_MEMBERS = [
+    ("M-4417", "Kitchen", "every 6 weeks", "active"),
+    ("M-4420", "Harvest", "every 12 weeks", "active"),
+    ("M-4421", "Taste", "every 4 weeks", "paused"),
+]
+
+
+class Store:
+    """The database of one run; a snapshot holds all of it, so that a failed tool call leaves nothing behind."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        self._database.row_factory = sqlite3.Row
+        with self._database:
+            self._database.executescript(_SCHEMA)
+            self._database.executemany(
+                "INSERT INTO orders (number, state, item, paid, country, note) VALUES (?, ?, ?, ?, ?, ?)", _ORDERS
+            )
+            self._database.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", _part_rows())
+            self._database.executemany("INSERT INTO members VALUES (?, ?, ?, ?)", _MEMBERS)
+
+    def one(self, question: str, values: Sequence[Any] = ()) -> sqlite3.Row | None:
+        """The first row, or None."""
+        with self._lock:
+            row: sqlite3.Row | None = self._database.execute(question, values).fetchone()
+            return row
+
+    def change(self, command: str, values: Sequence[Any] = ()) -> int:
+        """Execute a statement and return the id of a new row."""
+        with self._lock, self._database:
+            return self._database.execute(command, values).lastrowid or 0
+
+    def snapshot(self) -> bytes:
+        with self._lock:
+            return self._database.serialize()
+
+    def restore(self, snapshot: bytes) -> None:
+        with self._lock:
+            self._database.deserialize(snapshot)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def _part_rows() -> list[tuple[str, str, str, float, int]]:
+    rows = []
+    for index, model in enumerate(("Mini", "Six", "Tower")):
+        for stock, (part, numbers) in enumerate(_PARTS.items(), start=3):
+            number, price = numbers[2 * index], numbers[2 * index + 1]
+            if number:
+                rows.append((model, part, str(number), float(price), stock * 4 - index))
+    return rows

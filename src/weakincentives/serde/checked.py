@@ -9,17 +9,17 @@ import collections.abc as abc
 import types
 import typing
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 from weakincentives.content import Blob
-from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.errors import SerdeError
+from weakincentives.serde.constraints import describe
 from weakincentives.serde.nodes import bound_of, field_types
-from weakincentives.serde.problems import describe
 from weakincentives.serde.records import columns, is_pydantic_model, is_typed_dict
-from weakincentives.serde.tagged import TAG_TYPES, Failure, find_class, load_tagged
+from weakincentives.serde.tagged import TAG_TYPES, Failure, at, converted, find_class, load_tagged
 
 Check = Callable[[Any], None]
 
@@ -36,12 +36,7 @@ def load_checked(annotation: Any, data: Any, blobs: dict[str, Blob] | None = Non
 
     A field annotated as `Any` accepts every class of the program, with fields that match its own annotations.
     """
-    try:
-        _check_for(annotation)(data)
-    except Failure as failure:
-        raise SerdeError((failure.problem(),)) from None
-    except RecursionError:
-        raise SerdeError((FieldProblem("$", "data is nested too deeply"),)) from None
+    converted(lambda data: _check_for(annotation)(data), data, None, "data is nested too deeply")
     return load_tagged(data, blobs)
 
 
@@ -66,140 +61,108 @@ def _make_check(annotation: Any) -> Check:
     origin = typing.get_origin(annotation) or annotation
     args = typing.get_args(annotation)
     if origin is Union or origin is types.UnionType:
-        return _union(annotation, args)
+        return partial(_check_union, annotation, [_check_for(arg) for arg in args])
     if origin is Literal:
-        return _literal(annotation, args)
+        return partial(_check_literal, annotation, args)
     if origin in _PAIRS:
-        return _pairs(origin, annotation, *(args or (Any, Any)))
+        check_content = partial(_check_pairs, *map(_check_for, args or (Any, Any)))
+        return partial(_check_container, _PAIRS, origin, annotation, check_content)
     if origin is tuple and args and args[-1] is not Ellipsis:
-        return _fixed_tuple(annotation, args)
+        return partial(_check_fixed_tuple, annotation, [_check_for(arg) for arg in args])
     if origin in _ITEMS:
-        return _items(origin, annotation, args[0] if args else Any)
+        check_content = partial(_check_items, _check_for(args[0] if args else Any))
+        return partial(_check_container, _ITEMS, origin, annotation, check_content)
     # Values of Pydantic's own types may be of other classes: an EmailStr is a str.
     if not isinstance(origin, type) or origin.__module__.partition(".")[0] == "pydantic":
         return _check_any
-    return _typed_dict(annotation) if is_typed_dict(origin) else _instance(origin, annotation)
+    if is_typed_dict(origin):
+        return partial(_check_typed_dict, annotation)
+    return partial(_check_instance, origin, annotation)
 
 
 def _check_any(data: Any) -> None:
     found, content = _split(data)
     if found in _PAIRS:
-        _check_pairs(content, _check_any, _check_any)
+        _check_pairs(_check_any, _check_any, content)
     elif found in _ITEMS:
-        _check_items(content, _check_any)
+        _check_items(_check_any, content)
     elif isinstance(data, dict):
         _check_content(found, found, content)
 
 
-def _instance(cls: type, annotation: Any) -> Check:
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if not _is_subclass(found, cls):
-            raise _Mismatch(annotation, data)
-        if found in _PAIRS or found in _ITEMS:
-            _check_any(data)
-        elif isinstance(data, dict):
-            _check_content(found, annotation if found is cls else found, content)
-
-    return check
+def _check_instance(cls: type, annotation: Any, data: Any) -> None:
+    found, content = _split(data)
+    if not _is_subclass(found, cls):
+        raise _Mismatch(annotation, data)
+    if found in _PAIRS or found in _ITEMS:
+        _check_any(data)
+    elif isinstance(data, dict):
+        _check_content(found, annotation if found is cls else found, content)
 
 
-def _union(annotation: Any, args: tuple[Any, ...]) -> Check:
-    options = [_check_for(arg) for arg in args]
-
-    def check(data: Any) -> None:
-        failures: list[Failure] = []
-        for option in options:
-            try:
-                return option(data)
-            except Failure as failure:
-                failures.append(failure)
-        # An option of the right class says what is wrong inside.
-        inner = (failure for failure in failures if failure.steps or not isinstance(failure, _Mismatch))
-        raise next(inner, _Mismatch(annotation, data))
-
-    return check
+def _check_union(annotation: Any, options: Sequence[Check], data: Any) -> None:
+    failures: list[Failure] = []
+    for option in options:
+        try:
+            return option(data)
+        except Failure as failure:
+            failures.append(failure)
+    # An option of the right class says what is wrong inside.
+    inner = (failure for failure in failures if failure.steps or not isinstance(failure, _Mismatch))
+    raise next(inner, _Mismatch(annotation, data))
 
 
-def _literal(annotation: Any, args: tuple[Any, ...]) -> Check:
-    def check(data: Any) -> None:
-        if isinstance(data, dict):
-            matches = _split(data)[0] in {type(value) for value in args}
-        else:
-            matches = any(type(value) is type(data) and value == data for value in args)
-        if not matches:
-            raise _Mismatch(annotation, data)
-
-    return check
+def _check_literal(annotation: Any, values: tuple[Any, ...], data: Any) -> None:
+    if isinstance(data, dict):
+        matches = _split(data)[0] in {type(value) for value in values}
+    else:
+        matches = any(type(value) is type(data) and value == data for value in values)
+    if not matches:
+        raise _Mismatch(annotation, data)
 
 
-def _typed_dict(annotation: Any) -> Check:
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if found is not dict or not isinstance(content, dict):
-            raise _Mismatch(annotation, data)
-        _check_content(dict, annotation, content)
-
-    return check
+def _check_typed_dict(annotation: Any, data: Any) -> None:
+    found, content = _split(data)
+    if found is not dict or not isinstance(content, dict):
+        raise _Mismatch(annotation, data)
+    _check_content(dict, annotation, content)
 
 
-def _pairs(cls: type, annotation: Any, key: Any, value: Any) -> Check:
-    check_key, check_value = _check_for(key), _check_for(value)
-
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if found not in _PAIRS or not issubclass(found, cls):
-            raise _Mismatch(annotation, data)
-        _check_pairs(content, check_key, check_value)
-
-    return check
+def _check_container(kinds: frozenset[Any], cls: type, annotation: Any, check_content: Check, data: Any) -> None:
+    found, content = _split(data)
+    if found not in kinds or not issubclass(found, cls):
+        raise _Mismatch(annotation, data)
+    check_content(content)
 
 
-def _items(cls: type, annotation: Any, item: Any) -> Check:
-    check_item = _check_for(item)
-
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if found not in _ITEMS or not issubclass(found, cls):
-            raise _Mismatch(annotation, data)
-        _check_items(content, check_item)
-
-    return check
+def _check_fixed_tuple(annotation: Any, checks: Sequence[Check], data: Any) -> None:
+    found, content = _split(data)
+    if found is not tuple or not isinstance(content, list) or len(content) != len(checks):
+        raise _Mismatch(annotation, data)
+    for index, (check, item) in enumerate(zip(checks, content, strict=True)):
+        at(index, check, item)
 
 
-def _fixed_tuple(annotation: Any, args: tuple[Any, ...]) -> Check:
-    checks = [_check_for(arg) for arg in args]
-
-    def check(data: Any) -> None:
-        found, content = _split(data)
-        if found is not tuple or not isinstance(content, list) or len(content) != len(checks):
-            raise _Mismatch(annotation, data)
-        for index, (check_item, item) in enumerate(zip(checks, content, strict=True)):
-            _at(index, check_item, item)
-
-    return check
-
-
-def _check_items(content: Any, check: Check) -> None:
+def _check_items(check: Check, content: Any) -> None:
     if not isinstance(content, list):
         raise Failure(f"expected a list of items, got {describe(content)}")
     for index, item in enumerate(content):
-        _at(index, check, item)
+        at(index, check, item)
 
 
-def _check_pairs(content: Any, check_key: Check, check_value: Check) -> None:
+def _check_pairs(check_key: Check, check_value: Check, content: Any) -> None:
     if isinstance(content, dict):
         for key, value in content.items():
             check_key(key)
-            _at(key, check_value, value)
+            at(key, check_value, value)
         return
     if not isinstance(content, list):
         raise Failure(f"expected a list of pairs, got {describe(content)}")
     for index, pair in enumerate(content):
         if not isinstance(pair, list) or len(pair) != 2:
             raise Failure(f"expected a key and a value, got {describe(pair)}")
-        _at(index, check_key, pair[0])
-        _at(index, check_value, pair[1])
+        at(index, check_key, pair[0])
+        at(index, check_value, pair[1])
 
 
 def _check_content(cls: type, annotation: Any, content: Any) -> None:
@@ -208,7 +171,7 @@ def _check_content(cls: type, annotation: Any, content: Any) -> None:
     if is_pydantic_model(cls) and isinstance(content, dict):
         # Its other parts, such as private attributes, have no annotation to compare them with.
         for name in content.keys() - {"fields"}:
-            _at(name, _check_any, content[name])
+            at(name, _check_any, content[name])
         content = content.get("fields")
     if checks is None:
         if cls not in _PLAIN:
@@ -217,10 +180,10 @@ def _check_content(cls: type, annotation: Any, content: Any) -> None:
         for name, value in content.items():
             if name not in checks:
                 raise Failure(f"{cls.__qualname__} has no field {name!r}")
-            _at(name, checks[name], value)
+            at(name, checks[name], value)
     elif isinstance(content, list):
         for index, (check, value) in enumerate(zip(checks.values(), content, strict=False)):
-            _at(index, check, value)
+            at(index, check, value)
     else:
         raise Failure(f"expected the fields of {cls.__qualname__}, got {describe(content)}")
 
@@ -264,14 +227,6 @@ def _is_subclass(found: type, cls: type) -> bool:
     except TypeError:
         # A protocol that cannot be checked at run time.
         return True
-
-
-def _at(step: str | int, check: Check, data: Any) -> None:
-    try:
-        check(data)
-    except Failure as failure:
-        failure.steps.append(step)
-        raise
 
 
 class _Mismatch(Failure):

@@ -81,7 +81,7 @@ class Codec(Generic[T]):
     @property
     def is_text(self) -> bool:
         """Whether the type is plain text."""
-        return isinstance(self.node, Scalar) and self.node.type is str
+        return isinstance(self.node, Scalar) and self.node.cls is str
 
     @property
     def is_object(self) -> bool:
@@ -151,7 +151,7 @@ def field_descriptions(cls: type) -> dict[str, str]:
     except UnresolvedType:
         return {each.key: str(each.metadata.get("description", "")) for each in columns(cls) if each.init}
     if isinstance(node, Record):
-        return {name: field.description or "" for name, field in node.fields.items() if field.attribute}
+        return {name: field.description or "" for name, field in node.fields.items() if field.column.name}
     properties = schemas.schema(node, strict=False).get("properties", {})
     return {name: str(each.get("description", "")) for name, each in properties.items()}
 
@@ -180,17 +180,16 @@ def loads(text: str | bytes) -> Any:
     except UnicodeError:
         raise MalformedJson((FieldProblem("$", "JSON contains text that is not valid Unicode"),)) from None
     except msgspec.MsgspecError as error:
-        raise MalformedJson((FieldProblem("$", _malformed(str(error))),)) from None
+        message = str(error)
+        if not message.startswith("JSON"):
+            message = f"JSON is malformed: {message[:1].lower()}{message[1:]}"
+        raise MalformedJson((FieldProblem("$", message),)) from None
 
 
 @lru_cache(maxsize=2048)
 def _codec(cls: Any, spelling: str) -> Codec[Any]:
     # Unions are equal whatever the order of their options, but reading depends on it: hence `spelling` in the key.
     return Codec(cls)
-
-
-def _malformed(message: str) -> str:
-    return message if message.startswith("JSON") else f"JSON is malformed: {message[:1].lower()}{message[1:]}"
 
 
 def _from_json(expected: type, data: Any) -> Any:
@@ -234,9 +233,9 @@ class _StrictTypes:
     def plain(self, node: Node) -> Any:
         match node:
             case Scalar():
-                return None if node.type is type(None) else node.type
+                return None if node.cls is type(None) else node.cls
             case Record():
-                if "" in (field.attribute for field in node.fields.values()) and not self.in_union:
+                if "" in (field.column.name for field in node.fields.values()) and not self.in_union:
                     raise TypeError("msgspec asks for a tag only in unions")
                 return self.struct(node)
             case Enumeration():
@@ -274,11 +273,12 @@ class _StrictTypes:
         keys, tag = {}, {}
         for field in node.fields.values():
             strict = self.of(field.node)
-            if not field.attribute:
-                tag = {"tag_field": field.name, "tag": field.node.members[0][0]}  # type: ignore[attr-defined]
+            column = field.column
+            if not column.name:
+                tag = {"tag_field": column.key, "tag": field.node.members[0][0]}  # type: ignore[attr-defined]
                 continue
-            keys[field.attribute] = field.name
-            fields.append((field.attribute, strict) if field.required else (field.attribute, strict, msgspec.UNSET))
+            keys[column.name] = column.key
+            fields.append((column.name, strict) if column.required else (column.name, strict, msgspec.UNSET))
         closed = node.closed or not self.allow_extra
         struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=closed, rename=keys, **tag)
         self.structs[name] = struct

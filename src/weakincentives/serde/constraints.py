@@ -1,4 +1,6 @@
-"""Constraints on values: bounds, lengths and patterns, declared in annotations or in field metadata.
+"""Constraints on values (bounds, lengths and patterns), and the words for values that break them.
+
+Constraints are declared in annotations or in field metadata:
 
     age: Annotated[int, msgspec.Meta(ge=0, le=150)]
     name: Annotated[str, annotated_types.MinLen(1)]
@@ -20,14 +22,8 @@ BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
 LENGTHS = ("min_length", "max_length")
 NAMES = (*BOUNDS, *LENGTHS, "pattern")
 
-_TIGHTER: Mapping[str, Callable[[Any, Any], Any]] = {
-    "ge": max,
-    "gt": max,
-    "min_length": max,
-    "le": min,
-    "lt": min,
-    "max_length": min,
-}
+_TIGHTER: dict[str, Callable[[Any, Any], Any]] = dict.fromkeys(("ge", "gt", "min_length"), max)
+_TIGHTER |= dict.fromkeys(("le", "lt", "max_length"), min)
 _COMPARE = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than", "multiple_of": "a multiple of"}
 _PLURALS = {"entry": "entries"}
@@ -146,3 +142,30 @@ def _check_satisfiable(constraints: Constraints) -> None:
     least, most = constraints.get("min_length", 0), constraints.get("max_length", math.inf)
     if low > high or least > most:
         raise InvalidConstraint(f"no value is {words(constraints)}")
+
+
+def field_path(path: str, name: str) -> str:
+    return f"{path}.{name}" if name.isidentifier() and len(name) <= 100 else f"{path}[{quote(name)}]"
+
+
+def quote(value: object) -> str:
+    """A value as messages show it, always short."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else value[:37] + "...")
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "a very large number"
+    return repr(value)
+
+
+def describe(value: object) -> str:
+    """What messages call a value of the wrong type."""
+    match value:
+        case None:
+            return "null"
+        case bool() | int() | float() | str():
+            return f"{type(value).__name__} {quote(value)}"
+        case Mapping():
+            return "an object"
+        case list() | tuple() | set() | frozenset():
+            return "an array"
+    return type(value).__name__

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.codecs import loads
-from weakincentives.serde.constraints import holds, words
-from weakincentives.serde.problems import describe, field_path, quote
+from weakincentives.serde.constraints import describe, field_path, holds, quote, words
 from weakincentives.serde.strict import KEYWORDS, JsonSchema, from_strict, is_strict, kinds_of, look_up
 
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
@@ -302,14 +301,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(_PATTERN_PIECE.sub(lambda piece: _PYTHON_PIECES.get(piece[0], piece[0]), pattern))
 
 
-def _form(shape: str, read: Callable[[str], object] = str) -> Callable[[str], bool]:
-    def check(text: str) -> bool:
-        try:
-            return re.fullmatch(shape, text, re.ASCII) is not None and read(text) is not None
-        except ValueError:
-            return False
-
-    return check
+def _has_form(shape: str, read: Callable[[str], object], text: str) -> bool:
+    try:
+        return re.fullmatch(shape, text, re.ASCII) is not None and read(text) is not None
+    except ValueError:
+        return False
 
 
 def _moment(text: str) -> datetime:
@@ -319,12 +315,12 @@ def _moment(text: str) -> datetime:
 
 _DATE, _TIME = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d(\.\d+)?([zZ]|[+-]\d\d:\d\d)"
 FORMATS: Mapping[str, Callable[[str], bool]] = {
-    "date": _form(_DATE, date.fromisoformat),
-    "time": _form(_TIME, lambda text: _moment(f"2000-01-01T{text}")),
-    "date-time": _form(f"{_DATE}[Tt ]{_TIME}", _moment),
-    "email": _form(r"[^@\s]+@[^@\s]+"),
-    "uri": _form(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+"),
-    "uuid": _form(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"),
-    "ipv4": _form(r"[\d.]+", IPv4Address),
-    "ipv6": _form(r"[0-9a-fA-F:.]+", IPv6Address),
+    "date": partial(_has_form, _DATE, date.fromisoformat),
+    "time": partial(_has_form, _TIME, lambda text: _moment(f"2000-01-01T{text}")),
+    "date-time": partial(_has_form, f"{_DATE}[Tt ]{_TIME}", _moment),
+    "email": partial(_has_form, r"[^@\s]+@[^@\s]+", str),
+    "uri": partial(_has_form, r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+", str),
+    "uuid": partial(_has_form, r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", str),
+    "ipv4": partial(_has_form, r"[\d.]+", IPv4Address),
+    "ipv6": partial(_has_form, r"[0-9a-fA-F:.]+", IPv6Address),
 }

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
-from weakincentives.serde.problems import pydantic_problem
+from weakincentives.serde.constraints import describe, field_path
 from weakincentives.serde.strict import JsonSchema, from_strict, resolved
+
+_OWN_WORDS = ("Value error, ", "Assertion failed, ")
 
 
 def is_pydantic(cls: type) -> bool:
@@ -74,7 +76,7 @@ class PydanticType:
             # As JSON, since strict models take text for dates and the like from JSON alone.
             return self._adapter.validate_json(msgspec.json.encode(given), extra=extra)
         except self._invalid as error:
-            raise SerdeError(tuple(pydantic_problem(each, given) for each in error.errors(include_url=False))) from None  # type: ignore[attr-defined]
+            raise SerdeError(tuple(_problem(each, given) for each in error.errors(include_url=False))) from None  # type: ignore[attr-defined]
         except RecursionError:
             raise
         except Exception as error:
@@ -95,3 +97,21 @@ def pydantic_type(annotation: Any) -> PydanticType:
 @lru_cache(maxsize=512)
 def _known_type(annotation: Any) -> PydanticType:
     return PydanticType(annotation)
+
+
+def _problem(error: Any, data: Any) -> FieldProblem:
+    """What Pydantic found in the data, in our words."""
+    path, option, kind = "$", "", error["type"]
+    for index, step in enumerate(error["loc"]):
+        if isinstance(step, int) and isinstance(data, list):
+            path, data = f"{path}[{step}]", data[step] if step < len(data) else None
+        elif isinstance(data, dict) and (step in data or (kind == "missing" and index == len(error["loc"]) - 1)):
+            path, data = field_path(path, str(step)), data.get(step)
+        else:
+            option = f"as {step}: "
+    message = {"missing": "missing", "extra_forbidden": "unknown field"}.get(kind)
+    if message is None:
+        message = error["msg"]
+        own = next((message.removeprefix(start) for start in _OWN_WORDS if message.startswith(start)), None)
+        message = own or f"{message}, got {describe(error['input'])}"
+    return FieldProblem(path, option + message)

@@ -13,7 +13,7 @@ from decimal import Decimal
 from inspect import get_annotations
 from pathlib import Path, PurePath, PurePosixPath
 from types import FrameType
-from typing import Annotated, Any, Generic, Literal, TypeGuard, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeGuard, TypeVar, Union
 from uuid import UUID
 
 import msgspec
@@ -29,32 +29,24 @@ class UnresolvedType(SerdeError):
     """An annotation names something that is not defined, or not yet."""
 
 
-class Node:
+class Node(msgspec.Struct, eq=False, kw_only=True):
     """What data must look like; `name` is how messages refer to it."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str = ""
 
 
 class AnyValue(Node):
     """Any JSON value, taken as it is."""
 
-    __slots__ = ()
+    name: str = "any value"
 
 
-class Constrained(Node):
-    """A node whose values may have to satisfy constraints."""
+class Constrained(Node, kw_only=True):
+    """A node whose values may have to satisfy constraints; `plain_name` is its name without them."""
 
-    __slots__ = ("constraints", "plain_name")
-
-    unit = "item"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.plain_name = name
-        self.constraints: Constraints = {}
+    unit: ClassVar[str] = "item"
+    plain_name: str = ""
+    constraints: Constraints = {}
 
     def constrain(self, constraints: Constraints) -> None:
         self.constraints = merge(self.constraints, constraints)
@@ -64,83 +56,68 @@ class Constrained(Node):
 class Scalar(Constrained):
     """A type written as one JSON string, number, boolean or null."""
 
-    __slots__ = ("type",)
+    unit: ClassVar[str] = "character"
+    cls: type
 
-    unit = "character"
-
-    def __init__(self, scalar_type: type) -> None:
-        super().__init__("null" if scalar_type is type(None) else scalar_type.__name__)
-        self.type = scalar_type
+    def __post_init__(self) -> None:
+        self.name = self.plain_name = "null" if self.cls is type(None) else self.cls.__name__
 
 
 class Enumeration(Node):
     """A Literal or an Enum; `members` pairs each JSON value with the Python one."""
 
-    __slots__ = ("enum", "members")
+    members: tuple[tuple[Any, Any], ...]
+    enum: type | None = None
 
-    def __init__(self, members: tuple[tuple[Any, Any], ...], enum_type: type | None = None) -> None:
-        super().__init__("one of " + ", ".join(repr(value) for value, _ in members))
-        self.members = members
-        self.enum = enum_type
+    def __post_init__(self) -> None:
+        self.name = "one of " + ", ".join(repr(value) for value, _ in self.members)
 
 
 class Array(Constrained):
     """Items of one type, collected with `build`."""
 
-    __slots__ = ("build", "item")
+    build: type
+    item: Node
 
-    def __init__(self, build: type, item: Node) -> None:
-        super().__init__(f"{build.__name__}[{item.name}]")
-        self.build = build
-        self.item = item
+    def __post_init__(self) -> None:
+        self.name = self.plain_name = f"{self.build.__name__}[{self.item.name}]"
 
 
 class FixedTuple(Node):
     """A tuple with a fixed number of items, each with its own type."""
 
-    __slots__ = ("items",)
+    items: tuple[Node, ...]
 
-    def __init__(self, items: tuple[Node, ...]) -> None:
-        super().__init__(f"tuple[{', '.join(item.name for item in items)}]")
-        self.items = items
+    def __post_init__(self) -> None:
+        self.name = f"tuple[{', '.join(item.name for item in self.items)}]"
 
 
 class Map(Constrained):
     """A mapping."""
 
-    __slots__ = ("key", "value")
+    unit: ClassVar[str] = "entry"
+    key: Node
+    value: Node
 
-    unit = "entry"
-
-    def __init__(self, key: Node, value: Node) -> None:
-        super().__init__(f"dict[{key.name}, {value.name}]")
-        self.key = key
-        self.value = value
+    def __post_init__(self) -> None:
+        self.name = self.plain_name = f"dict[{self.key.name}, {self.value.name}]"
 
 
 class AnyOf(Node):
     """A union: the first option that matches wins."""
 
-    __slots__ = ("options",)
+    options: tuple[Node, ...]
 
-    def __init__(self, options: tuple[Node, ...]) -> None:
-        super().__init__(" | ".join(option.name for option in options))
-        self.options = options
+    def __post_init__(self) -> None:
+        self.name = " | ".join(option.name for option in self.options)
 
 
-class RecordField:
-    """A field that data may set: `name` in the data, `attribute` in Python ('' for the tag of a Struct)."""
+class RecordField(NamedTuple):
+    """A field that data may set; the `column` of a Struct's tag has no name in Python."""
 
-    __slots__ = ("attribute", "default", "default_factory", "description", "name", "node", "required")
-
-    def __init__(self, column: Column, node: Node, description: str | None) -> None:
-        self.name = column.key
-        self.attribute = column.name
-        self.node = node
-        self.description = description
-        self.default = column.default
-        self.default_factory = column.default_factory
-        self.required = column.required
+    column: Column
+    node: Node
+    description: str | None = None
 
 
 class Record(Node):
@@ -149,24 +126,16 @@ class Record(Node):
     `settable` is True if msgspec builds the value as the constructor would. `closed` ones never take unknown fields.
     """
 
-    __slots__ = ("closed", "fields", "settable", "type")
-
-    def __init__(self, annotation: Any, cls: type) -> None:
-        super().__init__(_title(annotation))
-        self.type: type = dict if is_typed_dict(cls) else cls
-        self.fields: dict[str, RecordField] = {}
-        self.settable = True
-        self.closed = False
+    cls: type
+    fields: dict[str, RecordField] = {}
+    settable: bool = True
+    closed: bool = False
 
 
 class Model(Node):
     """A type that Pydantic reads."""
 
-    __slots__ = ("source",)
-
-    def __init__(self, name: str, source: PydanticType) -> None:
-        super().__init__(name)
-        self.source = source
+    source: PydanticType
 
 
 def build(annotation: Any) -> Node:
@@ -183,7 +152,7 @@ def accepts_null(node: Node) -> bool:
         case AnyValue():
             return True
         case Scalar():
-            return node.type is type(None)
+            return node.cls is type(None)
         case Enumeration():
             return any(value is None for value, _ in node.members)
         case AnyOf():
@@ -233,7 +202,7 @@ class _Builder:
 
     def build(self, annotation: Any, where: str) -> Node:
         if annotation is Any or annotation is object:
-            return AnyValue("any value")
+            return AnyValue()
         if annotation is None:
             return Scalar(type(None))
         if isinstance(annotation, TypeVar):
@@ -286,7 +255,7 @@ class _Builder:
     def record(self, annotation: Any, cls: type) -> Record:
         if (known := self.records.get(annotation)) is not None:
             return known
-        record = self.records[annotation] = Record(annotation, cls)
+        record = self.records[annotation] = Record(dict if is_typed_dict(cls) else cls, name=_title(annotation))
         if is_struct(cls):
             self.add_tag(record, cls)
         arguments = [column for column in columns(cls) if column.init]
@@ -306,13 +275,12 @@ class _Builder:
             raise SerdeError((FieldProblem(record.name, message),))
         record.closed = config.forbid_unknown_fields
         if config.tag is not None:
-            record.fields[config.tag_field] = RecordField(
-                Column("", config.tag_field), Enumeration(((config.tag, config.tag),)), None
-            )
+            tag = Enumeration(((config.tag, config.tag),))
+            record.fields[config.tag_field] = RecordField(Column("", config.tag_field), tag)
 
     def model(self, annotation: Any, where: str) -> Model:
         try:
-            return Model(_title(annotation), pydantic_type(annotation))
+            return Model(pydantic_type(annotation), name=_title(annotation))
         except Exception as error:
             unresolved = "undefined-annotation" in str(error) or "not fully defined" in str(error)
             kind = UnresolvedType if unresolved else SerdeError
@@ -333,13 +301,13 @@ class _Builder:
         except InvalidConstraint as error:
             raise SerdeError((FieldProblem(where, f"constraint cannot be honoured: {error}"),)) from None
         if isinstance(node, AnyOf):
-            node.name = " | ".join(option.name for option in node.options)
+            node.__post_init__()
         return node
 
 
 def _takes(node: Node, constraint: str) -> TypeGuard[Constrained]:
     if isinstance(node, Scalar):
-        return node.type in (int, float) if constraint in BOUNDS else node.type is str
+        return node.cls in (int, float) if constraint in BOUNDS else node.cls is str
     return isinstance(node, Array | Map) and constraint in LENGTHS
 
 

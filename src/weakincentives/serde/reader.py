@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
-from weakincentives.serde.constraints import holds
+from weakincentives.serde.constraints import describe, field_path, holds
 from weakincentives.serde.nodes import (
     AnyOf,
     Array,
@@ -25,7 +25,6 @@ from weakincentives.serde.nodes import (
     Scalar,
     accepts_null,
 )
-from weakincentives.serde.problems import describe, field_path
 
 MAX_PROBLEMS = 100
 _INVALID: Any = object()
@@ -94,7 +93,7 @@ class _Reader:
         return self.problem(path, f"expected {node.name}, got {f'{len(value)} characters' if long else describe(data)}")
 
     def plain_scalar(self, node: Scalar, data: Any, path: str) -> Any:
-        expected = node.type
+        expected = node.cls
         if type(data) is expected:
             return data
         if expected in (str, int, bool, type(None)):
@@ -210,7 +209,7 @@ class _Reader:
 
     def record(self, node: Record, data: Any, path: str) -> Any:
         if not isinstance(data, abc.Mapping):
-            if isinstance(data, node.type):
+            if isinstance(data, node.cls):
                 return data
             return self.problem(path, f"expected {node.name} (an object), got {describe(data)}")
         before = len(self.problems)
@@ -220,9 +219,9 @@ class _Reader:
             if name in data:
                 value = data[name]
                 known += 1
-                if value is not None or field.required or accepts_null(field.node):
-                    arguments[field.attribute] = self.read(field.node, value, field_path(path, name))
-            elif field.required:
+                if value is not None or field.column.required or accepts_null(field.node):
+                    arguments[field.column.name] = self.read(field.node, value, field_path(path, name))
+            elif field.column.required:
                 self.problem(field_path(path, name), f"missing, expected {field.node.name}")
         if (node.closed or not self.allow_extra) and len(data) > known:
             allowed = ", ".join(node.fields) or "none"
@@ -234,7 +233,7 @@ class _Reader:
         # The tag of a Struct is part of the data and not of the value.
         arguments.pop("", None)
         try:
-            return node.type(**arguments)
+            return node.cls(**arguments)
         except RecursionError:
             raise
         except Exception as error:
@@ -247,7 +246,7 @@ def _is_entry(item: object) -> bool:
 
 
 def _is_scalar(node: Node, expected: type) -> bool:
-    return isinstance(node, Scalar) and node.type is expected
+    return isinstance(node, Scalar) and node.cls is expected
 
 
 def _number(node: Node, key: str) -> int | float | None:
@@ -276,7 +275,7 @@ def _tag_matches(node: Node, data: Any) -> bool:
     if not isinstance(node, Record) or not isinstance(data, abc.Mapping):
         return False
     return any(
-        data.get(field.name) in [value for value, _ in field.node.members]
+        data.get(field.column.key) in [value for value, _ in field.node.members]
         for field in node.fields.values()
         if isinstance(field.node, Enumeration) and not field.node.enum
     )

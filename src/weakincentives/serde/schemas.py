@@ -94,14 +94,11 @@ class _Writer:
         if (known := _TYPES.get(node.plain_name)) is not None:
             bounds = {KEYWORDS[name]: limit for name, limit in node.constraints.items() if name in KEYWORDS}
             lengths = {name: limit for name, limit in node.constraints.items() if name in LENGTHS}
-            if not lengths:
-                return {"type": known, **bounds}
-            if self.strict:
+            if lengths and self.strict:
                 return {"type": known, **bounds, "description": words(lengths, node.unit)}
             return {"type": known, **bounds, **_lengths(node, "Length")}
         if self.strict:
-            note = _NOTES.get(node.plain_name, "file path")
-            return {"type": "string", "description": note}
+            return {"type": "string", "description": _NOTES.get(node.plain_name, "file path")}
         extra = _FORMATS.get(node.plain_name)
         return {"type": "string", "format": extra} if extra else {"type": "string"}
 
@@ -165,33 +162,33 @@ class _Writer:
         required = [
             name
             for name, field in node.fields.items()
-            if field.required or (self.strict and not _may_be_omitted(field))
+            if field.column.required or (self.strict and not _may_be_omitted(field))
         ]
         return object_schema(properties, required)
 
     def field(self, field: RecordField) -> JsonSchema:
         written = self.write(field.node)
         notes = []
-        if self.strict and not field.required:
+        if self.strict and not field.column.required:
             if not accepts_null(field.node):
                 written = any_of([written, {"type": "null"}])
                 notes.append(f"null for the default{_default_text(field)}")
             elif _may_be_omitted(field):
                 notes.append(f"leave out for the default{_default_text(field)}")
-        elif field.default is not MISSING:
-            written = {**written, "default": dump(field.default)}
+        elif field.column.default is not MISSING:
+            written = {**written, "default": dump(field.column.default)}
         return described(written, field.description, notes)
 
 
 def _may_be_omitted(field: RecordField) -> bool:
     """True if null is a value of the field and not its default: then only leaving it out gives the default."""
-    return not field.required and accepts_null(field.node) and field.default is not None
+    return not field.column.required and accepts_null(field.node) and field.column.default is not None
 
 
 def _default_text(field: RecordField) -> str:
     """The default as part of a description; empty if it is computed or too long."""
-    computed = field.default_factory not in (list, dict, tuple, set, frozenset)
-    return default_note(field.default if computed else field.default_factory())
+    computed = field.column.default_factory not in (list, dict, tuple, set, frozenset)
+    return default_note(field.column.default if computed else field.column.default_factory())
 
 
 def _lengths(node: Constrained, noun: str) -> JsonSchema:

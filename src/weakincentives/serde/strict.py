@@ -257,7 +257,8 @@ class _StrictWriter:
     def array(self, schema: JsonSchema) -> JsonSchema | None:
         if "prefixItems" in schema:
             items = schema["prefixItems"]
-            return tuple_schema([self.write(item) for item in items], [_kind_name(item, self.root) for item in items])
+            kinds = [str(resolved(item, self.root).get("type", "any value")) for item in items]
+            return tuple_schema([self.write(item) for item in items], kinds)
         lengths: dict[str, int] = {key: schema[key] for key in ("minItems", "maxItems") if key in schema}
         return {"type": "array", "items": self.write(schema.get("items", {})), **lengths}
 
@@ -344,7 +345,3 @@ def kinds_of(data: Any) -> tuple[str, ...]:
     if type(data) is int or (type(data) is float and data.is_integer()):
         return "integer", "number"
     return ({bool: "boolean", float: "number", str: "string", list: "array", dict: "object"}.get(type(data), "null"),)
-
-
-def _kind_name(schema: Any, root: JsonSchema) -> str:
-    return str(resolved(schema, root).get("type", "any value"))

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from math import isfinite
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType, NoneType
@@ -25,13 +26,12 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde.constraints import field_path
 from weakincentives.serde.models import is_pydantic, pydantic_type
-from weakincentives.serde.problems import field_path
 from weakincentives.serde.records import is_named_tuple, is_pydantic_model, is_struct
 
 T = TypeVar("T")
-Dump = Callable[[Any], Any]
-Load = Callable[[Any], Any]
+Convert = Callable[[Any], Any]
 _blobs: ContextVar[dict[str, Blob] | None] = ContextVar("weakincentives_blobs", default=None)
 
 
@@ -40,26 +40,23 @@ def dump_tagged(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
 
     With `blobs`, the bytes of media are put there once, by digest, instead of into the data.
     """
-    token = _blobs.set(blobs)
-    try:
-        return _dump(value)
-    except Failure as failure:
-        raise SerdeError((failure.problem(),)) from None
-    except RecursionError:
-        raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
-    finally:
-        _blobs.reset(token)
+    return converted(_dump, value, blobs, "value is nested too deeply or contains itself")
 
 
 def load_tagged(data: Any, blobs: dict[str, Blob] | None = None) -> Any:
     """Rebuild a value from `dump_tagged`; a `SerdeError` names a class that the program does not have."""
+    return converted(_load, data, blobs, "data is nested too deeply")
+
+
+def converted(convert: Convert, value: Any, blobs: dict[str, Blob] | None, too_deep: str) -> Any:
+    """Convert a whole value; a `SerdeError` says where it failed."""
     token = _blobs.set(blobs)
     try:
-        return _load(data)
+        return convert(value)
     except Failure as failure:
         raise SerdeError((failure.problem(),)) from None
     except RecursionError:
-        raise SerdeError((FieldProblem("$", "data is nested too deeply"),)) from None
+        raise SerdeError((FieldProblem("$", too_deep),)) from None
     finally:
         _blobs.reset(token)
 
@@ -94,8 +91,6 @@ class Failure(Exception):
 
 
 _KNOWN: dict[str, type] = {"builtins:NoneType": NoneType}
-_DUMPERS: dict[type, Dump] = {}
-_LOADERS: dict[str, Load] = {}
 
 
 def _dump(value: Any) -> Any:
@@ -118,7 +113,7 @@ def _load(data: Any) -> Any:
         return data
     tag = data.get("$")
     if tag is None:
-        return {key: _load_at(key, item) for key, item in data.items()}
+        return {key: at(key, _load, item) for key, item in data.items()}
     if "v" not in data or not isinstance(tag, str):
         raise Failure("an object with '$' must have a text tag and 'v'")
     loader = _LOADERS.get(tag)
@@ -132,29 +127,38 @@ def _load(data: Any) -> Any:
         raise Failure(f"cannot be read as {tag}: {str(error) or type(error).__name__}") from error
 
 
-def _load_at(step: str | int, data: Any) -> Any:
+def at(step: str | int, convert: Convert, data: Any) -> Any:
+    """Convert a part of a value; a failure gets the step that leads to it."""
     try:
-        return _load(data)
+        return convert(data)
     except Failure as failure:
         failure.steps.append(step)
         raise
 
 
-def _dump_items(items: Any) -> list[Any]:
-    dumped: list[Any] = []
+def _each(convert: Convert, items: Any) -> list[Any]:
+    converted: list[Any] = []
     try:
         for item in items:
-            dumped.append(_dump(item))
+            converted.append(convert(item))
     except Failure as failure:
-        failure.steps.append(len(dumped))
+        failure.steps.append(len(converted))
         raise
-    return dumped
+    return converted
+
+
+_dump_items = partial(_each, _dump)
+_load_items = partial(_each, _load)
+
+
+def _dump_bytes(data: bytes | bytearray) -> str:
+    return b64encode(data).decode()
 
 
 def _dump_blob(blob: Blob) -> Any:
     apart = _blobs.get()
     if apart is None:
-        return b64encode(blob.data).decode()
+        return _dump_bytes(blob.data)
     apart[blob.digest] = blob
     return {"sha256": blob.digest}
 
@@ -173,23 +177,12 @@ def _dump_set(items: Any) -> list[Any]:
     return sorted(_dump_items(items), key=msgspec.json.encode)
 
 
-def _load_items(items: Any) -> list[Any]:
-    loaded: list[Any] = []
-    try:
-        for item in items:
-            loaded.append(_load(item))
-    except Failure as failure:
-        failure.steps.append(len(loaded))
-        raise
-    return loaded
-
-
 def _dump_text(value: str) -> Any:
     """Keep text as it is, unless it contains lone surrogates, which JSON cannot express."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        return {"$": "str", "v": b64encode(value.encode("utf-8", "surrogatepass")).decode()}
+        return {"$": "str", "v": _dump_bytes(value.encode("utf-8", "surrogatepass"))}
     return value
 
 
@@ -221,9 +214,8 @@ def _dump_pairs(value: Any) -> list[Any]:
 def _dump_datetime(value: datetime) -> Any:
     zone = getattr(value.tzinfo, "key", None)
     if zone is not None:
-        return {"$": "datetime", "v": [value.replace(tzinfo=None).isoformat(), value.fold, zone]}
-    text = value.isoformat()
-    return {"$": "datetime", "v": [text, 1] if value.fold else text}
+        return [value.replace(tzinfo=None).isoformat(), value.fold, zone]
+    return [value.isoformat(), 1] if value.fold else value.isoformat()
 
 
 def _load_datetime(data: Any) -> datetime:
@@ -237,174 +229,63 @@ def _load_datetime(data: Any) -> datetime:
     return value.replace(tzinfo=ZoneInfo(data[2]))
 
 
-def _dump_time(value: time) -> Any:
-    return {"$": "time", "v": [value.isoformat(), value.fold]}
-
-
-def _load_time(data: Any) -> time:
-    return time.fromisoformat(data[0]).replace(fold=data[1])
-
-
-def _load_deque(data: Any) -> deque[Any]:
-    return deque(_load_items(data[0]), data[1])
-
-
-def _dump_type(value: type) -> Any:
-    return {"$": "type", "v": _remember(value)}
-
-
-def _tagger(tag: str, convert: Callable[[Any], Any]) -> Dump:
+def _tagger(tag: str, convert: Convert) -> Convert:
     return lambda value: {"$": tag, "v": convert(value)}
 
 
-_DUMPERS.update(
-    {
-        int: _dump_int,
-        float: _dump_float,
-        list: _dump_items,
-        dict: _dump_dict,
-        datetime: _dump_datetime,
-        time: _dump_time,
-        tuple: _tagger("tuple", _dump_items),
-        set: _tagger("set", _dump_set),
-        frozenset: _tagger("frozenset", _dump_set),
-        deque: _tagger("deque", lambda value: [_dump_items(value), value.maxlen]),
-        OrderedDict: _tagger("OrderedDict", _dump_pairs),
-        MappingProxyType: _tagger("mappingproxy", _dump_pairs),
-        date: _tagger("date", date.isoformat),
-        timedelta: _tagger("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
-        UUID: _tagger("UUID", str),
-        Decimal: _tagger("Decimal", str),
-        PurePosixPath: _tagger("PurePosixPath", str),
-        PureWindowsPath: _tagger("PureWindowsPath", str),
-        bytes: _tagger("bytes", lambda value: b64encode(value).decode()),
-        Blob: _tagger("blob", _dump_blob),
-        bytearray: _tagger("bytearray", lambda value: b64encode(value).decode()),
-        msgspec.UnsetType: _tagger("unset", lambda value: None),
-        complex: _tagger("complex", lambda value: [_dump_float(value.real), _dump_float(value.imag)]),
-    }
-)
-_LOADERS.update(
-    {
-        "str": lambda data: b64decode(data).decode("utf-8", "surrogatepass"),
-        "int": lambda data: int(data, 16),
-        "float": float,
-        "dict": lambda data: dict(_load_items(data)),
-        "datetime": _load_datetime,
-        "time": _load_time,
-        "tuple": lambda data: tuple(_load_items(data)),
-        "set": lambda data: set(_load_items(data)),
-        "frozenset": lambda data: frozenset(_load_items(data)),
-        "deque": _load_deque,
-        "OrderedDict": lambda data: OrderedDict(_load_items(data)),
-        "mappingproxy": lambda data: MappingProxyType(dict(_load_items(data))),
-        "date": date.fromisoformat,
-        "timedelta": lambda data: timedelta(*data),
-        "UUID": UUID,
-        "Decimal": Decimal,
-        "Path": Path,
-        "PurePosixPath": PurePosixPath,
-        "PureWindowsPath": PureWindowsPath,
-        "bytes": lambda data: b64decode(data, validate=True),
-        "blob": _load_blob,
-        "bytearray": lambda data: bytearray(b64decode(data, validate=True)),
-        "unset": lambda data: msgspec.UNSET,
-        "complex": lambda data: complex(*_load_items(data)),
-        "type": lambda data: find_class(data),
-    }
-)
-
-
-TAG_TYPES: dict[str, type] = {
-    "str": str,
-    "int": int,
-    "float": float,
-    "dict": dict,
-    "datetime": datetime,
-    "time": time,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "deque": deque,
-    "OrderedDict": OrderedDict,
-    "mappingproxy": MappingProxyType,
-    "date": date,
-    "timedelta": timedelta,
-    "UUID": UUID,
-    "Decimal": Decimal,
-    "Path": Path,
-    "PurePosixPath": PurePosixPath,
-    "PureWindowsPath": PureWindowsPath,
-    "bytes": bytes,
-    "blob": Blob,
-    "bytearray": bytearray,
-    "unset": msgspec.UnsetType,
-    "complex": complex,
-    "type": type,
-}
-"""The class of each tag that does not name one."""
-
-
-def _dumper_for(cls: type) -> Dump:
+def _dumper_for(cls: type) -> Convert:
     if issubclass(cls, type):
-        return _dump_type
+        return _tagger("type", _remember)
     if issubclass(cls, Path):
         return _tagger("Path", str)
+    found = _converters(cls)
+    if found is None:
+        raise Failure(
+            f"{_name(cls)} cannot be serialised; use a dataclass, or call serde.register_type(cls, dump=..., load=...)"
+        )
+    return _tagger(_remember(cls), found[0])
+
+
+def _loader_for(tag: str) -> Convert:
+    found = _converters(find_class(tag))
+    if found is None:
+        raise Failure(f"{tag} cannot be loaded; call serde.register_type with dump= and load=")
+    return found[1]
+
+
+def _converters(cls: Any) -> tuple[Convert, Convert] | None:
+    """How values of a class are written and read under its tag; None if only `register_type` can say."""
     if issubclass(cls, enum.Enum):
-        return _tagger(
-            _remember(cls), lambda value: value.name if value.name in cls.__members__ else _dump(value.value)
+        known = cls.__members__
+        return (
+            lambda value: value.name if value.name in known else _dump(value.value),
+            lambda data: cls[data] if isinstance(data, str) and data in known else cls(_load(data)),
         )
     if is_pydantic_model(cls):
-        return _tagger(_remember(cls), _dump_pydantic)
+        return _dump_pydantic, partial(_load_pydantic, cls)
     if is_dataclass(cls):
-        return _record_dumper(cls, tuple(field.name for field in fields(cls)))
+        settable = {field.name: field.init for field in fields(cls)}
+        return partial(_dump_record, tuple(settable)), _record_loader(cls, settable, object.__setattr__)
     if is_struct(cls):
-        return _record_dumper(cls, cls.__struct_fields__)  # type: ignore[attr-defined]
+        settable = dict.fromkeys(cls.__struct_fields__, True)
+        return partial(_dump_record, tuple(settable)), _record_loader(cls, settable, msgspec.structs.force_setattr)
     if is_named_tuple(cls):
-        return _tagger(_remember(cls), _dump_items)
+        return _dump_items, lambda data: cls(*_load_items(data))
     if _is_pydantic_value(cls):
-        return _tagger(_remember(cls), str)
+        return str, lambda data: pydantic_type(cls).read(data)
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
-    if plain is not None:
-        return _tagger(_remember(cls), lambda value: _dump(plain(value)))
-    raise Failure(
-        f"{_name(cls)} cannot be serialised; use a dataclass, or call serde.register_type(cls, dump=..., load=...)"
-    )
+    return None if plain is None else (lambda value: _dump(plain(value)), lambda data: cls(_load(data)))
 
 
-def _record_dumper(cls: type, names: tuple[str, ...]) -> Dump:
-    tag = _remember(cls)
-
-    def dump_record(value: Any) -> Any:
-        dumped = {}
-        for name in names:
-            try:
-                dumped[name] = _dump(getattr(value, name))
-            except Failure as failure:
-                failure.steps.append(name)
-                raise
-        return {"$": tag, "v": dumped}
-
-    return dump_record
-
-
-def _loader_for(tag: str) -> Load:
-    cls: Any = find_class(tag)
-    if issubclass(cls, enum.Enum):
-        return lambda data: cls[data] if isinstance(data, str) and data in cls.__members__ else cls(_load(data))
-    if is_pydantic_model(cls):
-        return lambda data: _load_pydantic(cls, data)
-    if is_dataclass(cls):
-        return _record_loader(cls, {field.name: field.init for field in fields(cls)}, object.__setattr__)
-    if is_struct(cls):
-        return _record_loader(cls, dict.fromkeys(cls.__struct_fields__, True), msgspec.structs.force_setattr)
-    if is_named_tuple(cls):
-        return lambda data: cls(*_load_items(data))
-    if _is_pydantic_value(cls):
-        return pydantic_type(cls).read
-    if issubclass(cls, str | int | float | bytes):
-        return lambda data: cls(_load(data))
-    raise Failure(f"{tag} cannot be loaded; call serde.register_type with dump= and load=")
+def _dump_record(names: tuple[str, ...], value: Any) -> Any:
+    dumped = {}
+    for name in names:
+        try:
+            dumped[name] = _dump(getattr(value, name))
+        except Failure as failure:
+            failure.steps.append(name)
+            raise
+    return dumped
 
 
 def _is_pydantic_value(cls: type) -> bool:
@@ -430,7 +311,7 @@ def _dump_pydantic(value: Any) -> Any:
 
 def _load_pydantic(cls: Any, data: Any) -> Any:
     """A model in the state that was dumped, which its validators have seen before."""
-    values = _load_at("fields", data["fields"])
+    values = at("fields", _load, data["fields"])
     if unknown := [name for name in values if name not in cls.model_fields]:
         raise Failure(f"{_name(cls)} has no field {unknown[0]!r}")
     for name, info in cls.model_fields.items():
@@ -441,12 +322,12 @@ def _load_pydantic(cls: Any, data: Any) -> Any:
     record = cls.__new__(cls)
     state = {"__dict__": values, "__pydantic_fields_set__": set(data["set"])}
     for name in ("extra", "private"):
-        state[f"__pydantic_{name}__"] = _load_at(name, data.get(name))
+        state[f"__pydantic_{name}__"] = at(name, _load, data.get(name))
     record.__setstate__(state)
     return record
 
 
-def _record_loader(cls: Any, settable: dict[str, bool], write: Callable[[Any, str, Any], None]) -> Load:
+def _record_loader(cls: Any, settable: dict[str, bool], write: Callable[[Any, str, Any], None]) -> Convert:
     # The constructor may change or compute fields, so the dumped values are set again afterwards.
     rewrite = hasattr(cls, "__post_init__") or not all(settable.values())
 
@@ -456,7 +337,7 @@ def _record_loader(cls: Any, settable: dict[str, bool], write: Callable[[Any, st
         for name, item in data.items():
             if name not in settable:
                 raise Failure(f"{_name(cls)} has no field {name!r}")
-            value = loaded[name] = _load_at(name, item)
+            value = loaded[name] = at(name, _load, item)
             if settable[name]:
                 arguments[name] = value
         record = cls(**arguments)
@@ -516,3 +397,54 @@ def _defined(module_name: str, qualname: str) -> type | None:
                 if cls.__qualname__ == qualname and cls.__module__ == module_name:
                     newest = cls
     return newest
+
+
+# Each tag that does not name a class: its type, how a value is written under it, and how it is read. Where nothing
+# says how to write it, only some values of the type have a tag.
+_TAGS: dict[str, tuple[type, Convert | None, Convert]] = {
+    "str": (str, None, lambda data: b64decode(data).decode("utf-8", "surrogatepass")),
+    "int": (int, None, lambda data: int(data, 16)),
+    "float": (float, None, float),
+    "dict": (dict, None, lambda data: dict(_load_items(data))),
+    "datetime": (datetime, _dump_datetime, _load_datetime),
+    "time": (
+        time,
+        lambda value: [value.isoformat(), value.fold],
+        lambda data: time.fromisoformat(data[0]).replace(fold=data[1]),
+    ),
+    "tuple": (tuple, _dump_items, lambda data: tuple(_load_items(data))),
+    "set": (set, _dump_set, lambda data: set(_load_items(data))),
+    "frozenset": (frozenset, _dump_set, lambda data: frozenset(_load_items(data))),
+    "deque": (
+        deque,
+        lambda value: [_dump_items(value), value.maxlen],
+        lambda data: deque(_load_items(data[0]), data[1]),
+    ),
+    "OrderedDict": (OrderedDict, _dump_pairs, lambda data: OrderedDict(_load_items(data))),
+    "mappingproxy": (MappingProxyType, _dump_pairs, lambda data: MappingProxyType(dict(_load_items(data)))),
+    "date": (date, date.isoformat, date.fromisoformat),
+    "timedelta": (
+        timedelta,
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda data: timedelta(*data),
+    ),
+    "UUID": (UUID, str, UUID),
+    "Decimal": (Decimal, str, Decimal),
+    "Path": (Path, str, Path),
+    "PurePosixPath": (PurePosixPath, str, PurePosixPath),
+    "PureWindowsPath": (PureWindowsPath, str, PureWindowsPath),
+    "bytes": (bytes, _dump_bytes, lambda data: b64decode(data, validate=True)),
+    "blob": (Blob, _dump_blob, _load_blob),
+    "bytearray": (bytearray, _dump_bytes, lambda data: bytearray(b64decode(data, validate=True))),
+    "unset": (msgspec.UnsetType, lambda value: None, lambda data: msgspec.UNSET),
+    "complex": (
+        complex,
+        lambda value: [_dump_float(value.real), _dump_float(value.imag)],
+        lambda data: complex(*_load_items(data)),
+    ),
+    "type": (type, _remember, find_class),
+}
+TAG_TYPES = {tag: cls for tag, (cls, _, _) in _TAGS.items()}
+_LOADERS = {tag: load for tag, (_, _, load) in _TAGS.items()}
+_DUMPERS: dict[type, Convert] = {int: _dump_int, float: _dump_float, list: _dump_items, dict: _dump_dict}
+_DUMPERS |= {cls: _tagger(tag, write) for tag, (cls, write, _) in _TAGS.items() if write is not None}

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from weakincentives._imports import lazy_front
 from weakincentives.redaction import Redactor
 from weakincentives.telemetry.recorder import Recorder, record
-from weakincentives.telemetry.runfile import prune
+from weakincentives.telemetry.runfile import AS_OF, prices_for, prune
 from weakincentives.telemetry.schema import RunFileError
 from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, plain
 
 if TYPE_CHECKING:
     from weakincentives.telemetry.advice import MIN_RUNS, Advice, PromptAdvice, SectionAdvice, advise
     from weakincentives.telemetry.otel import Instrumentation, instrument
-    from weakincentives.telemetry.prices import AS_OF, prices_for
     from weakincentives.telemetry.reader import RecordedEvent
     from weakincentives.telemetry.store import RunNotFoundError, RunStore, RunSummary, read_run
     from weakincentives.telemetry.turns import Turn
@@ -50,7 +49,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AS_OF": "prices",
     "MIN_RUNS": "advice",
     "Advice": "advice",
     "Instrumentation": "otel",
@@ -63,7 +61,6 @@ _HOMES = {
     "Turn": "turns",
     "advise": "advice",
     "instrument": "otel",
-    "prices_for": "prices",
     "read_run": "store",
 }
 

@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from weakincentives.limits import Prices
 from weakincentives.prompt import SectionVisibility, Tokenizer
 from weakincentives.runtime import HistoryTurn, RunHistory, SectionState, request_tokens
-from weakincentives.telemetry.prices import prices_for
+from weakincentives.telemetry.runfile import prices_for
 from weakincentives.telemetry.store import RunStore
 
 MIN_RUNS = 3
@@ -123,8 +124,8 @@ def _advise_prompt(name: str, runs: Sequence[_Run], prices: Mapping[str, Prices]
     keys = dict.fromkeys(key for run in runs for key in run.sections)
     sections = tuple(_section(key, [run for run in runs if key in run.sections], costs) for key in keys)
     cost = sum(costs.paid(run) for run in runs)
-    changed = {section.key: section for section in sections if section.advised and section.advised != section.shown}
-    gained = sum(_gain(section, run, costs) for run in runs for section in changed.values())
+    changed = [section for section in sections if section.advised and section.advised != section.shown]
+    gained = sum(_gain(section, run, costs) for run in runs for section in changed)
     return PromptAdvice(
         prompt=name,
         runs=len(runs),
@@ -163,12 +164,6 @@ class _Run:
         ]
         restarts = [(step.turn, key) for step in history.steps if step.kind == "restart" for key in step.sections]
         self.openings = sorted([*openings, *(found for found in restarts if found not in openings)])
-
-    def first_opening(self, key: str) -> int | None:
-        return next((turn for turn, opened in self.openings if opened == key), None)
-
-    def first_use(self, key: str) -> int | None:
-        return next((turn for turn, used in self.uses if used == key), None)
 
     def within(self, key: str) -> set[str]:
         """The section, and the sections inside it that it hid when the run began: they would open with it."""
@@ -252,9 +247,10 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _median(values: Sequence[int]) -> float:
-    ordered, middle = sorted(values), len(values) // 2
-    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+def _first_turns(key: str, runs: Iterable[Sequence[tuple[int, str]]]) -> list[int]:
+    """The turn in which each run first did something with the section, of those that did."""
+    found = (next((turn for turn, name in done if name == key), None) for done in runs)
+    return [turn for turn in found if turn is not None]
 
 
 def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice:
@@ -262,8 +258,8 @@ def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice
     began = {run.sections[key].visibility for run in runs}
     shown = first.visibility.value if len(began) == 1 else "mixed"
     summarized = [run for run in runs if run.sections[key].visibility is SectionVisibility.SUMMARY]
-    opened = [turn for run in runs if (turn := run.first_opening(key)) is not None]
-    used = [turn for run in runs if (turn := run.first_use(key)) is not None]
+    opened = _first_turns(key, [run.openings for run in runs])
+    used = _first_turns(key, [run.uses for run in runs])
     full_tokens = _full_tokens(key, runs)
     summary_tokens = round(_mean([run.sections[key].shown_tokens for run in summarized])) if summarized else None
     cost_full = cost_summary = None
@@ -293,7 +289,7 @@ def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice
         runs=len(runs),
         opened_runs=len(opened),
         openings=sum(opened_key == key for run in runs for _, opened_key in run.openings),
-        first_use=_median(opened or used) if opened or used else None,
+        first_use=median(opened or used) if opened or used else None,
         tools=first.tools,
         tool_runs=len(used),
         full_tokens=full_tokens,

@@ -2,7 +2,8 @@
 
 A run is a span `invoke_agent`, with a span `chat` for each call of the model and `execute_tool` for each tool call.
 They are made from events after the fact, so they nest inside your own spans, but spans of your tools do not nest
-inside them.
+inside them. Names are those of the conventions for generative AI as of semantic-conventions 0.66b2, and our own under
+`wink.`: the package marks its constants as deprecated, since the conventions are moving to a repository of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from weakincentives._imports import import_extra
@@ -31,30 +31,18 @@ from weakincentives.runtime import (
     related,
 )
 from weakincentives.session import Session, observing
-from weakincentives.telemetry import semconv
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
 SCOPE = "weakincentives"
-
-
-def instrument(
-    *,
-    tracer_provider: TracerProvider | None = None,
-    meter_provider: MeterProvider | None = None,
-    capture_content: bool | None = None,
-) -> Instrumentation:
-    """Report every run of this process while the block is active.
-
-        with instrument():
-            MainLoop().execute(prompt, session=Session(), adapter=adapter)
-
-    The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
-    with `capture_content=True`, or when OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
-    """
-    return Instrumentation(tracer_provider, meter_provider, capture_content)
+# Adapters whose provider has a well-known name; the others go by the name of the adapter.
+_PROVIDERS = {"claude_agent_sdk": "anthropic"}
+_FINISH_REASONS = {"end": "stop"}
+_CAPTURING_VALUES = frozenset({"true", "1", "span_only", "span_and_event"})
+_TOKEN_BUCKETS = tuple(4**power for power in range(14))
+_SECOND_BUCKETS = tuple(0.01 * 2**power for power in range(14))
 
 
 @dataclass(slots=True)
@@ -74,30 +62,38 @@ class _Run:
 
 
 class Instrumentation:
-    """What `instrument` returns: a context manager that may be entered again."""
+    """Report every run of this process while the block is active; it may be entered again.
+
+        with instrument():
+            MainLoop().execute(prompt, session=Session(), adapter=adapter)
+
+    The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
+    with `capture_content=True`, or when OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
+    """
 
     def __init__(
         self,
-        tracer_provider: TracerProvider | None,
-        meter_provider: MeterProvider | None,
-        capture_content: bool | None,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        capture_content: bool | None = None,
     ) -> None:
-        asked = os.environ.get(semconv.CAPTURE_CONTENT, "").lower() in semconv.CAPTURING_VALUES
+        asked = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "").lower() in _CAPTURING_VALUES
         self._capture = asked if capture_content is None else capture_content
         self._trace = import_extra("opentelemetry.trace", "otel", "instrument()")
         metrics = import_extra("opentelemetry.metrics", "otel", "instrument()")
         self._tracer = self._trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._duration, self._tool_duration = (
-            meter.create_histogram(name, unit="s", explicit_bucket_boundaries_advisory=semconv.SECOND_BUCKETS)
-            for name in (semconv.OPERATION_DURATION, semconv.TOOL_DURATION)
+            meter.create_histogram(name, unit="s", explicit_bucket_boundaries_advisory=_SECOND_BUCKETS)
+            for name in ("gen_ai.client.operation.duration", "gen_ai.execute_tool.duration")
         )
         self._tokens = meter.create_histogram(
-            semconv.TOKEN_USAGE, unit="{token}", explicit_bucket_boundaries_advisory=semconv.TOKEN_BUCKETS
+            "gen_ai.client.token.usage", unit="{token}", explicit_bucket_boundaries_advisory=_TOKEN_BUCKETS
         )
-        self._injected = meter.create_counter(semconv.TOOLS_INJECTED, unit="{tool}")
-        self._dynamic = meter.create_counter(semconv.DISCLOSURE_DYNAMIC, unit="{expansion}")
-        self._restarts = meter.create_counter(semconv.DISCLOSURE_RESTARTS, unit="{expansion}")
+        self._injected = meter.create_counter("wink.tools.injected", unit="{tool}")
+        self._dynamic = meter.create_counter("wink.disclosure.dynamic", unit="{expansion}")
+        self._restarts = meter.create_counter("wink.disclosure.restarts", unit="{expansion}")
         self._runs: weakref.WeakKeyDictionary[Session, _Run] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._observing: list[AbstractContextManager[None]] = []
@@ -108,10 +104,8 @@ class Instrumentation:
         self._observing.append(watching)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._observing.pop().__exit__(kind, error, trace)
+    def __exit__(self, *failure: Any) -> None:
+        self._observing.pop().__exit__(*failure)
         if not self._observing:
             with self._lock:
                 left = [self._runs.pop(session) for session in list(self._runs)]
@@ -130,19 +124,19 @@ class Instrumentation:
 
     def _begin(self, session: Session, event: PromptRendered | ModelCalled) -> _Run:
         """Start the span of a run; a run resumed from a snapshot is first noticed when it calls the model."""
-        provider = semconv.PROVIDERS.get(event.adapter, event.adapter)
+        provider = _PROVIDERS.get(event.adapter, event.adapter)
         bound = session[Run].latest()
         span = self._tracer.start_span(
-            f"{semconv.INVOKE_AGENT} {event.prompt_name}",
+            f"invoke_agent {event.prompt_name}",
             start_time=_nanoseconds(event.timestamp - getattr(event, "latency", 0.0)),
             attributes={
-                semconv.OPERATION_NAME: semconv.INVOKE_AGENT,
-                semconv.PROVIDER_NAME: provider,
-                semconv.REQUEST_MODEL: event.model,
-                semconv.AGENT_NAME: event.prompt_name,
-                semconv.PROMPT_NAME: f"{bound.prompt_ns}/{bound.prompt_key}" if bound else event.prompt_name,
-                semconv.CONVERSATION_ID: session.session_id,
-                semconv.RUN_ID: event.run_id,
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.provider.name": provider,
+                "gen_ai.request.model": event.model,
+                "gen_ai.agent.name": event.prompt_name,
+                "gen_ai.prompt.name": f"{bound.prompt_ns}/{bound.prompt_key}" if bound else event.prompt_name,
+                "gen_ai.conversation.id": session.session_id,
+                "wink.run.id": event.run_id,
             },
         )
         run = _Run(event.run_id, span, provider, event.model, event.timestamp)
@@ -162,66 +156,68 @@ class Instrumentation:
 
     def _call(self, session: Session, run: _Run, event: ModelCalled) -> None:
         common = {
-            semconv.OPERATION_NAME: semconv.CHAT,
-            semconv.PROVIDER_NAME: run.provider,
-            semconv.REQUEST_MODEL: run.model,
-            semconv.RESPONSE_MODEL: event.model,
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": run.provider,
+            "gen_ai.request.model": run.model,
+            "gen_ai.response.model": event.model,
         }
         usage = event.usage
         span = self._tracer.start_span(
-            f"{semconv.CHAT} {run.model}",
+            f"chat {run.model}",
             context=self._trace.set_span_in_context(run.span),
             kind=self._trace.SpanKind.CLIENT,
             start_time=_nanoseconds(event.timestamp - event.latency),
             attributes={
                 **common,
-                semconv.CONVERSATION_ID: session.session_id,
-                semconv.RESPONSE_FINISH_REASONS: [semconv.FINISH_REASONS.get(event.stop_reason, event.stop_reason)],
-                semconv.USAGE_INPUT_TOKENS: usage.input_tokens,
-                semconv.USAGE_OUTPUT_TOKENS: usage.output_tokens,
-                semconv.USAGE_CACHE_READ_INPUT_TOKENS: usage.cached_tokens,
-                **({semconv.RESPONSE_ID: event.response_id} if event.response_id else {}),
+                "gen_ai.conversation.id": session.session_id,
+                "gen_ai.response.finish_reasons": [_FINISH_REASONS.get(event.stop_reason, event.stop_reason)],
+                "gen_ai.usage.input_tokens": usage.input_tokens,
+                "gen_ai.usage.output_tokens": usage.output_tokens,
+                "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+                **({"gen_ai.response.id": event.response_id} if event.response_id else {}),
             },
         )
         self._duration.record(event.latency, common)
-        self._tokens.record(usage.input_tokens, {**common, semconv.TOKEN_TYPE: "input"})
-        self._tokens.record(usage.output_tokens, {**common, semconv.TOKEN_TYPE: "output"})
+        self._tokens.record(usage.input_tokens, {**common, "gen_ai.token.type": "input"})
+        self._tokens.record(usage.output_tokens, {**common, "gen_ai.token.type": "output"})
         if not self._capture:
             span.end(_nanoseconds(event.timestamp))
             return
         sent = list(session[Message].view())[: event.messages]
-        span.set_attribute(semconv.SYSTEM_INSTRUCTIONS, _json([_text(m.text) for m in sent if m.role == "system"]))
-        span.set_attribute(semconv.INPUT_MESSAGES, _messages(sent))
+        span.set_attribute(
+            "gen_ai.system_instructions", json.dumps([_text(m.text) for m in sent if m.role == "system"])
+        )
+        span.set_attribute("gen_ai.input.messages", _messages(sent))
         offered = [run.definitions[name] for name in event.tools if name in run.definitions]
-        span.set_attribute(semconv.TOOL_DEFINITIONS, f"[{', '.join(offered)}]")
+        span.set_attribute("gen_ai.tool.definitions", f"[{', '.join(offered)}]")
         run.chat, run.ends = span, event.timestamp
 
     def _reply(self, session: Session, run: _Run, event: Message) -> None:
         """The reply after a captured call ends its span."""
         if run.chat is not None and event.role == "assistant":
-            run.chat.set_attribute(semconv.OUTPUT_MESSAGES, _messages([event]))
+            run.chat.set_attribute("gen_ai.output.messages", _messages([event]))
             run.chat.end(None if run.ends is None else _nanoseconds(run.ends))
             run.chat = run.ends = None
 
     def _invoke(self, session: Session, run: _Run, event: ToolInvoked) -> None:
         attributes: dict[str, Any] = {
-            semconv.OPERATION_NAME: semconv.EXECUTE_TOOL,
-            semconv.TOOL_NAME: event.name,
-            semconv.TOOL_TYPE: "function",
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": event.name,
+            "gen_ai.tool.type": "function",
         }
-        failed = {} if event.success else {semconv.ERROR_TYPE: "tool_error"}
+        failed = {} if event.success else {"error.type": "tool_error"}
         self._tool_duration.record(event.duration, {**attributes, **failed})
-        attributes |= {semconv.TOOL_CALL_ID: event.call_id, semconv.ROLLED_BACK: event.rolled_back, **failed}
+        attributes |= {"gen_ai.tool.call.id": event.call_id, "wink.tool.rolled_back": event.rolled_back, **failed}
         if event.section_key:
-            attributes[semconv.SECTION_KEY] = event.section_key
+            attributes["wink.section.key"] = event.section_key
         if event.disclosure is not None:
-            attributes[semconv.SECTIONS] = event.disclosure.requested_sections
+            attributes["wink.sections"] = event.disclosure.requested_sections
             run.readings.append(event.disclosure.requested_sections)
         if self._capture:
-            attributes[semconv.TOOL_CALL_ARGUMENTS] = event.arguments
-            attributes[semconv.TOOL_CALL_RESULT] = event.result_text
+            attributes["gen_ai.tool.call.arguments"] = event.arguments
+            attributes["gen_ai.tool.call.result"] = event.result_text
         span = self._tracer.start_span(
-            f"{semconv.EXECUTE_TOOL} {event.name}",
+            f"execute_tool {event.name}",
             context=self._trace.set_span_in_context(run.span),
             start_time=_nanoseconds(event.timestamp - event.duration),
             attributes=attributes,
@@ -232,46 +228,48 @@ class Instrumentation:
 
     def _inject(self, session: Session, run: _Run, event: ToolsInjected) -> None:
         run.definitions.update(zip(event.tool_names, event.definitions, strict=False))
-        attributes = {semconv.SECTION_KEY: event.section_key, semconv.ROUTE: event.route}
+        attributes = {"wink.section.key": event.section_key, "wink.route": event.route}
         self._injected.add(len(event.tool_names), attributes)
         for keys in [keys for keys in run.readings if any(related(key, event.section_key) for key in keys)]:
             # One reading can bring the tools of several sections, one event each.
             run.readings.remove(keys)
             self._dynamic.add(1, attributes)
         run.span.add_event(
-            semconv.TOOLS_INJECTED, {**attributes, semconv.SECTIONS: event.tool_names}, _nanoseconds(event.timestamp)
+            "wink.tools.injected", {**attributes, "wink.sections": event.tool_names}, _nanoseconds(event.timestamp)
         )
 
     def _restart(self, session: Session, run: _Run, event: RunRestarted) -> None:
         run.ends = None
         self._restarts.add(1)
-        attributes: dict[str, Any] = {semconv.SECTIONS: event.section_keys}
+        attributes: dict[str, Any] = {"wink.sections": event.section_keys}
         if self._capture:
-            attributes[semconv.REASON] = event.reason
-        run.span.add_event(semconv.DISCLOSURE_RESTARTS, attributes, _nanoseconds(event.timestamp))
+            attributes["wink.reason"] = event.reason
+        run.span.add_event("wink.disclosure.restarts", attributes, _nanoseconds(event.timestamp))
 
     def _execute(self, session: Session, run: _Run, event: PromptExecuted) -> None:
         run.ends = event.timestamp
         # A halted evaluation may continue with more sections open; else the next run or the end of the block ends it.
         if not event.halted:
-            run.span.set_attribute(semconv.USAGE_INPUT_TOKENS, event.usage.input_tokens)
-            run.span.set_attribute(semconv.USAGE_OUTPUT_TOKENS, event.usage.output_tokens)
+            run.span.set_attribute("gen_ai.usage.input_tokens", event.usage.input_tokens)
+            run.span.set_attribute("gen_ai.usage.output_tokens", event.usage.output_tokens)
             self._finish(session, run, {})
 
     def _fail(self, session: Session, run: _Run, event: EvaluationFailed) -> None:
         run.ends = event.timestamp
-        run.span.set_attribute(semconv.ERROR_TYPE, event.error)
+        run.span.set_attribute("error.type", event.error)
         run.span.set_status(self._trace.StatusCode.ERROR, event.message if self._capture else event.error)
-        self._finish(session, run, {semconv.ERROR_TYPE: event.error})
+        self._finish(session, run, {"error.type": event.error})
 
     def _finish(self, session: Session, run: _Run, extra: dict[str, str]) -> None:
         with self._lock:
             self._runs.pop(session, None)
-        common = {semconv.PROVIDER_NAME: run.provider, semconv.REQUEST_MODEL: run.model}
+        common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
         seconds = (run.ends or run.started) - run.started
-        self._duration.record(seconds, {semconv.OPERATION_NAME: semconv.INVOKE_AGENT, **common, **extra})
+        self._duration.record(seconds, {"gen_ai.operation.name": "invoke_agent", **common, **extra})
         _end(run, run.ends)
 
+
+instrument = Instrumentation
 
 _HANDLERS: dict[type, Any] = {
     PromptRendered: Instrumentation._render,
@@ -298,10 +296,6 @@ def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1_000_000_000)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value)
-
-
 def _text(text: str) -> dict[str, str]:
     return {"type": "text", "content": text}
 
@@ -321,4 +315,4 @@ def _messages(messages: Sequence[Message]) -> str:
         else:
             continue
         shown.append({"role": message.role, "parts": parts})
-    return _json(shown)
+    return json.dumps(shown)

@@ -50,8 +50,7 @@ from weakincentives.runtime import (
     ToolsWithdrawn,
 )
 from weakincentives.serde import load_tagged
-from weakincentives.telemetry.frozen import FrozenEvent, dump, placeholder
-from weakincentives.telemetry.values import UnknownType, Unreadable
+from weakincentives.telemetry.values import FrozenEvent, UnknownType, Unreadable, dump, placeholder
 
 logger = logging.getLogger("weakincentives.telemetry")
 
@@ -79,6 +78,7 @@ EVENTS = (
     ToolsInjected,
     ToolsWithdrawn,
 )
+_BY_KIND = {cls.__name__: cls for cls in EVENTS}
 MISSING_TEXT = "[this text is missing in the run file]"
 LONG = 512
 # The length from which a part that most events of a kind repeat is stored as a text of its own.
@@ -190,9 +190,9 @@ class Packer:
             return data
         tag = data.get("$")
         if tag == "str":
-            return self._surrogates(data)
+            return self._encoded(data, "utf-8", "surrogatepass")
         if tag in _BYTES:
-            return self._bytes(data)
+            return self._encoded(data, "latin-1", "replace")
         if tag == "blob":
             return data
         if tag in _MAPPINGS:
@@ -226,18 +226,16 @@ class Packer:
             return {"$": data["$"], "v": self._secret(data["v"])}
         return self._walk(data)
 
-    def _surrogates(self, data: Any) -> Any:
-        text = b64decode(data["v"]).decode("utf-8", "surrogatepass")
+    def _encoded(self, data: Any, encoding: str, errors: str) -> Any:
+        """Text or bytes in base64. What is redacted already is not searched again: a match would only be chance."""
+        text = b64decode(data["v"]).decode(encoding, errors)
         clean = self.redactor.text(text)
-        if clean == text:
-            return {"$": "str", "v": self._keep_encoded(data["v"])}
-        return {"$": "str", "v": self._keep_encoded(b64encode(clean.encode("utf-8", "surrogatepass")).decode())}
-
-    def _bytes(self, data: Any) -> Any:
-        text = b64decode(data["v"]).decode("latin-1")
-        clean = self.redactor.text(text)
-        kept = data["v"] if clean == text else b64encode(clean.encode("latin-1", "replace")).decode()
-        return {"$": data["$"], "v": self._keep_encoded(kept)}
+        kept = data["v"] if clean == text else b64encode(clean.encode(encoding, errors)).decode()
+        if len(kept) >= LONG:
+            key = _hash(kept)
+            self.texts[key] = kept
+            kept = {"$": "text", "v": key}
+        return {"$": data["$"], "v": kept}
 
     def _clean_bytes(self, data: bytes) -> bytes:
         """The bytes of media; what is text may hold secrets."""
@@ -245,14 +243,6 @@ class Packer:
             return self.redactor.text(data.decode()).encode()
         except UnicodeDecodeError:
             return data
-
-    def _keep_encoded(self, text: str) -> Any:
-        """Base64 of what is redacted already, in which a pattern could only match by chance."""
-        if len(text) < LONG:
-            return text
-        key = _hash(text)
-        self.texts[key] = text
-        return {"$": "text", "v": key}
 
 
 def pack_rows(items: Sequence[Any], dump: Callable[[Any], Any]) -> Any:
@@ -348,19 +338,14 @@ def load(data: Any, blobs: dict[str, Blob], unknown: set[str], text: str) -> Any
 
 def checked(kind: str, event: Any) -> Any:
     """The event if it is what its kind says, with fields of the declared types; a damaged one is `Unreadable`."""
-    check = _event_checks().get(kind)
-    if check is None or check(event):
+    cls = _BY_KIND.get(kind)
+    if cls is None or check_for(cls)(event):
         return event
     found = event.type if isinstance(event, UnknownType) else type(event).__name__
     return Unreadable(kind, f"the payload is no well-formed {kind} ({found})")
 
 
 Check = Callable[[Any], bool]
-
-
-@cache
-def _event_checks() -> dict[str, Check]:
-    return {cls.__name__: check_for(cls) for cls in EVENTS}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Writing to a run file: what one recorder adds to it, and deleting runs from it."""
+"""Writing to a run file: what one recorder adds to it, with the cost of runs, and deleting runs from it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from weakincentives.runtime import (
     PromptRendered,
     RunRestarted,
     ToolInvoked,
+    adapter_specs,
     ledger_of,
 )
 from weakincentives.telemetry.payload import storable
-from weakincentives.telemetry.prices import prices_for
 from weakincentives.telemetry.reader import EventReader
 from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError, open_for_writing
 from weakincentives.telemetry.turns import read_history
@@ -36,6 +37,10 @@ logger = logging.getLogger("weakincentives.telemetry")
 
 # How much of a question or an answer a list shows, and how many openings.
 MAX_LINE, MAX_OPENED = 400, 60
+# When the prices in the adapters' specs were taken from litellm 1.108. They leave out surcharges for writing a cache
+# (the usage of a reply does not tell such tokens apart), for very long prompts and for faster service.
+AS_OF = "2026-11"
+_DATED = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 _HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
 
 
@@ -295,6 +300,25 @@ class RunFile:
             f"UPDATE runs SET {', '.join(assignments)} WHERE run_id = :run_id",
             {**values, **tally.sums, "run_id": tally.run_id},
         )
+
+
+@cache
+def known_prices() -> Mapping[str, Prices]:
+    """The prices of every model that some adapter's spec lists."""
+    return {model: prices for spec in adapter_specs() for model, prices in spec.prices.items()}
+
+
+def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | None:
+    """The prices of a model, by its name with or without a date or a provider in front; None where unknown.
+
+    `own` prices go before the known ones.
+    """
+    table = {**known_prices(), **(own or {})}
+    name = model.rpartition("/")[2]
+    for candidate in (model, name, _DATED.sub("", name)):
+        if candidate in table:
+            return table[candidate]
+    return None
 
 
 def _filled_text(event: PromptRendered) -> str:

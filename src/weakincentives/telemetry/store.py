@@ -6,8 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import msgspec
@@ -91,9 +90,7 @@ class RunStore(EventReader):
     def __enter__(self) -> RunStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def list_runs(
@@ -240,7 +237,7 @@ class RunStore(EventReader):
             where.append("(prompt = ? OR prompt_name = ?)")
             values += [prompt, prompt]
         if search:
-            like = f"%{_escaped(search)}%"
+            like = like_pattern(search)
             columns = ("run_id", "prompt", "prompt_name", "model", "adapter", "status", "error", "session_id")
             anywhere = [f"{column} LIKE ? ESCAPE '\\'" for column in columns]
             anywhere.append("EXISTS (SELECT 1 FROM events WHERE run_id = r.run_id AND payload LIKE ? ESCAPE '\\')")
@@ -262,21 +259,14 @@ def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
         return tuple(recorded.event for recorded in store.all_events(store.run(run_id).run_id))
 
 
-_COLUMNS = (
-    "run_id, session_id, prompt, prompt_name, adapter, model, status, started, updated, ended, events, turns, "
-    "tool_calls, tool_failures, disclosures, restarts, input_tokens, output_tokens, cached_tokens, reasoning_tokens, "
-    "cost, error, conversation_id, question, answer, full_prompt_tokens, opened"
-)
+_USAGE = "input_tokens, output_tokens, cached_tokens, reasoning_tokens"
+_COLUMNS = ", ".join(_USAGE if field.name == "usage" else field.name for field in fields(RunSummary))
 # A run whose recorder went silent without closing was killed.
+_STATUS = "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status"
 _RUNS = (
-    "(SELECT runs.run_id, session_id, prompt, prompt_name, adapter, model, "
-    "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status, "
-    "runs.started, updated, ended, events, turns, tool_calls, tool_failures, disclosures, restarts, input_tokens, "
-    "output_tokens, cached_tokens, reasoning_tokens, cost, error, conversation_id, question, answer, "
-    "full_prompt_tokens, opened FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
+    f"(SELECT {_COLUMNS.replace('status', _STATUS).replace('started', 'runs.started')} "
+    "FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
 )
-
-
 # What stands for a column of another type, in the order of the columns.
 _DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, *[""] * 4, None, "")
 
@@ -303,5 +293,7 @@ def _of_type(value: Any, default: Any) -> Any:
     return float(value) if is_number else default
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+def like_pattern(text: str) -> str:
+    """What LIKE with ESCAPE '\\' finds a text by, wherever it stands."""
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"

@@ -5,8 +5,9 @@ Only what is needed is read, however long the run: most of its events are messag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_origin, get_type_hints
 
@@ -161,7 +162,15 @@ def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[Re
     )
     light: list[_Item] = []
     others: list[Any] = []
-    shared = _Shared(reader)
+
+    @cache
+    def shared(name: str, recorded: bytes) -> Any:
+        """A part that many model calls have in common, decoded once."""
+        (value,) = reader.decode([recorded.decode()])
+        if not _REPEATED[name](value):
+            raise TypeError(name)
+        return value
+
     for row in reader.sound_rows(rows):
         try:
             what = _decode_fast(row, shared)
@@ -175,30 +184,13 @@ def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[Re
     return light, reader.decode_rows(others)
 
 
-class _Shared:
-    """Parts that many model calls have in common, each decoded once."""
-
-    def __init__(self, reader: EventReader) -> None:
-        self._reader = reader
-        self._known: dict[tuple[str, bytes], Any] = {}
-
-    def load(self, name: str, raw: msgspec.Raw) -> Any:
-        key = name, bytes(raw)
-        if key not in self._known:
-            (value,) = self._reader.decode([key[1].decode()])
-            if not _REPEATED[name](value):
-                raise TypeError(name)
-            self._known[key] = value
-        return self._known[key]
-
-
-def _decode_fast(row: Sequence[Any], shared: _Shared) -> ModelCalled | ToolUse | None:
+def _decode_fast(row: Sequence[Any], shared: Callable[[str, bytes], Any]) -> ModelCalled | ToolUse | None:
     """A model call or an ordinary tool call, in a tenth of the time of the general decoder; None for other events."""
     _, seq, kind, _, _, payload = row
     if kind == "ModelCalled":
         values = msgspec.structs.asdict(_CALLED.decode(payload).v)
         values.update({name: values[name].v for name in _TAGGED})
-        values.update({name: shared.load(name, values[name]) for name in _REPEATED})
+        values.update({name: shared(name, bytes(values[name])) for name in _REPEATED})
         return ModelCalled(**values)
     if kind == "ToolInvoked":
         invoked = _INVOKED.decode(payload).v

@@ -1,19 +1,46 @@
-"""Recorded values: placeholders for those that cannot be written or read, and all of them as plain JSON."""
+"""Events frozen as they are when they happen, placeholders for what cannot be written or read, and plain JSON of both.
+
+An event that cannot change is kept as it is; any other is turned into data at once.
+"""
 
 from __future__ import annotations
 
 import enum
 import math
+import reprlib
 from base64 import b64decode
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import PurePath
+from types import NoneType
 from typing import Any
+from uuid import UUID
 
-from weakincentives.serde import columns, is_record
+from weakincentives.content import Blob
+from weakincentives.prompt import (
+    ClearAllVisibilityOverrides,
+    ClearVisibilityOverride,
+    CollapseSection,
+    DisclosureRequest,
+    SetVisibilityOverride,
+)
+from weakincentives.runtime import (
+    EvaluationFailed,
+    Message,
+    ModelCalled,
+    PromptRendered,
+    RunRestarted,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
+from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
 _PAIRS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 MAX_DEPTH = 100
+REPR_LENGTH = 400
+MAX_PARTS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +127,121 @@ def _untagged(data: Any, depth: int) -> Any:
     except (TypeError, ValueError):
         return f"<{tag}>"
     return _untagged(inner, depth + 1)
+
+
+class FrozenEvent:
+    """An event that was turned into data at once, because something in it may change later."""
+
+    __slots__ = ("blobs", "data", "event")
+
+    def __init__(self, event: object) -> None:
+        self.event = event
+        self.blobs: dict[str, Blob] = {}
+        self.data = dump(event, self.blobs)
+
+
+def freeze(event: object) -> object:
+    """The event itself if nothing in it can change, else its data as it is now."""
+    if type(event) in _UNCHANGING:
+        return event
+    try:
+        return event if _is_immutable(event) else FrozenEvent(event)
+    except Exception:
+        return FrozenEvent(event)
+
+
+def dump(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
+    """`dump_tagged`, with an `Unserialisable` for each part that has no serialised form."""
+    try:
+        return dump_tagged(value, blobs)
+    except Exception:
+        return _Parts().dump(value)
+
+
+def placeholder(value: Any) -> Any:
+    """The data that stands for a value without a serialised form."""
+    cls = type(value)
+    return dump_tagged(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
+
+
+class _Parts:
+    """Dumps a value part by part where it cannot be dumped whole; stops where it contains itself or is too large."""
+
+    def __init__(self) -> None:
+        self._left = MAX_PARTS
+        self._within: set[int] = set()
+
+    def dump(self, value: Any) -> Any:
+        self._left -= 1
+        if id(value) in self._within or self._left <= 0:
+            return placeholder(value)
+        try:
+            return dump_tagged(value)
+        except Exception:
+            self._within.add(id(value))
+            dumped = self._parts(value)
+            self._within.discard(id(value))
+            return dumped
+
+    def _parts(self, value: Any) -> Any:
+        cls = type(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            register_type(cls)
+            names = [field.name for field in fields(value)]
+            return {
+                "$": f"{cls.__module__}:{cls.__qualname__}",
+                "v": {name: self.dump(getattr(value, name, None)) for name in names},
+            }
+        if cls is list:
+            return [self.dump(item) for item in value]
+        if cls in (tuple, set, frozenset):
+            return {"$": cls.__name__, "v": [self.dump(item) for item in value]}
+        if isinstance(value, Mapping):
+            return {"$": "dict", "v": [[self.dump(key), self.dump(item)] for key, item in list(value.items())]}
+        return placeholder(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
+# The loop makes these of immutable parts.
+_UNCHANGING = frozenset(
+    {
+        ClearAllVisibilityOverrides,
+        ClearVisibilityOverride,
+        CollapseSection,
+        EvaluationFailed,
+        Message,
+        ModelCalled,
+        PromptRendered,
+        RunRestarted,
+        SetVisibilityOverride,
+        ToolsInjected,
+        ToolsWithdrawn,
+    }
+)
+_ATOMS: frozenset[type] = frozenset(
+    {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta, Decimal, UUID, DisclosureRequest}
+)
+_CHECKS: dict[type, Callable[[Any], bool]] = {}
+
+
+def _is_immutable(value: Any) -> bool:
+    cls = type(value)
+    if cls in _ATOMS:
+        return True
+    check = _CHECKS.get(cls)
+    if check is None:
+        check = _CHECKS[cls] = _check_for(cls)
+    return check(value)
+
+
+def _check_for(cls: type) -> Callable[[Any], bool]:
+    if cls in (tuple, frozenset):
+        return lambda value: all(map(_is_immutable, value))
+    if issubclass(cls, enum.Enum | PurePath | type):
+        return lambda value: True
+    parameters = getattr(cls, "__dataclass_params__", None)
+    if parameters is not None and parameters.frozen and is_dataclass(cls):
+        names = tuple(field.name for field in fields(cls))
+        return lambda value: all(_is_immutable(getattr(value, name)) for name in names)
+    return lambda value: False

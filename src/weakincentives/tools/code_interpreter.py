@@ -8,8 +8,14 @@ from typing import Any
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedTool, HostedToolConfig, HostedToolOutput
-from weakincentives.tools.hosted import HostedToolFailure, HostedToolSection
-from weakincentives.tools.validation import check_domains, check_positive, check_texts, check_type
+from weakincentives.tools.hosted import (
+    HostedToolFailure,
+    HostedToolSection,
+    check_domains,
+    check_positive,
+    check_texts,
+    check_type,
+)
 
 __all__ = [
     "CodeExecution",

@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedTool, HostedToolConfig, HostedToolOutput
-from weakincentives.tools.hosted import HostedToolFailure, HostedToolSection
-from weakincentives.tools.validation import check_positive, check_texts, check_type
+from weakincentives.tools.hosted import HostedToolFailure, HostedToolSection, check_positive, check_texts, check_type
 
 __all__ = [
     "AllOf",

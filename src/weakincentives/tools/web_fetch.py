@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.prompt import HostedTool, HostedToolConfig, HostedToolOutput
-from weakincentives.tools.hosted import DomainFilter, HostedToolFailure, HostedToolSection
-from weakincentives.tools.validation import check_bool, check_positive, check_type
+from weakincentives.tools.hosted import (
+    DomainFilter,
+    HostedToolFailure,
+    HostedToolSection,
+    check_bool,
+    check_positive,
+    check_type,
+)
 
 __all__ = [
     "DocumentCitation",

@@ -8,8 +8,7 @@ from typing import Any
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedTool, HostedToolConfig, HostedToolOutput
-from weakincentives.tools.hosted import DomainFilter, HostedToolFailure, HostedToolSection
-from weakincentives.tools.validation import check_bool, check_type
+from weakincentives.tools.hosted import DomainFilter, HostedToolFailure, HostedToolSection, check_bool, check_type
 
 __all__ = [
     "Citation",

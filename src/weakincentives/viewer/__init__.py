@@ -1,6 +1,6 @@
 """See what the model saw: recorded runs in a browser, or one of them as a single file."""
 
-from weakincentives.viewer.export import export_run
+from weakincentives.viewer.page import export_run
 from weakincentives.viewer.playground import AdapterChoice, Playground
 from weakincentives.viewer.server import Viewer, ViewerError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weakincentives.errors import WinkError
 from weakincentives.telemetry import RunFileError, RunNotFoundError
@@ -29,11 +30,6 @@ from weakincentives.viewer.playground import Playground
 POLL_SECONDS = 0.2
 QUIET_POLLS = 50
 WAIT_SECONDS, WAIT_POLLS = 0.02, 150
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SHOWN_MEDIA = ("image/png", "image/jpeg", "image/webp", "image/gif", "audio/wav", "audio/mpeg")
 
@@ -60,7 +56,10 @@ def viewer_app(
     With a playground, which can write and spend, every request for data must carry the token.
     """
     page, policy = served_page()
-    changes = _Changes(documents, stopping)
+
+    def changes(request: Request) -> Response:
+        return StreamingResponse(_changes(documents, stopping), media_type="text/event-stream")
+
     app = Starlette(
         routes=[
             Route("/", lambda request: HTMLResponse(page)),
@@ -68,29 +67,14 @@ def viewer_app(
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
             Route("/api/groups", _json(lambda r: _groups(documents, r))),
             Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
-            Route("/api/runs/{run}/script", _json(lambda r: documents.script(r.path_params["run"]))),
-            Route("/api/runs/{run}", _json(lambda r: documents.run(r.path_params["run"]))),
-            Route(
-                "/api/runs/{run}/turns/{n:int}",
-                _json(lambda r: documents.turn(r.path_params["run"], r.path_params["n"])),
-            ),
-            Route(
-                "/api/runs/{run}/prompts/{seq:int}",
-                _json(lambda r: documents.prompt(r.path_params["run"], r.path_params["seq"])),
-            ),
-            Route(
-                "/api/runs/{run}/messages",
-                _json(lambda r: documents.messages(r.path_params["run"], _number(r, "start"), _number(r, "stop"))),
-            ),
-            Route("/api/runs/{run}/events", _json(lambda r: _events(documents, r))),
-            Route(
-                "/api/runs/{run}/events/{seq:int}",
-                _json(lambda r: documents.event(r.path_params["run"], r.path_params["seq"])),
-            ),
-            Route(
-                "/api/search",
-                _json(lambda r: documents.search(r.query_params.get("q", ""), r.query_params.get("run", ""))),
-            ),
+            Route("/api/runs/{run_id}/script", _json(lambda r: documents.script(**r.path_params))),
+            Route("/api/runs/{run_id}", _json(lambda r: documents.run(**r.path_params))),
+            Route("/api/runs/{run_id}/turns/{n:int}", _json(lambda r: documents.turn(**r.path_params))),
+            Route("/api/runs/{run_id}/prompts/{seq:int}", _json(lambda r: documents.prompt(**r.path_params))),
+            Route("/api/runs/{run_id}/messages", _json(lambda r: _messages(documents, r))),
+            Route("/api/runs/{run_id}/events", _json(lambda r: _events(documents, r))),
+            Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**r.path_params))),
+            Route("/api/search", _json(lambda r: _search(documents, r))),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/changes", changes),
             *(_play_routes(playground, documents) if playground else ()),
@@ -175,9 +159,17 @@ def _blob(documents: Documents, request: Request) -> Response:
     return Response(data, media_type="application/octet-stream", headers={"content-disposition": "attachment"})
 
 
+def _search(documents: Documents, request: Request) -> Any:
+    return documents.search(request.query_params.get("q", ""), request.query_params.get("run", ""))
+
+
+def _messages(documents: Documents, request: Request) -> Any:
+    return documents.messages(**request.path_params, start=_number(request, "start"), stop=_number(request, "stop"))
+
+
 def _events(documents: Documents, request: Request) -> Any:
     return documents.events(
-        request.path_params["run"],
+        **request.path_params,
         offset=_number(request, "offset"),
         limit=min(_number(request, "limit", 200), 500),
         kinds=request.query_params.getlist("kind"),
@@ -207,34 +199,25 @@ def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
     return endpoint
 
 
-class _Changes:
-    """Tells the page, by server-sent events, when something was recorded."""
-
-    def __init__(self, documents: Documents, stopping: Callable[[], bool]) -> None:
-        self._documents = documents
-        self._stopping = stopping
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await StreamingResponse(self._events(), media_type="text/event-stream")(scope, receive, send)
-
-    async def _events(self) -> AsyncIterator[str]:
-        seen, quiet = -1, 0
-        while not self._stopping():
-            last = await anyio.to_thread.run_sync(self._documents.store.last_event_id)
-            if last != seen:
-                seen, quiet = last, 0
-                yield f"data: {last}\n\n"
-            quiet += 1
-            if quiet % QUIET_POLLS == 0:
-                # A run whose process died ends without an event.
-                yield "data: beat\n\n"
-            await anyio.sleep(POLL_SECONDS)
+async def _changes(documents: Documents, stopping: Callable[[], bool]) -> AsyncIterator[str]:
+    """Server-sent events that tell the page when something was recorded."""
+    seen, quiet = -1, 0
+    while not stopping():
+        last = await anyio.to_thread.run_sync(documents.store.last_event_id)
+        if last != seen:
+            seen, quiet = last, 0
+            yield f"data: {last}\n\n"
+        quiet += 1
+        if quiet % QUIET_POLLS == 0:
+            # A run whose process died ends without an event.
+            yield "data: beat\n\n"
+        await anyio.sleep(POLL_SECONDS)
 
 
 class Guard:
     """ASGI middleware that checks Host, Origin and method, and sets the headers of every response."""
 
-    def __init__(self, app: App, *, port: int, policy: str, token: str = "") -> None:
+    def __init__(self, app: ASGIApp, *, port: int, policy: str, token: str = "") -> None:
         self._app = app
         self._token = token.encode()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
@@ -275,7 +258,7 @@ class Guard:
         return any(hmac.compare_digest(value, self._token) for value in given)
 
     def _guarded(self, send: Send) -> Send:
-        async def guarded(message: MutableMapping[str, Any]) -> None:
+        async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
             await send(message)

@@ -1,28 +1,41 @@
 """What the viewer's pages show, as JSON documents made from a run file.
 
 Texts that many turns share are documents of their own: a turn names its prompt by the number of the event that
-rendered it, and its conversation by ranges over all messages of the run.
+rendered it, and its conversation by ranges over all messages of the run, up to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from weakincentives.content import Media
 from weakincentives.prompt import Span
-from weakincentives.runtime import Message, PromptRendered, TurnSection
+from weakincentives.runtime import Message, PromptRendered, RunState, ToolCall
 from weakincentives.session import LogEntry
-from weakincentives.telemetry import RecordedEvent, RunFileError, RunNotFoundError, RunStore, Turn, advise, plain
-from weakincentives.viewer.conversations import Conversations, Ranges
+from weakincentives.telemetry import (
+    RecordedEvent,
+    RunFileError,
+    RunNotFoundError,
+    RunStore,
+    RunSummary,
+    Turn,
+    advise,
+    plain,
+)
 from weakincentives.viewer.overview import overview, summary
-from weakincentives.viewer.script import script_of
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 160
 # A page of messages ends early when it has this many characters.
 PAGE_CHARACTERS = 2_000_000
 CACHED_RUNS = 8
+FIRST_EVENTS = 2_000
+# The messages of a request, as ranges over all messages of its conversation.
+Ranges = list[tuple[int, int]]
 
 
 class Documents:
@@ -31,7 +44,9 @@ class Documents:
     def __init__(self, store: RunStore) -> None:
         self.store = store
         self._runs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self._conversations = Conversations(store)
+        # Messages and requests of runs, as far as they can no longer change.
+        self._message_ids: dict[str, list[int]] = {}
+        self._requests: dict[str, dict[int, Ranges]] = {}
 
     def runs(self, *, search: str = "", offset: int = 0, limit: int = 100, **filters: Any) -> dict[str, Any]:
         """One page of the list, newest first unless `order` says otherwise, and sums over all of it."""
@@ -53,7 +68,7 @@ class Documents:
     def script(self, run_id: str) -> dict[str, Any]:
         """The run as a test: what the model replied, for a `ScriptedAdapter`."""
         run = self.store.run(run_id)
-        return {"text": script_of(self.store, run)}
+        return {"text": _script_of(self.store, run)}
 
     def run(self, run_id: str) -> dict[str, Any]:
         """A run without its texts: numbers per turn, disclosure, and the ledger."""
@@ -75,7 +90,7 @@ class Documents:
         pending = self.store.pending_turn(run.run_id) if n >= run.turns else None
         if pending is not None and n == run.turns + 1:
             turn, ids = pending
-            request = self._conversations.ranges(run.run_id, ids)
+            request = _extended([], 0, self._ordinals(run.run_id, ids))
             return self._turn(turn, run.events + 1, request, len(ids)) | {"pending": True}
         turn = self.store.turn(run_id, n, with_messages=False)
         called = turn.events[0].seq
@@ -87,12 +102,30 @@ class Documents:
         return document
 
     def request(self, run_id: str, called: int) -> Ranges:
-        """The messages of the model call with this event number, as ranges over those of its conversation."""
-        return self._conversations.request(run_id, called)
+        """The messages of the model call with this event number."""
+        known = self._requests.setdefault(run_id, {})
+        if called not in known:
+            ranges: Ranges = []
+            # The first turns of a long run are looked at most, and need not wait for the others.
+            stop = called if called < FIRST_EVENTS else float("inf")
+            for seq, kept, added in self.store.requests(run_id, stop):
+                ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
+        return known.get(called, [])
+
+    def _ordinals(self, run_id: str, ids: Sequence[int]) -> list[int]:
+        known = self._ids(run_id, 1)
+        if ids and ids[-1] > known[-1]:
+            known = self._ids(run_id, len(known) + 1)
+        return [bisect_left(known, number) for number in ids]
+
+    def _ids(self, run_id: str, needed: int) -> list[int]:
+        """The ids of all messages, at least the first so many."""
+        known = self._message_ids.setdefault(run_id, [])
+        if len(known) < needed:
+            known = self._message_ids[run_id] = self.store.message_ids(run_id)
+        return known
 
     def _turn(self, turn: Turn, seq: int, request: Ranges, messages: int) -> dict[str, Any]:
-        first = () if turn.rendered is None else (*turn.rendered.tools, *turn.rendered.hosted_tools)
-        hosted = () if turn.rendered is None else turn.rendered.hosted_tools
         return {
             "run_id": turn.run_id,
             "n": turn.n,
@@ -100,8 +133,7 @@ class Documents:
             "time": turn.time,
             "prompt": self._prompt_before(turn.run_id, seq),
             "called": plain(turn.called),
-            "sections": plain(turn.sections),
-            "tools": tool_documents(turn.tools, turn.sections, turn.withdrawn, turn.definitions, first, hosted),
+            **state_parts(turn, turn.rendered),
             **request_facts(request, messages),
             **turn_parts((recorded, plain(recorded.event)) for recorded in turn.events),
         }
@@ -137,7 +169,7 @@ class Documents:
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
         """Some of all messages of a run, in order; fewer than asked for where they are long."""
-        ids = self._conversations.ids(run_id, stop)[start:stop]
+        ids = self._ids(run_id, stop)[start:stop]
         found: list[dict[str, Any]] = []
         characters = 0
         for at in range(0, len(ids), 50):
@@ -225,6 +257,22 @@ class Documents:
             message["prompt"], message["text"] = seq, more
 
 
+def _extended(ranges: Ranges, kept: int, added: Sequence[int]) -> Ranges:
+    """The first `kept` numbers of the ranges, then those added."""
+    found: Ranges = []
+    for start, stop in ranges:
+        stop = min(stop, start + kept)
+        if start < stop:
+            found.append((start, stop))
+        kept -= stop - start
+    for number in added:
+        if found and found[-1][1] == number:
+            found[-1] = (found[-1][0], number + 1)
+        else:
+            found.append((number, number + 1))
+    return found
+
+
 def _after_prompt(text: str, rendered: PromptRendered) -> str | None:
     """What follows a prompt's text in a system message; None if the message does not begin with it."""
     own = rendered.text[: max((span.end for span in rendered.spans if span.role == "system"), default=0)].rstrip()
@@ -288,28 +336,27 @@ def turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
     return {"reply": reply, "calls": list(calls.values()), "hosted": hosted, "ended": ended}
 
 
-def tool_documents(
-    tools: Iterable[str],
-    sections: Iterable[TurnSection],
-    withdrawn: Collection[str],
-    definitions: Mapping[str, str],
-    initial: Collection[str],
-    hosted: Collection[str],
-) -> list[dict[str, Any]]:
-    """Every tool of a request with its section; `initial` ones were there when the conversation began."""
-    owners = {name: section.key for section in sections for name in section.tools}
-    return [
+def state_parts(state: Turn | RunState, rendered: PromptRendered | None) -> dict[str, Any]:
+    """What the model had at a request: its sections, and every tool with the section it belongs to.
+
+    `initial` tools were there when the conversation began.
+    """
+    owners = {name: section.key for section in state.sections for name in section.tools}
+    hosted = rendered.hosted_tools if rendered else ()
+    initial = (*rendered.tools, *hosted) if rendered else ()
+    tools = [
         {
             "name": name,
             "section": owners.get(name, ""),
             "builtin": name not in owners,
             "hosted": name in hosted,
             "initial": name in initial,
-            "withdrawn": name in withdrawn,
-            "definition": definitions.get(name, ""),
+            "withdrawn": name in state.withdrawn,
+            "definition": state.definitions.get(name, ""),
         }
-        for name in tools
+        for name in dict.fromkeys((*state.definitions, *state.tools))
     ]
+    return {"sections": plain(state.sections), "tools": tools}
 
 
 def _part(part: Any) -> dict[str, Any]:
@@ -341,7 +388,11 @@ def _describe(event: Any) -> str:
     """A few words that distinguish an event from others of its kind."""
     if not isinstance(event, dict):
         return str(event)[:SUMMARY_LENGTH]
-    parts = [_words(event[name], "." if name == "path" else ", ") for name in _IDENTIFYING if event.get(name)]
+    parts = []
+    for name in _IDENTIFYING:
+        if value := event.get(name):
+            between = "." if name == "path" else ", "
+            parts.append(between.join(map(str, value)) if isinstance(value, list) else str(value))
     for name in ("reason", "message", "arguments", "text"):
         value = event.get(name)
         if isinstance(value, str) and value:
@@ -360,10 +411,6 @@ def _describe(event: Any) -> str:
     return " · ".join(parts)
 
 
-def _words(value: Any, between: str) -> str:
-    return between.join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 _IDENTIFYING = (
     "role",
     "name",
@@ -376,3 +423,48 @@ _IDENTIFYING = (
     "stop_reason",
     "error",
 )
+
+_TEST = """\
+from weakincentives import MainLoop, Session
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.runtime import ModelReply, ToolCall
+
+SCRIPT = [
+{lines}
+]
+
+
+def test_{name}_as_recorded() -> None:
+    prompt = ...  # the prompt {prompt!r} with its params bound
+    with ScriptedAdapter(SCRIPT) as adapter:
+        response = MainLoop().execute(prompt, session=Session(), adapter=adapter)
+    assert response.text == {answer!r}
+"""
+
+
+def _script_of(store: RunStore, run: RunSummary) -> str:
+    """A test that plays the replies of the run again; what the prompt was bound to is for its reader to fill in."""
+    messages = (recorded.event for recorded in store.of_kinds(run.run_id, ["Message"]))
+    said = [one for one in messages if isinstance(one, Message) and one.role == "assistant" and not one.rebased]
+    name = re.sub(r"\W+", "_", run.prompt_name or run.run_id).strip("_").lower()
+    lines = "\n".join(f"    {_reply(reply)}," for reply in said)
+    return _TEST.format(lines=lines, name=name, prompt=run.prompt, answer=said[-1].text if said else "")
+
+
+def _reply(reply: Message) -> str:
+    if not reply.tool_calls:
+        return repr(reply.text)
+    if reply.text:
+        return f'ModelReply({reply.text!r}, {reply.tool_calls!r}, stop_reason="tool_calls")'
+    calls = ", ".join(map(_call, reply.tool_calls))
+    return calls if len(reply.tool_calls) == 1 else f"[{calls}]"
+
+
+def _call(call: ToolCall) -> str:
+    try:
+        given = json.loads(call.arguments or "{}").items()
+    except (ValueError, AttributeError):
+        return repr(call)
+    if not all(key.isidentifier() for key, _ in given):
+        return repr(call)
+    return f"call({', '.join([json.dumps(call.name), *(f'{key}={value!r}' for key, value in given)])})"

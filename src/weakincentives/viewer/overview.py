@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from weakincentives.runtime import Ledger, Message, RunHistory, Step, ledger_of
+from weakincentives.runtime import HistoryTurn, Ledger, LedgerTurn, Message, RunHistory, Step, ledger_of
 from weakincentives.telemetry import RunStore, RunSummary, plain
 
 
@@ -55,57 +55,37 @@ def story(history: RunHistory, ledger: Ledger) -> str:
     return ", ".join(parts)
 
 
-def _names(names: Iterable[str], most: int = 3) -> str:
-    first, others = list(names)[:most], len(list(names)) - most
-    return ", ".join(first) + (f" and {others} more" if others > 0 else "")
+def _names(names: Iterable[str]) -> str:
+    first, others = list(names)[:3], list(names)[3:]
+    return ", ".join(first) + (f" and {len(others)} more" if others else "")
 
 
 # What a section shows, by where the model has its content from.
 SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 
 
+_COLUMNS: Mapping[str, Callable[[HistoryTurn, LedgerTurn], Any]] = {
+    "n": lambda turn, row: turn.number,
+    "time": lambda turn, row: turn.time,
+    "input": lambda turn, row: row.sent_tokens,
+    "cached": lambda turn, row: row.cached_tokens,
+    "output": lambda turn, row: turn.called.usage.output_tokens,
+    "latency": lambda turn, row: turn.called.latency,
+    "stop": lambda turn, row: turn.called.stop_reason,
+    "attempt": lambda turn, row: row.attempt,
+    "full": lambda turn, row: row.full_prompt_tokens,
+    "lost": lambda turn, row: row.cache_lost_tokens,
+    "calls": lambda turn, row: len(turn.uses),
+    "failed": lambda turn, row: sum(not use.success for use in turn.uses),
+    "rolled_back": lambda turn, row: sum(use.rolled_back for use in turn.uses),
+    "opened": lambda turn, row: sum(use.disclosure is not None for use in turn.uses),
+}
+
+
 def _turns(history: RunHistory, ledger: Ledger) -> dict[str, list[Any]]:
     """Numbers per turn, column by column."""
-    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-    for turn, row in zip(history.turns, ledger.rows, strict=True):
-        called = turn.called
-        values = (
-            turn.number,
-            turn.time,
-            row.sent_tokens,
-            row.cached_tokens,
-            called.usage.output_tokens,
-            called.latency,
-            called.stop_reason,
-            row.attempt,
-            row.full_prompt_tokens,
-            row.cache_lost_tokens,
-            len(turn.uses),
-            sum(not use.success for use in turn.uses),
-            sum(use.rolled_back for use in turn.uses),
-            sum(use.disclosure is not None for use in turn.uses),
-        )
-        for name, value in zip(_COLUMNS, values, strict=True):
-            columns[name].append(value)
-    return columns
-
-
-_COLUMNS = (
-    "n",
-    "time",
-    "input",
-    "cached",
-    "output",
-    "latency",
-    "stop",
-    "attempt",
-    "full",
-    "lost",
-    "calls",
-    "failed",
-    "rolled_back",
-    "opened",
-)
+    pairs = list(zip(history.turns, ledger.rows, strict=True))
+    return {name: [value(*pair) for pair in pairs] for name, value in _COLUMNS.items()}
 
 
 def _step(store: RunStore, run_id: str, step: Step, calls: Mapping[int, int]) -> dict[str, Any]:

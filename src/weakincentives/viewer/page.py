@@ -1,4 +1,4 @@
-"""The viewer's single HTML page: served with its modules beside it, or exported with everything inside.
+"""The viewer's single HTML page: served with its modules beside it, or exported with one run and everything inside.
 
 Modules are imported by name (`wink/tree.js`, `preact`) and an import map says where they are: on the server, or in the
 page itself as `data:` URLs, because browsers load no modules over `file:`.
@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from base64 import b64encode
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from weakincentives.runtime import HistoryTurn
+from weakincentives.telemetry import RecordedEvent, RunFileError, RunNotFoundError, RunStore, plain
+from weakincentives.viewer.documents import Documents, line, request_facts, state_parts, turn_parts
+
 STATIC = Path(__file__).parent / "static"
 STYLE = "style.css"
 ICON = "favicon.svg"
 MAIN = "wink/main.js"
+Progress = Callable[[int, int], None]
+PROGRESS_EVERY = 500
 
 
 @cache
@@ -44,6 +53,108 @@ def served_page() -> tuple[str, str]:
         "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return _page("wink", head, ""), policy
+
+
+def export_run(path: str | os.PathLike[str], run_id: str, progress: Progress = lambda done, total: None) -> str:
+    """The page of one run, by its id or the beginning of it; `progress` is told how many of its events are done."""
+    with RunStore(path) as store:
+        documents = Documents(store)
+        run = store.run(run_id)
+        data = _Export(documents, run.run_id).data(progress)
+        return exported_page(f"{run.prompt_name or run.run_id} · wink", data)
+
+
+class _Export:
+    """Every document of a run, as the page looks them up; what turns have in common is there once."""
+
+    def __init__(self, documents: Documents, run_id: str) -> None:
+        self._documents = documents
+        self._store = documents.store
+        self._run_id = run_id
+        self._history = documents.store.history(run_id)
+        self._calls = {turn.seq: turn for turn in self._history.turns}
+        self._states: dict[tuple[int, int], int] = {}
+        self._found: list[dict[str, Any]] = []
+        self._kept: list[Any] = []
+
+    def data(self, progress: Progress) -> dict[str, Any]:
+        """Read the run once, in the order of its events."""
+        whole = self._documents.run(self._run_id)
+        total = whole["run"]["events"]
+        # Those of the runs that this one continues.
+        earlier = self._store.message_ids(self._run_id, own=False)
+        messages = [self._documents.message(recorded) for recorded in self._store.identified(earlier)]
+        events: list[dict[str, Any]] = []
+        prompts: dict[int, Any] = {}
+        turns: dict[int, Any] = {}
+        here: list[tuple[RecordedEvent, Any]] = []
+        prompt: int | None = None
+        for done, recorded in enumerate(self._store.all_events(self._run_id), start=1):
+            fields = plain(recorded.event)
+            kind = recorded.kind
+            small = kind not in ("PromptRendered", "Message", "ToolInvoked", "ModelCalled")
+            events.append(line(recorded, fields) | ({"event": fields} if small else {}))
+            if kind in ("ModelCalled", "PromptRendered"):
+                self._end_turn(here, prompt, turns)
+                here = []
+            here.append((recorded, fields))
+            if kind == "PromptRendered":
+                prompt = recorded.seq
+                with suppress(RunFileError, RunNotFoundError):
+                    prompts[prompt] = self._documents.prompt(self._run_id, prompt)
+            elif kind == "Message":
+                messages.append(self._documents.message(recorded, fields))
+            if done % PROGRESS_EVERY == 0 or done == total:
+                progress(done, total)
+        self._end_turn(here, prompt, turns)
+        if whole["pending"]:
+            last = whole["run"]["turns"] + 1
+            turns[last] = self._documents.turn(self._run_id, last)
+            if last - 1 in turns:
+                turns[last - 1]["ended"] = []
+        return {
+            "file": self._store.path.name,
+            "run": whole,
+            "states": self._found,
+            "turns": turns,
+            "prompts": prompts,
+            "messages": messages,
+            "events": events,
+            "blobs": self._blobs(messages),
+            "script": self._documents.script(self._run_id),
+        }
+
+    def _end_turn(self, here: list[tuple[RecordedEvent, Any]], prompt: int | None, turns: dict[int, Any]) -> None:
+        turn = self._calls.get(here[0][0].seq) if here else None
+        if turn is None:
+            return
+        called = turn.called
+        turns[turn.number] = {
+            "run_id": self._run_id,
+            "n": turn.number,
+            "attempt": turn.attempt,
+            "time": turn.time,
+            "prompt": prompt,
+            "called": here[0][1],
+            "state": self._state(turn),
+            **request_facts(self._documents.request(self._run_id, turn.seq), called.messages),
+            **turn_parts(here),
+        }
+
+    def _state(self, turn: HistoryTurn) -> int:
+        """The number of what the model had: sections and tools, which most turns share with the turn before."""
+        key = (id(turn.state), turn.attempt)
+        if key not in self._states:
+            self._kept.append(turn.state)
+            self._states[key] = len(self._found)
+            rendered = self._history.renders[turn.attempt - 1] if self._history.renders else None
+            self._found.append(state_parts(turn.state, rendered))
+        return self._states[key]
+
+    def _blobs(self, messages: Iterable[dict[str, Any]]) -> dict[str, str]:
+        parts = (part for message in messages for part in message.get("parts", ()))
+        digests = {part["digest"] for part in parts if part.get("digest")}
+        return {digest: b64encode(blob.data).decode() for digest, blob in self._store.blobs(digests).items()}
 
 
 def exported_page(title: str, data: Any) -> str:

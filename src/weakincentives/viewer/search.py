@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from weakincentives.telemetry import RecordedEvent, RunStore, RunSummary, plain
+from weakincentives.telemetry.store import like_pattern
 
 BEFORE, AFTER = 60, 140
 MAX_RUNS, MAX_HITS, HITS_PER_RUN = 200, 200, 6
@@ -58,10 +59,10 @@ def _candidates(store: RunStore, words: str, run_id: str) -> list[int]:
     texts = store.query(
         "SELECT hash FROM texts WHERE hash IN (SELECT hash FROM run_texts WHERE run_id = ?) "
         "AND text LIKE ? ESCAPE '\\'",
-        (run_id, _pattern(words)),
+        (run_id, like_pattern(words)),
     )
     # In payloads the words are escaped as JSON text.
-    patterns = [_pattern(msgspec.json.encode(words).decode()[1:-1]), *(f'%"{key}"%' for (key,) in texts)]
+    patterns = [like_pattern(msgspec.json.encode(words).decode()[1:-1]), *(f'%"{key}"%' for (key,) in texts)]
     found: set[int] = set()
     for start in range(0, len(patterns), MAX_PATTERNS):
         some = patterns[start : start + MAX_PATTERNS]
@@ -112,8 +113,3 @@ def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             if key not in _SKIPPED:
                 yield from _texts(item, f"{where}.{key}" if where else key)
-
-
-def _pattern(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{escaped}%"

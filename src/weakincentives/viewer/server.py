@@ -7,7 +7,6 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import require_extra
@@ -72,9 +71,7 @@ class Viewer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join()
