@@ -62,14 +62,7 @@ class _Run:
 
 
 class Instrumentation:
-    """Report every run of this process while the block is active; it may be entered again.
-
-        with instrument():
-            MainLoop().execute(prompt, session=Session(), adapter=adapter)
-
-    The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
-    with `capture_content=True`, or when OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
-    """
+    """What `instrument` returns; it may be entered again."""
 
     def __init__(
         self,
@@ -269,7 +262,24 @@ class Instrumentation:
         _end(run, run.ends)
 
 
-instrument = Instrumentation
+def instrument(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    capture_content: bool | None = None,
+) -> Instrumentation:
+    """Report every run of this process while the block is active.
+
+        with instrument():
+            MainLoop().execute(prompt, session=Session(), adapter=adapter)
+
+    The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
+    with `capture_content=True`, or when OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
+    """
+    return Instrumentation(
+        tracer_provider=tracer_provider, meter_provider=meter_provider, capture_content=capture_content
+    )
+
 
 _HANDLERS: dict[type, Any] = {
     PromptRendered: Instrumentation._render,

@@ -41,15 +41,10 @@ QueuedEvent = tuple[str, str, float, object]
 
 
 class Recorder:
-    """Record every run of this process to a SQLite file, as a context manager or as `MainLoop(recorder=...)`.
+    """What `record` returns.
 
-        with record("runs.db"):
-            MainLoop().execute(prompt, session=Session(), adapter=adapter)
-
-    API keys, tokens and passwords are redacted before anything is written; `redact` adds patterns of your own, and
-    `redact=None` turns redaction off. `prices` adds to the known prices by model, from which runs get their cost.
-    A recorder may be entered many times and in several threads at once, and recorders of the same file share one
-    writer, so no event is written twice.
+    It may be entered many times and in several threads at once, and recorders of the same file share one writer, so no
+    event is written twice.
     """
 
     def __init__(
@@ -93,7 +88,21 @@ class Recorder:
             writer.flush()
 
 
-record = Recorder
+def record(
+    path: str | os.PathLike[str],
+    *,
+    redact: Iterable[str | re.Pattern[str]] | None = (),
+    prices: Mapping[str, Prices] | None = None,
+) -> Recorder:
+    """Record every run of this process to a SQLite file, as a context manager or as `MainLoop(recorder=...)`.
+
+        with record("runs.db"):
+            MainLoop().execute(prompt, session=Session(), adapter=adapter)
+
+    API keys, tokens and passwords are redacted before anything is written; `redact` adds patterns of your own, and
+    `redact=None` turns redaction off. `prices` adds to the known prices by model, from which runs get their cost.
+    """
+    return Recorder(path, redact=redact, prices=prices)
 
 
 class _Writer:
