@@ -374,4 +374,4 @@ async def closing_resources_async(prompt: Prompt[Any], session: Session, run_id:
 
 def _record_not_closed(error: ResourceCloseError, session: Session, run_id: str) -> None:
     logger.error("%s", error, exc_info=error)
-    session.dispatch(ResourcesNotClosed(run_id, error.message, session.timestamp()))
+    session.dispatch(ResourcesNotClosed(run_id, error.message, timestamp=session.timestamp()))
