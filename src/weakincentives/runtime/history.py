@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from weakincentives.prompt import (
-    ClearAllVisibilityOverrides,
-    ClearVisibilityOverride,
     CollapseSection,
     DisclosureRequest,
     OpenSectionsResult,
     SectionPath,
     SectionVisibility,
-    SetVisibilityOverride,
     VisibilityChange,
     VisibilityOverrides,
     ancestors,
@@ -31,6 +28,7 @@ from weakincentives.runtime.events import (
     PossibleMiss,
     PromptExecuted,
     PromptRendered,
+    RunEvent,
     RunRestarted,
     SectionLoaded,
     SectionsOpened,
@@ -217,7 +215,8 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     last = session[PromptRendered].latest()
     if run_id is None:
         run_id = last.run_id if last else ""
-    events = [event for kind in _LOGGED for event in session[kind].view() if event.run_id == run_id]
+    logged: list[type[Any]] = [kind for kind in _TAKES if issubclass(kind, RunEvent)]
+    events = [event for kind in logged for event in session[kind].view() if event.run_id == run_id]
     events.sort(key=lambda event: event.timestamp)
     builder = HistoryBuilder(run_id)
     for event in (*session[Message].view(), *events):
@@ -258,34 +257,9 @@ class HistoryBuilder:
     def add(self, event: object, *, seq: int | None = None, time: float | None = None) -> None:
         """Take one event; `seq` and `time` are those of the recording. Events of other kinds are ignored."""
         self._at(seq, getattr(event, "timestamp", None) if time is None else time)
-        match event:
-            case ModelCalled():
-                self._call(event)
-            case ToolInvoked():
-                self._use(ToolUse.of(event, self._seq))
-            case Message():
-                if event.role == "tool":
-                    self._texts[event.call_id] = event.text
-            case PromptRendered():
-                self._begin(event)
-            case SectionLoaded():
-                self._load(event)
-            case SectionsOpened():
-                self._open_without_model(event)
-            case PossibleMiss():
-                self._misses.append(event)
-            case ToolsInjected():
-                self._inject(event)
-            case ToolsWithdrawn():
-                self._withdraw(event)
-            case RunRestarted():
-                self._restart(event)
-            case PromptExecuted() | EvaluationFailed():
-                self._end(event)
-            case (
-                SetVisibilityOverride() | ClearVisibilityOverride() | ClearAllVisibilityOverrides() | CollapseSection()
-            ):
-                self._change(event)
+        take = _TAKES.get(type(event))
+        if take is not None:
+            take(self, event)
 
     def add_use(self, use: ToolUse, *, time: float) -> None:
         """Take a tool call of which only this much was read."""
@@ -384,6 +358,16 @@ class HistoryBuilder:
         self._last_input, self._first, self._outcome = sent, False, None
         self._injected, self._route, self._lost_for = (), "", ()
         self._checkpoint()
+
+    def _miss(self, event: PossibleMiss) -> None:
+        self._misses.append(event)
+
+    def _hear(self, event: Message) -> None:
+        if event.role == "tool":
+            self._texts[event.call_id] = event.text
+
+    def _invoke(self, event: ToolInvoked) -> None:
+        self._use(ToolUse.of(event, self._seq))
 
     def _use(self, use: ToolUse) -> None:
         if use.rolled_back:
@@ -555,19 +539,21 @@ _OPENED_BY = {
     "search": "the user's words call for it",
     "provider": "the provider's search found it",
 }
-_LOGGED: tuple[type[Any], ...] = (
-    PromptRendered,
-    SectionLoaded,
-    SectionsOpened,
-    PossibleMiss,
-    ModelCalled,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-    RunRestarted,
-    EvaluationFailed,
-    PromptExecuted,
-)
+_TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
+    PromptRendered: HistoryBuilder._begin,
+    SectionLoaded: HistoryBuilder._load,
+    SectionsOpened: HistoryBuilder._open_without_model,
+    PossibleMiss: HistoryBuilder._miss,
+    ModelCalled: HistoryBuilder._call,
+    ToolInvoked: HistoryBuilder._invoke,
+    ToolsInjected: HistoryBuilder._inject,
+    ToolsWithdrawn: HistoryBuilder._withdraw,
+    RunRestarted: HistoryBuilder._restart,
+    EvaluationFailed: HistoryBuilder._end,
+    PromptExecuted: HistoryBuilder._end,
+    Message: HistoryBuilder._hear,
+    **dict.fromkeys(get_args(VisibilityChange), HistoryBuilder._change),
+}
 
 
 def _seen(rendered: SectionVisibility, *, content: bool, summary: bool) -> Seen:
