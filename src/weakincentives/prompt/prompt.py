@@ -10,12 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import TracebackType
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
-from weakincentives._generics import OutputT, Specialized, inherited_type_args, is_open, type_args
+from weakincentives._generics import OutputT, Specializable
 from weakincentives.errors import DeadlineExceededError, PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
@@ -41,14 +40,24 @@ SKIPPED = "Skipping duplicate tool '%s' of section '%s': section '%s' has it alr
 T = TypeVar("T")
 
 
-class PromptTemplate(Generic[OutputT]):
+class _HasOutput(Specializable):
+    """A class with an output type as its argument."""
+
+    _output_type: Any = None
+
+    @classmethod
+    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
+        if len(args) != 1:
+            raise PromptValidationError(f"A prompt has one output type, got {len(args)}.")
+        return {"_output_type": None if args[0] is type(None) else args[0]}
+
+
+class PromptTemplate(_HasOutput, Generic[OutputT]):
     """Declare once, bind and render often: `PromptTemplate[Out](ns=, key=, sections=[...])`.
 
     `token_budget` opens, at render, those summarized sections that fit; `show_prices` says under each summary what
     opening it costs; `allow_collapse` offers `collapse_section`.
     """
-
-    _output_type: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -98,18 +107,6 @@ class PromptTemplate(Generic[OutputT]):
             if (expected := node.section.stored()) is not None:
                 self.outline = self.outline.with_late(node.path, expected)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
-
-    def __class_getitem__(cls, item: Any) -> Any:
-        if is_open(item):
-            return super().__class_getitem__(item)  # type: ignore[misc]
-        args = type_args(item)
-        return Specialized(cls, args, lambda **named: cls(output_type=_output_argument(args), **named))
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        args = inherited_type_args(cls)
-        if args is not None:
-            cls._output_type = _output_argument(args)
 
     def render(
         self, *params: Any, visibility_overrides: Overrides | None = None, session: Session | None = None
@@ -211,14 +208,12 @@ class _RunBase(NamedTuple):
     state: VisibilityState
 
 
-class Prompt(Displayed, Generic[OutputT]):
+class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; make one for each run.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
     `with prompt.resources:` does. `run_id` is its last run.
     """
-
-    _output_type: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -249,22 +244,6 @@ class Prompt(Displayed, Generic[OutputT]):
         self._run: _RunBase | None = None
         self.loaded: tuple[SectionPath, ...] = ()
         self._late_outline: Outline | None = None
-
-    def __class_getitem__(cls, item: Any) -> Any:
-        if is_open(item):
-            return super().__class_getitem__(item)  # type: ignore[misc]
-        args = type_args(item)
-
-        def build(*positional: Any, **named: Any) -> Any:
-            return cls(*positional, output_type=_output_argument(args), **named)
-
-        return Specialized(cls, args, build)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        args = inherited_type_args(cls)
-        if args is not None:
-            cls._output_type = _output_argument(args)
 
     @property
     def ns(self) -> str:
@@ -499,18 +478,14 @@ class Prompt(Displayed, Generic[OutputT]):
         self.resources.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.resources.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self.resources.__exit__(*error)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.resources.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self.resources.__aexit__(*error)
 
     def __repr__(self) -> str:
         return f"Prompt({self.ns!r}, {self.key!r})"
@@ -558,22 +533,18 @@ class PromptResources:
         self._depth += 1
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         context = self._leave()
         if context is not None:
-            context.__exit__(kind, error, trace)
+            context.__exit__(*error)
 
     async def __aenter__(self) -> PromptResources:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         context = self._leave()
         if context is not None:
-            await context.__aexit__(kind, error, trace)
+            await context.__aexit__(*error)
 
     def _leave(self) -> ScopedResourceContext | None:
         self._depth -= 1
@@ -653,9 +624,3 @@ def _duplicate_params(params: Iterable[Any]) -> PromptValidationError:
     names = [type(value).__name__ for value in params]
     twice = next(name for name in names if names.count(name) > 1)
     return PromptValidationError(f"{twice} was bound twice in one call; pass one instance of each params type.")
-
-
-def _output_argument(args: tuple[Any, ...]) -> Any:
-    if len(args) != 1:
-        raise PromptValidationError(f"A prompt has one output type, got {len(args)}.")
-    return None if args[0] is type(None) else args[0]

@@ -15,7 +15,6 @@ from types import MethodType, ModuleType, NoneType, UnionType
 from typing import (
     Annotated,
     Any,
-    ClassVar,
     Generic,
     ParamSpec,
     Protocol,
@@ -29,7 +28,7 @@ from typing import (
 )
 
 from weakincentives import serde
-from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
+from weakincentives._generics import Specializable
 from weakincentives.content import Part, parts_of
 from weakincentives.errors import FieldProblem, PromptValidationError, SerdeError
 from weakincentives.prompt.docstrings import split_docstring
@@ -95,7 +94,7 @@ class Compensation(Protocol[ParamsT_contra]):
     def __call__(self, params: ParamsT_contra, /, *, context: Any) -> object: ...
 
 
-class Tool(Generic[ParamsT, ResultT]):
+class Tool(Specializable, Generic[ParamsT, ResultT]):
     """A capability that we run: `Tool[Params, Result](name=, description=, handler=)`.
 
     `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so that
@@ -103,7 +102,7 @@ class Tool(Generic[ParamsT, ResultT]):
     resources when the call fails after it.
     """
 
-    _declared_types: ClassVar[tuple[Any, Any]] = (None, None)
+    _declared_types: tuple[Any, Any] = (None, None)
 
     def __init__(
         self,
@@ -180,22 +179,11 @@ class Tool(Generic[ParamsT, ResultT]):
             _schema=foreign,
         )
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        args = type_args(item)
-        if has_type_variables(args):
-            return super().__class_getitem__(item)  # type: ignore[misc]
-        params_type, result_type = _tool_types(args)
-
-        def build(*positional: Any, **named: Any) -> Any:
-            return cls(*positional, params_type=params_type, result_type=result_type, **named)
-
-        return Specialized(cls, args, build)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        args = inherited_type_args(cls)
-        if args is not None:
-            cls._declared_types = _tool_types(args)
+    @classmethod
+    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
+        if len(args) != 2:
+            raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
+        return {"_declared_types": tuple(None if arg in (None, type(None), Any) else arg for arg in args)}
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -330,13 +318,6 @@ def portable_name(name: str, limit: int = 64) -> str:
     if len(name) <= limit and _PORTABLE_NAME.fullmatch(name):
         return name
     return f"{re.sub(r'[^a-zA-Z0-9_-]+', '_', name)[:55]}_{zlib.crc32(name.encode()):08x}"
-
-
-def _tool_types(args: tuple[Any, ...]) -> tuple[Any, Any]:
-    if len(args) != 2:
-        raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
-    params_type, result_type = (None if arg in (None, type(None), Any) else arg for arg in args)
-    return params_type, result_type
 
 
 def _check_params(name: str, params_type: type) -> None:

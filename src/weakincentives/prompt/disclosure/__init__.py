@@ -1,8 +1,6 @@
 """Progressive disclosure: the strategies by which a model opens summarized sections."""
 
-from weakincentives.prompt.disclosure.open_and_halt import OpenAndHalt
-from weakincentives.prompt.disclosure.open_or_read import OpenOrRead
-from weakincentives.prompt.disclosure.open_to_files import OpenToFiles
+from weakincentives.prompt.disclosure.open_sections import OpenAndHalt, OpenOrRead, OpenToFiles
 from weakincentives.prompt.disclosure.read_sections import ReadSections
 from weakincentives.prompt.disclosure.search_sections import (
     FoundSection,

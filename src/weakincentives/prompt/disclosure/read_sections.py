@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from weakincentives.prompt.disclosure.strategy import (
@@ -12,6 +13,7 @@ from weakincentives.prompt.disclosure.strategy import (
     Voice,
     closed_hint,
     current_view,
+    read_tool,
 )
 from weakincentives.prompt.tool import Tool, ToolResult
 
@@ -66,20 +68,6 @@ def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "res
     )
 
 
-def read_section_as_system(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
-    return read_section(params, context=context, voice="system")
-
-
-def _read_tool(handler: Any) -> Tool[ReadSectionParams, ReadSectionResult]:
-    return Tool(
-        name="read_section",
-        description="Read the full content of a summarized section. Tools that belong to the section become available.",
-        handler=handler,
-        params_type=ReadSectionParams,
-        result_type=ReadSectionResult,
-        accepts_overrides=False,
-    )
-
-
-READ_SECTION = _read_tool(read_section)
-READ_SECTION_AS_SYSTEM = _read_tool(read_section_as_system)
+_WORDS = "Read the full content of a summarized section. Tools that belong to the section become available."
+READ_SECTION = read_tool(read_section, _WORDS)
+READ_SECTION_AS_SYSTEM = read_tool(partial(read_section, voice="system"), _WORDS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from weakincentives.prompt.outline import AnyTool
-from weakincentives.prompt.tool import Tool, ToolResult
+from weakincentives.prompt.tool import Handler, Tool, ToolResult
 from weakincentives.prompt.view import View
 from weakincentives.prompt.visibility import CollapseSection, Overrides, SectionPath, SectionVisibility
 
@@ -112,6 +112,32 @@ def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath,
     for path in paths:
         merged.update(view.opening(path).overrides)
     return merged
+
+
+def open_tool(
+    handler: Handler[OpenSectionsParams, OpenSectionsResult], description: str
+) -> Tool[OpenSectionsParams, OpenSectionsResult]:
+    return Tool(
+        name="open_sections",
+        description=description,
+        handler=handler,
+        params_type=OpenSectionsParams,
+        result_type=OpenSectionsResult,
+        accepts_overrides=False,
+    )
+
+
+def read_tool(
+    handler: Handler[ReadSectionParams, ReadSectionResult], description: str
+) -> Tool[ReadSectionParams, ReadSectionResult]:
+    return Tool(
+        name="read_section",
+        description=description,
+        handler=handler,
+        params_type=ReadSectionParams,
+        result_type=ReadSectionResult,
+        accepts_overrides=False,
+    )
 
 
 def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResult[None]:
