@@ -10,13 +10,10 @@ from typing import Any
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
-from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.section import LateContent, Section, check_tools, has_own
 from weakincentives.prompt.text import TemplateText
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
-
-AnyTool = Tool[Any, Any] | HostedTool[Any]
 
 NOTHING_LATE = LateContent()
 

@@ -21,7 +21,7 @@ from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import ReadSections
 from weakincentives.prompt.disclosure.strategy import COLLAPSE_SECTION, RESERVED_NAMES
 from weakincentives.prompt.markdown import check_placeholders
-from weakincentives.prompt.outline import AnyTool, Node, Outline, Params, check_params
+from weakincentives.prompt.outline import Node, Outline, Params, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.rendered import RenderedPrompt
@@ -29,7 +29,7 @@ from weakincentives.prompt.section import Section, require_list
 from weakincentives.prompt.state import VisibilityState, declared_state, session_state, state_from_keys
 from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.tool import AnyTool, Tool
 from weakincentives.prompt.view import Disclosure, View, split_tools
 from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext

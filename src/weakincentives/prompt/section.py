@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, T
 from weakincentives import serde
 from weakincentives._generics import ParamsT, Specializable
 from weakincentives.errors import PromptRenderError, PromptValidationError
-from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.text import TemplateText, split_text
-from weakincentives.prompt.tool import Tool, rebound
+from weakincentives.prompt.tool import HostedTool, Tool, rebound
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Bus, Session

@@ -1,4 +1,4 @@
-"""Tools that we run: their declaration and their result."""
+"""Tools: those that we run, with their result, and hosted ones, which the provider runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import sys
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property, partial
 from types import MethodType, ModuleType, NoneType, UnionType
 from typing import (
@@ -37,6 +37,7 @@ from weakincentives.prompt.visibility import DisclosureRequest
 ParamsT = TypeVar("ParamsT")
 ParamsT_contra = TypeVar("ParamsT_contra", contravariant=True)
 ResultT = TypeVar("ResultT")
+ConfigT = TypeVar("ConfigT")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -301,6 +302,51 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
+
+
+class HostedToolConfig:
+    """Marks a frozen dataclass as the configuration of a hosted tool; deriving from it is optional."""
+
+    __slots__ = ()
+
+
+class HostedToolOutput:
+    """Marks a frozen dataclass as the parsed output of a hosted tool; deriving from it is optional."""
+
+    __slots__ = ()
+
+
+# No slots: `HostedTool[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
+@dataclass(frozen=True)
+class HostedTool(Generic[ConfigT]):
+    """A capability that the provider runs; `kind` picks the adapter's codec, `config` is what the codec encodes."""
+
+    kind: str
+    name: str
+    description: str
+    config: ConfigT
+
+    @property
+    def definition(self) -> str:
+        """The tool as JSON text in no provider's format; for counting."""
+        return json.dumps({"name": self.name, "kind": self.kind, "description": self.description})
+
+    def __post_init__(self) -> None:
+        check_tool_name(self.name)
+        if not isinstance(self.kind, str) or not self.kind.strip():
+            raise PromptValidationError(
+                f"Hosted tool '{self.name}' has no kind (got {self.kind!r}); pass kind='web_search' or the like."
+            )
+        check_description(f"Hosted tool '{self.name}'", self.description, 200, ascii_only=True)
+        params = getattr(type(self.config), "__dataclass_params__", None)
+        if not is_dataclass(self.config) or isinstance(self.config, type) or params is None or not params.frozen:
+            raise PromptValidationError(
+                f"Hosted tool '{self.name}': config must be an instance of a frozen dataclass, "
+                f"got {type(self.config).__name__}."
+            )
+
+
+AnyTool = Tool[Any, Any] | HostedTool[Any]
 
 
 def check_tool_name(name: str) -> None:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.layout import Layout, Menu
-from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, AnyTool, Node, Outline, Params
+from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, Node, Outline, Params
 from weakincentives.prompt.section import SectionRole
 from weakincentives.prompt.state import Decider, VisibilityState
 from weakincentives.prompt.tokens import Tokenizer
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
 from weakincentives.prompt.visibility import DisclosureRequest, Overrides, SectionPath, SectionVisibility
 
 T = TypeVar("T")

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from weakincentives.prompt.outline import AnyTool
-from weakincentives.prompt.tool import Handler, Tool, ToolResult
+from weakincentives.prompt.tool import AnyTool, Handler, Tool, ToolResult
 from weakincentives.prompt.view import View
 from weakincentives.prompt.visibility import CollapseSection, Overrides, SectionPath, SectionVisibility
 
