@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from weakincentives._display import Displayed, Shown, Table, shortened
@@ -169,10 +170,8 @@ class Session(Displayed):
 
     def observe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
         """Call back with every event after it was reduced. Returns a function that stops it."""
-
-        def observer(event: object) -> None:
-            callback(event)
-
+        # The same callback may observe twice.
+        observer = partial(callback)
         with self._claim_lock:
             self._observers = (*self._observers, observer)
 
@@ -267,12 +266,11 @@ class Bus:
 @contextmanager
 def observing(callback: Callable[[Any, object], None]) -> Iterator[None]:
     """Call `callback(session, event)` for every event of every session in this process while the block runs."""
-    entry = _Observer(callback)
-    process_observers.append(entry)
+    process_observers.append(callback)
     try:
         yield
     finally:
-        process_observers.remove(entry)
+        process_observers.remove(callback)
 
 
 def notify(callbacks: Iterable[Callable[..., None]], *arguments: object) -> None:
@@ -282,16 +280,3 @@ def notify(callbacks: Iterable[Callable[..., None]], *arguments: object) -> None
             callback(*arguments)
         except Exception:
             logger.exception("Observer %r failed on %s", callback, type(arguments[-1]).__qualname__)
-
-
-class _Observer:
-    """Gives a callback its own identity, so the same one can observe twice."""
-
-    def __init__(self, callback: Callable[[Any, object], None]) -> None:
-        self._callback = callback
-
-    def __call__(self, session: Any, event: object) -> None:
-        self._callback(session, event)
-
-    def __repr__(self) -> str:
-        return repr(self._callback)
