@@ -408,7 +408,9 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         It is declared, selected, passed by the caller, opened by a rule or for the user's words, or within budget.
         """
         if self._duplicates:
-            raise _duplicate_params(self._duplicates)
+            names = [type(value).__name__ for value in self._duplicates]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise PromptValidationError(f"{twice} was bound twice in one call; pass one instance of each params type.")
         params = Params(outline, self._bound)
         state = declared_state(outline, params, session, overrides or {})
         preopen = getattr(self.template.disclosure, "preopen", 0)
@@ -618,9 +620,3 @@ def _check_disclosure(key: str, given: Disclosure) -> Disclosure:
                 "ReadSections(), SearchSections(), OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own."
             )
     return given
-
-
-def _duplicate_params(params: Iterable[Any]) -> PromptValidationError:
-    names = [type(value).__name__ for value in params]
-    twice = next(name for name in names if names.count(name) > 1)
-    return PromptValidationError(f"{twice} was bound twice in one call; pass one instance of each params type.")

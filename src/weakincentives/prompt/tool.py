@@ -412,13 +412,13 @@ def check_handler(tool_name: str, what: str, handler: Any, params_type: type | N
     if not _accepts(expected, params_type or NoneType):
         given = "no params" if params_type is None else f"{params_type.__name__} as its params"
         raise PromptValidationError(
-            f"Tool '{tool_name}': {what} {name} takes {_type_name(expected)}, but the tool has {given}; "
-            f"write Tool[{_type_name(expected)}, ...](...)."
+            f"Tool '{tool_name}': {what} {name} takes {type_name(expected)}, but the tool has {given}; "
+            f"write Tool[{type_name(expected)}, ...](...)."
         )
     returned = hints.get("return", Any)
     if what == "handler" and not _returns_result(returned):
         raise PromptValidationError(
-            f"Tool '{tool_name}': {what} {name} returns {_type_name(returned)}; return a ToolResult, or make a tool "
+            f"Tool '{tool_name}': {what} {name} returns {type_name(returned)}; return a ToolResult, or make a tool "
             "of the function with @tool."
         )
 
@@ -444,7 +444,8 @@ def _returns_result(annotation: Any) -> bool:
     return not isinstance(cls, type) or cls in (Any, object) or issubclass(cls, ToolResult | Awaitable)
 
 
-def _type_name(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
+    """A type as messages name it."""
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
@@ -457,9 +458,7 @@ class FunctionTool(Tool[Any, Any], Generic[P, T]):
         *,
         name: str | None,
         description: str | None,
-        read_only: bool,
-        compensate: Compensation[Any] | None,
-        accepts_overrides: bool,
+        **options: Any,
     ) -> None:
         tool_name = name or function.__name__
         hints = _signature_types(function, tool_name)
@@ -473,9 +472,7 @@ class FunctionTool(Tool[Any, Any], Generic[P, T]):
             handler=_function_handler(function),
             params_type=_params_dataclass(function, tool_name, hints, described),
             result_type=hints.get("return"),
-            read_only=read_only,
-            compensate=compensate,
-            accepts_overrides=accepts_overrides,
+            **options,
         )
         self.function = function
 

@@ -141,8 +141,7 @@ class View:
         for below in self.outline.subtree(node) if everything else (node,):
             if states[below.index] != ABSENT:
                 states[below.index] = FULL
-        layout = self._cached(("content", bytes(states), node.index), lambda: self._laid_out(bytes(states), node))
-        return "".join(layout.fill(self._params, self._price()))
+        return self._text_of(("content", bytes(states), node.index), bytes(states), node)
 
     def existing(self) -> Iterator[Node]:
         """Every enabled section, shown or not."""
@@ -155,11 +154,7 @@ class View:
         states[node.index] = PACKED.index(visibility)
         for below in self.outline.subtree(node)[1:]:
             states[below.index] = ABSENT
-        layout = self._cached(
-            ("own", node.index, visibility),
-            lambda: self._laid_out(bytes(states), node),
-        )
-        return "".join(layout.fill(self._params, self._price()))
+        return self._text_of(("own", node.index, visibility), bytes(states), node)
 
     def opening(self, path: SectionPath) -> Opening:
         """What opening the section, together with its closed ancestors, would show and which tools it would bring."""
@@ -306,6 +301,10 @@ class View:
         """The text laid out on first use; most views are only asked what opening would add."""
         states = self.state.packed
         return self._cached(("layout", states), lambda: self._laid_out(states))
+
+    def _text_of(self, key: tuple[Any, ...], states: bytes, root: Node) -> str:
+        layout = self._cached(key, lambda: self._laid_out(states, root))
+        return "".join(layout.fill(self._params, self._price()))
 
     def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
         return Layout(self.outline, states, self._suffix, root=root, menu=self.menu)

@@ -206,20 +206,20 @@ async def _perform_async(step: Step) -> Any:
 async def _handle(call: HandlerCall) -> Any:
     # Calling a coroutine function only creates the coroutine, so it needs no thread.
     value = call.function() if _is_async(call.function) else await _in_thread(call)
-    if not inspect.isawaitable(value):
-        return value
-    try:
-        async with asyncio.timeout(call.seconds()) as limit:
-            return await value
-    except TimeoutError:
-        if limit.expired():
-            raise HandlerTimeout from None
-        raise
+    return await _in_time(call, value) if inspect.isawaitable(value) else value
 
 
 async def _in_thread(call: HandlerCall) -> Any:
     """Call a blocking handler; when it is cancelled or late it goes on in its thread, behind its fence."""
     work = threads.call(call.call)
+    try:
+        return await _in_time(call, work)
+    finally:
+        if work.cancelled():
+            await threads.call(call.abandon)
+
+
+async def _in_time(call: HandlerCall, work: Awaitable[Any]) -> Any:
     try:
         async with asyncio.timeout(call.seconds()) as limit:
             return await work
@@ -227,9 +227,6 @@ async def _in_thread(call: HandlerCall) -> Any:
         if limit.expired():
             raise HandlerTimeout from None
         raise
-    finally:
-        if work.cancelled():
-            await threads.call(call.abandon)
 
 
 def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:
@@ -251,14 +248,10 @@ async def in_parallel_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         raise
     finally:
         for task in tasks:
-            _retrieve(task)
+            # Mark an exception as seen that nobody awaits.
+            if task.done() and not task.cancelled():
+                task.exception()
     return [task.result() for task in tasks]
-
-
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Mark an exception as seen that nobody awaits."""
-    if task.done() and not task.cancelled():
-        task.exception()
 
 
 def _is_async(step: Callable[[], Any]) -> bool:

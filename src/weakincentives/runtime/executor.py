@@ -205,7 +205,9 @@ class ToolExecutor:
         """The result for the model; what is not for the model to handle is kept, to be raised once it is recorded."""
         match error:
             case VisibilityExpansionRequired():
-                attempt.expansion = self._requested(error)
+                attempt.expansion = self.prompt.view(self.session).request(
+                    error.section_keys, error.reason, overrides=error.requested_overrides
+                )
                 return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=attempt.expansion)
             case ToolValidationError():
                 return ToolResult(str(error), success=False)
@@ -271,11 +273,6 @@ class ToolExecutor:
         mistake = PromptEvaluationError(f"{problem}; {way}", prompt_name=self.prompt.name, phase="tool")
         mistake.__cause__ = cause
         attempt.result, attempt.message, attempt.error = ToolResult(str(mistake), success=False), "", mistake
-
-    def _requested(self, signal: VisibilityExpansionRequired) -> DisclosureRequest:
-        """The request behind a signal that a handler raised."""
-        shown = self.prompt.view(self.session).visibility()
-        return DisclosureRequest(tuple(signal.section_keys), signal.reason, shown, signal.requested_overrides)
 
     def _compensate(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
         tool = flight.tool
@@ -372,9 +369,8 @@ class ToolExecutor:
         value = result.value
         if result.disclosure is not None or not isinstance(value, ReadSectionResult | OpenSectionsResult):
             return result
-        keys = tuple(".".join(path) for path in value.requested_overrides)
-        shown = self.prompt.view(self.session).visibility()
-        return replace(result, disclosure=DisclosureRequest(keys, "", shown, value.requested_overrides))
+        keys, view = map(".".join, value.requested_overrides), self.prompt.view(self.session)
+        return replace(result, disclosure=view.request(keys, overrides=value.requested_overrides))
 
 
 def _opened(result: ToolResult[Any]) -> tuple[str, ...]:

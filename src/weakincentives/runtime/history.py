@@ -575,9 +575,4 @@ def _request_for(steps: Sequence[Step], key: str, turn: int) -> int | None:
 
 def related(key: str, other: str) -> bool:
     """Whether one of two sections is the other, or inside it."""
-    return _is_within(key, other) or _is_within(other, key)
-
-
-def _is_within(key: str, other: str) -> bool:
-    """Whether a section is another one, or inside it."""
-    return key == other or key.startswith(f"{other}.")
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")

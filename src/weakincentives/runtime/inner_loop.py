@@ -23,7 +23,6 @@ from weakincentives.limits import Spent
 from weakincentives.prompt import (
     AnyTool,
     CollapseSection,
-    DisclosureRequest,
     HostedTool,
     OpenSectionsResult,
     Overrides,
@@ -79,7 +78,7 @@ from weakincentives.runtime.messages import (
     user_words,
 )
 from weakincentives.runtime.misses import possible_misses
-from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef, tool_ref
+from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef, by_section, tool_ref
 from weakincentives.session import LogEntry, Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -257,8 +256,7 @@ class InnerLoop:
         partial, self.partial_text = "".join(self.partial_text), []
         if partial:
             self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
-        for message in not_run(unanswered_calls(self.session[Message].view()), "the run was stopped."):
-            self._say(message)
+        self._say(*not_run(unanswered_calls(self.session[Message].view()), "the run was stopped."))
         self._emit(EvaluationStopped, prompt_name=self.prompt.name)
 
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
@@ -297,11 +295,16 @@ class InnerLoop:
 
     def _stop_to_open(self, ended: ToolExecutionOutcome, pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
         """End the turn at a call that opens sections: return to the caller, or raise for a new evaluation."""
-        for message in not_run(pending, "the turn ended to open sections. Call the tool again if it is still needed."):
-            self._say(message)
+        why = "the turn ended to open sections. Call the tool again if it is still needed."
+        self._say(*not_run(pending, why))
         self._save(opening=True)
-        if ended.expansion is not None:
-            raise _expansion(ended.expansion)
+        if (asked := ended.expansion) is not None:
+            raise VisibilityExpansionRequired(
+                f"Opening {', '.join(asked.requested_sections)} needs a new evaluation.",
+                requested_overrides=asked.requested_overrides,
+                reason=asked.reason,
+                section_keys=asked.requested_sections,
+            )
         return self._response("", None, ended.halt)
 
     def _begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
@@ -314,7 +317,11 @@ class InnerLoop:
         same_prompt = run is not None and (run.prompt_ns, run.prompt_key) == (self.prompt.ns, self.prompt.key)
         if self._beginning == "resume":
             if run is None or not same_prompt:
-                raise self._cannot_resume(run)
+                found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
+                raise self._render_error(
+                    f"Cannot resume '{self.prompt.ns}/{self.prompt.key}': the session holds {found}; "
+                    "restore a snapshot that was taken during a run of this prompt."
+                )
             self.scope.run_id = self.prompt.run_id = run.run_id
             return (yield from self._continue(run))
         self.prompt.run_id = self.scope.run_id
@@ -328,11 +335,8 @@ class InnerLoop:
         while paths := self._unloaded():
             errors = yield LoadSections(paths)
             for path, error in errors.items():
-                raise PromptEvaluationError(
-                    f"Section '{'.'.join(path)}' of '{self.prompt.name}' cannot be opened: {error}",
-                    prompt_name=self.prompt.name,
-                    phase="render",
-                ) from error
+                where = f"Section '{'.'.join(path)}' of '{self.prompt.name}'"
+                raise self._render_error(f"{where} cannot be opened: {error}") from error
         self._tell_loaded()
 
     def _open_by_rule(self) -> None:
@@ -448,8 +452,7 @@ class InnerLoop:
             self._say(Message(role="system", text="\n\n".join(filter(None, system))))
         if rendered.user_text:
             self._say(user_message(rendered.user_parts, name=PROMPT_TURN))
-        for message in kept:
-            self._say(message)
+        self._say(*kept)
         self._say_message()
 
     def _say_message(self) -> None:
@@ -505,20 +508,17 @@ class InnerLoop:
                     hosted_tools=tuple(tool.name for tool in self.toolbox.hosted_tools),
                     definitions=self._definitions(),
                     overrides=self._overrides(),
-                    timestamp=self._now(),
+                    timestamp=self.session.timestamp(),
                     continues=before.run_id,
                     read=run.read,
                 )
             )
-        for message in not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."):
-            self._say(message)
+        self._say(*not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."))
         self._say_message()
         last = self.session[Message].latest()
         if last is None or last.role == "assistant":
-            raise PromptEvaluationError(
-                f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content.",
-                prompt_name=self.prompt.name,
-                phase="render",
+            raise self._render_error(
+                f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content."
             )
         return ()
 
@@ -566,14 +566,8 @@ class InnerLoop:
         if difference.user_changed:
             self._say(Message("user", "\n\n".join(difference.user_changed.values())))
 
-    def _cannot_resume(self, run: Run | None) -> PromptEvaluationError:
-        found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
-        return PromptEvaluationError(
-            f"Cannot resume '{self.prompt.ns}/{self.prompt.key}': the session holds {found}; "
-            "restore a snapshot that was taken during a run of this prompt.",
-            prompt_name=self.prompt.name,
-            phase="render",
-        )
+    def _render_error(self, message: str) -> PromptEvaluationError:
+        return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="render")
 
     def _next_group(self, pending: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """The next call, or the next few when all of them are read-only."""
@@ -685,7 +679,13 @@ class InnerLoop:
         self._seen_overrides = overrides
         changes = self.toolbox.changes(self._offers(self.prompt.view(self.session), initial=False))
         if changes.new and not self.config.supports_dynamic_tools:
-            raise self._restart_for(changes.new[0].ref.section_key)
+            # A handler opened the section, in the session already.
+            key = changes.new[0].ref.section_key
+            raise VisibilityExpansionRequired(
+                requested_overrides={},
+                reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
+                section_keys=(key,) if key else (),
+            )
         self._check_hosted((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
         self.toolbox.apply(changes)
 
@@ -696,19 +696,11 @@ class InnerLoop:
             return
         self._told_version = self.toolbox.version
         told = {ref.name for ref in self._run.tools if not ref.revoked}
-        appeared = _by_section(ref for ref in self.toolbox.refs if not ref.revoked and ref.name not in told)
-        gone = _by_section(ref for ref in self.toolbox.refs if ref.revoked and ref.name in told)
+        appeared = by_section(ref for ref in self.toolbox.refs if not ref.revoked and ref.name not in told)
+        gone = by_section(ref for ref in self.toolbox.refs if ref.revoked and ref.name in told)
         used = dict.fromkeys(appeared, self.scope.meter.turns)
         self._save(tools=self.toolbox.refs, last_used={**self._run.last_used, **used})
         self._announce(appeared, gone)
-
-    def _restart_for(self, key: str) -> VisibilityExpansionRequired:
-        """The signal for a section that a handler opened, in the session already, with tools that cannot be added."""
-        return VisibilityExpansionRequired(
-            requested_overrides={},
-            reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
-            section_keys=(key,) if key else (),
-        )
 
     def _announce(self, appeared: Mapping[str, tuple[str, ...]], gone: Mapping[str, tuple[str, ...]]) -> None:
         route = self.config.tool_route
@@ -841,17 +833,14 @@ class InnerLoop:
         return tuple(self.config.define_tool(tool) for tool in offered)
 
     def _emit(self, event: Callable[..., LogEntry], /, **fields: Any) -> None:
-        """Record an event of this run."""
+        """Record an event of this run, at the session's time, so that a replay records the same times."""
         ids = {"run_id": self.scope.run_id, "conversation_id": self.scope.conversation_id}
-        self.session.dispatch(event(**ids, timestamp=self._now(), **fields))
+        self.session.dispatch(event(**ids, timestamp=self.session.timestamp(), **fields))
 
-    def _now(self) -> float:
-        """The session's time, so that a replay of recorded steps records the same times."""
-        return self.session.timestamp()
-
-    def _say(self, message: Message) -> None:
-        self.session.dispatch(message)
-        self._messages += 1
+    def _say(self, *messages: Message) -> None:
+        for message in messages:
+            self.session.dispatch(message)
+            self._messages += 1
 
 
 def phase_of(error: Exception) -> str:
@@ -859,19 +848,3 @@ def phase_of(error: Exception) -> str:
     if isinstance(error, PromptError):
         return "parse" if isinstance(error, OutputParseError) else "render"
     return getattr(error, "phase", "")
-
-
-def _expansion(request: DisclosureRequest) -> VisibilityExpansionRequired:
-    return VisibilityExpansionRequired(
-        f"Opening {', '.join(request.requested_sections)} needs a new evaluation.",
-        requested_overrides=request.requested_overrides,
-        reason=request.reason,
-        section_keys=request.requested_sections,
-    )
-
-
-def _by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
-    grouped: dict[str, tuple[str, ...]] = {}
-    for ref in refs:
-        grouped[ref.section_key] = (*grouped.get(ref.section_key, ()), ref.name)
-    return grouped
