@@ -29,8 +29,8 @@ from weakincentives.prompt.section import Section, require_list
 from weakincentives.prompt.state import VisibilityState, declared_state, session_state, state_from_keys
 from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import AnyTool, Tool
-from weakincentives.prompt.view import Disclosure, View, split_tools
+from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
+from weakincentives.prompt.view import Disclosure, View
 from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
@@ -456,7 +456,6 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         view.check_params()
         pieces = view.pieces()
         offered, skipped = view.tools()
-        tools, hosted_tools = split_tools(offered)
         for node, tool, owner in skipped:
             if not view.opened_at(node):
                 raise PromptRenderError(
@@ -466,8 +465,8 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         template = self.template
         return RenderedPrompt(
             text="".join(pieces),
-            tools=tools,
-            hosted_tools=hosted_tools,
+            tools=tuple(tool for _, tool in offered if isinstance(tool, Tool)),
+            hosted_tools=tuple(tool for _, tool in offered if isinstance(tool, HostedTool)),
             structured_output=template.structured_output,
             deadline=deadline,
             prompt_name=template.name,

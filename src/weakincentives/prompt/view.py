@@ -13,7 +13,7 @@ from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, Node, O
 from weakincentives.prompt.section import SectionRole
 from weakincentives.prompt.state import Decider, VisibilityState
 from weakincentives.prompt.tokens import Tokenizer
-from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
+from weakincentives.prompt.tool import AnyTool, Tool
 from weakincentives.prompt.visibility import DisclosureRequest, Overrides, SectionPath, SectionVisibility
 
 T = TypeVar("T")
@@ -367,11 +367,3 @@ class View:
 
     def _exists(self, node: Node) -> bool:
         return self.state.exists(self.outline, node)
-
-
-def split_tools(
-    offered: Sequence[tuple[Node | None, AnyTool]],
-) -> tuple[tuple[Tool[Any, Any], ...], tuple[HostedTool[Any], ...]]:
-    tools = tuple(tool for _, tool in offered if isinstance(tool, Tool))
-    hosted = tuple(tool for _, tool in offered if isinstance(tool, HostedTool))
-    return tools, hosted

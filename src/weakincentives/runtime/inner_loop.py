@@ -36,7 +36,6 @@ from weakincentives.prompt import (
     parse_structured_output,
     portable_name,
 )
-from weakincentives.runtime.continuation import prompt_difference
 from weakincentives.runtime.events import (
     EvaluationFailed,
     EvaluationStopped,
@@ -54,7 +53,7 @@ from weakincentives.runtime.events import (
 )
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, hosted_outputs
-from weakincentives.runtime.inventory import Count, Define, inventory, sections_to_close
+from weakincentives.runtime.inventory import Count, Define, inventory, prompt_difference, sections_to_close
 from weakincentives.runtime.media import estimate_tokens
 from weakincentives.runtime.messages import (
     PROMPT_TURN,
