@@ -387,17 +387,14 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
             registry = registry.merge(node.section.resources())
         return registry.merge(self._bound_resources)
 
-    @property
-    def has_rules(self) -> bool:
-        """Whether a section may be opened by a rule of its own."""
-        return bool(self._run_outline().ruled)
-
-    def opened_by_rule(self, session: Session, words: str) -> list[SectionPath]:
+    def opened_by_rule(self, session: Session, words: Callable[[], str]) -> list[SectionPath]:
         """Closed sections that their rules open now, except what the session has opened or closed before."""
+        if not self._run_outline().ruled:
+            return []
         view = self.view(session)
         current = session[VisibilityOverrides].latest()
         decided = {} if current is None else current.overrides
-        found = _ruled(view, Params(view.outline, self._bound), session, words)
+        found = _ruled(view, Params(view.outline, self._bound), session, words())
         return [node.path for node in found if node.path not in decided]
 
     def _declared(

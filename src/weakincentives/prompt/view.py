@@ -119,12 +119,6 @@ class View:
         """Keys of the summarized sections on show."""
         return [node.key for node in self.layout.listed]
 
-    @property
-    def menu(self) -> Menu:
-        """Which summaries the text lists; a strategy that can do without some has an attribute `menu`."""
-        menu: Menu = getattr(self._disclosure, "menu", "all")
-        return menu
-
     def has_tools(self, path: SectionPath) -> bool:
         """Whether the section or any enabled descendant has tools."""
         node = self.outline.by_path[path]
@@ -307,7 +301,9 @@ class View:
         return "".join(layout.fill(self._params, self._price()))
 
     def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
-        return Layout(self.outline, states, self._suffix, root=root, menu=self.menu)
+        # A strategy that can do without some summaries in the text has an attribute `menu`.
+        menu: Menu = getattr(self._disclosure, "menu", "all")
+        return Layout(self.outline, states, self._suffix, root=root, menu=menu)
 
     def _with_state(self, state: VisibilityState, *, priced: bool = True) -> View:
         return View(

@@ -340,9 +340,8 @@ class InnerLoop:
 
     def _open_by_rule(self) -> None:
         """Open what the rules of sections open now."""
-        if self.prompt.has_rules:
-            words = user_words(self.session[Message].view())
-            self._open(self.prompt.opened_by_rule(self.session, words), "rule")
+        opened = self.prompt.opened_by_rule(self.session, lambda: user_words(self.session[Message].view()))
+        self._open(opened, "rule")
 
     def _open(self, paths: Sequence[SectionPath], decider: str) -> None:
         """Open sections without the model, which reads their text before its next reply."""
