@@ -36,21 +36,7 @@ from weakincentives.prompt import (
     parse_structured_output,
     portable_name,
 )
-from weakincentives.runtime.events import (
-    EvaluationFailed,
-    EvaluationStopped,
-    HostedToolInvoked,
-    ModelCalled,
-    PossibleMiss,
-    PromptChanged,
-    PromptExecuted,
-    PromptRendered,
-    ReasoningDropped,
-    SectionLoaded,
-    SectionsOpened,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
+from weakincentives.runtime import events
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, hosted_outputs
 from weakincentives.runtime.inventory import Count, Define, inventory, prompt_difference, sections_to_close
@@ -208,7 +194,7 @@ class InnerLoop:
             raise
         except Exception as error:
             self._emit(
-                EvaluationFailed,
+                events.EvaluationFailed,
                 prompt_name=self.prompt.name,
                 error=type(error).__name__,
                 message=str(error),
@@ -226,9 +212,9 @@ class InnerLoop:
             self.scope.abandon = None
         if response.halt is None:
             for miss in possible_misses(self.prompt, self.session, self._run, response.text):
-                self._emit(PossibleMiss, **miss._asdict())
+                self._emit(events.PossibleMiss, **miss._asdict())
         self._emit(
-            PromptExecuted,
+            events.PromptExecuted,
             prompt_name=self.prompt.name,
             adapter=self.config.adapter,
             model=self.config.model,
@@ -256,7 +242,7 @@ class InnerLoop:
         if partial:
             self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
         self._say(*not_run(unanswered_calls(self.session[Message].view()), "the run was stopped."))
-        self._emit(EvaluationStopped, prompt_name=self.prompt.name)
+        self._emit(events.EvaluationStopped, prompt_name=self.prompt.name)
 
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
         last = self.session[Message].latest()
@@ -356,7 +342,7 @@ class InnerLoop:
 
     def _tell_opened(self, keys: tuple[str, ...], decider: str) -> None:
         self.opened += keys
-        self._emit(SectionsOpened, section_keys=keys, decided_by=decider)
+        self._emit(events.SectionsOpened, section_keys=keys, decided_by=decider)
 
     def _defer_tools(self, view: View) -> None:
         """Offer the tools of closed sections for the provider to search."""
@@ -376,7 +362,7 @@ class InnerLoop:
         paths = [path for key in found if (path := view.find(key)) is not None and not view.is_open(path)]
         self._open(paths, "provider")
         for key, names in found.items():
-            self._emit(ToolsInjected, tool_names=names, section_key=key, route="tool_search")
+            self._emit(events.ToolsInjected, tool_names=names, section_key=key, route="tool_search")
 
     def _say_opened(self) -> None:
         """Say what was opened without the model; where its tools need a new evaluation, that one shows the text."""
@@ -409,7 +395,7 @@ class InnerLoop:
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
             changed = view.outline.brought(path).changed
-            self._emit(SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
+            self._emit(events.SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
 
     def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
@@ -440,7 +426,7 @@ class InnerLoop:
         self.session[Message].clear()
         self._emit_rendered(rendered, view)
         if goes_on and any(self.config.binds_reasoning(message) for message in messages if not message.rebased):
-            self._emit(ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew")
+            self._emit(events.ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew")
         if not restarts:
             self._emit_opened(view)
         offered = self.toolbox.offered
@@ -462,7 +448,7 @@ class InnerLoop:
     def _emit_rendered(self, rendered: RenderedPrompt[Any], view: View) -> None:
         count, define = self.config.count_tokens, self.config.sent_tool
         self._emit(
-            PromptRendered,
+            events.PromptRendered,
             prompt_ns=self.prompt.ns,
             prompt_key=self.prompt.key,
             prompt_name=self.prompt.name,
@@ -491,7 +477,7 @@ class InnerLoop:
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Go on with the conversation of an earlier run, under an id of its own."""
-        before = self.session[PromptRendered].latest()
+        before = self.session[events.PromptRendered].latest()
         run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False)
         yield from self._continue(run)
         if before is not None:
@@ -550,11 +536,11 @@ class InnerLoop:
     def _tell_changes(self, removed_tools: list[str]) -> None:
         """Tell the model how the prompt differs from the one that the conversation began with."""
         view = self.prompt.view(self.session)
-        difference = prompt_difference(self.session[PromptRendered].latest(), view, removed_tools)
+        difference = prompt_difference(self.session[events.PromptRendered].latest(), view, removed_tools)
         if not difference:
             return
         self._emit(
-            PromptChanged,
+            events.PromptChanged,
             changed_sections=(*difference.changed, *difference.user_changed),
             removed_sections=difference.removed_sections,
             removed_tools=difference.removed_tools,
@@ -591,7 +577,7 @@ class InnerLoop:
         self._context_tokens = reply.usage.input_tokens
         self._save(spent=self.scope.meter.spent)
         self._emit(
-            ModelCalled,
+            events.ModelCalled,
             prompt_name=self.prompt.name,
             adapter=self.config.adapter,
             model=reply.model or self.config.model,
@@ -606,7 +592,7 @@ class InnerLoop:
             overrides=self._overrides(),
         )
         if reply.reasoning_dropped:
-            self._emit(ReasoningDropped, reason="the provider no longer accepts it")
+            self._emit(events.ReasoningDropped, reason="the provider no longer accepts it")
         # A reply that is not whole stays out of the conversation: none of its calls may run, now or on resume.
         self._check_stop(reply)
         self._say(
@@ -703,14 +689,14 @@ class InnerLoop:
     def _announce(self, appeared: Mapping[str, tuple[str, ...]], gone: Mapping[str, tuple[str, ...]]) -> None:
         route = self.config.tool_route
         for key, names in gone.items():
-            self._emit(ToolsWithdrawn, tool_names=names, section_key=key, route=route)
+            self._emit(events.ToolsWithdrawn, tool_names=names, section_key=key, route=route)
             self._say(Message(role="tools_removed", tools=names, section_key=key))
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
         for key, names in appeared.items():
             offers = [offer for name in names if (offer := self.toolbox.get(name))]
             definitions = tuple(self.config.define_tool(offer.tool) for offer in offers)
             text = self._long_descriptions(offer.tool for offer in offers)
-            self._emit(ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
+            self._emit(events.ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
             self._say(Message(role="tools_added", text=text, tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
@@ -808,7 +794,7 @@ class InnerLoop:
         outputs = hosted_outputs(tuple(tools.values()), messages, codecs, self.config.adapter, self.prompt.name)
         for tool in self.toolbox.hosted_tools:
             if tool.name in outputs:
-                self._emit(HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
+                self._emit(events.HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
         return outputs
 
     def _check_hosted(self, owned: Iterable[Owned]) -> None:
