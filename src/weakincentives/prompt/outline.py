@@ -184,12 +184,7 @@ class Outline:
         return tuple(dict.fromkeys(source.params_type for source in self.sources))
 
     def _add(
-        self,
-        sections: Sequence[Section[Any]],
-        prefix: SectionPath,
-        depth: int,
-        parent: int,
-        nodes: list[Node | None],
+        self, sections: Sequence[Section[Any]], prefix: SectionPath, depth: int, parent: int, nodes: list[Node | None]
     ) -> None:
         for section in sections:
             if not isinstance(section, Section):

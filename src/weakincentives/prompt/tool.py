@@ -452,14 +452,7 @@ def type_name(annotation: Any) -> str:
 class FunctionTool(Tool[Any, Any], Generic[P, T]):
     """A tool made by `@tool`; called, it is the function as it was written: no session, no transaction."""
 
-    def __init__(
-        self,
-        function: Callable[P, T],
-        *,
-        name: str | None,
-        description: str | None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, function: Callable[P, T], *, name: str | None, description: str | None, **options: Any) -> None:
         tool_name = name or function.__name__
         hints = _signature_types(function, tool_name)
         summary, described = split_docstring(inspect.getdoc(function) or "", inspect.signature(function).parameters)

@@ -153,14 +153,12 @@ def read_content(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadS
 
 
 OPEN_SECTIONS_AND_HALT = open_tool(
-    open_and_halt,
-    "Open summarized sections. This ends the turn; the prompt comes back with the sections opened.",
+    open_and_halt, "Open summarized sections. This ends the turn; the prompt comes back with the sections opened."
 )
 OPEN_SECTIONS = open_tool(
     open_sections, "Open summarized sections: their full content and their tools become available."
 )
 OPEN_SECTIONS_TO_FILES = open_tool(
-    open_to_files,
-    "Open summarized sections: content is written to files under context/; tools become available.",
+    open_to_files, "Open summarized sections: content is written to files under context/; tools become available."
 )
 READ_CONTENT = read_tool(read_content, "Read the full content of a summarized section that has no tools.")
