@@ -9,19 +9,19 @@ from weakincentives.errors import (
     PromptValidationError,
     ToolValidationError,
 )
-from weakincentives.prompt.disclosure import (
+from weakincentives.prompt.disclosure.open_sections import OpenAndHalt, OpenOrRead, OpenToFiles
+from weakincentives.prompt.disclosure.read_sections import ReadSections
+from weakincentives.prompt.disclosure.search_sections import (
     FoundSection,
-    OpenAndHalt,
-    OpenOrRead,
-    OpenSectionsParams,
-    OpenSectionsResult,
-    OpenToFiles,
-    ReadSectionParams,
-    ReadSectionResult,
-    ReadSections,
     SearchSections,
     SearchSectionsParams,
     SearchSectionsResult,
+)
+from weakincentives.prompt.disclosure.strategy import (
+    OpenSectionsParams,
+    OpenSectionsResult,
+    ReadSectionParams,
+    ReadSectionResult,
 )
 from weakincentives.prompt.layout import Placed
 from weakincentives.prompt.markdown import MarkdownSection, TextSection, WorkspaceSection

@@ -139,7 +139,7 @@ class ToolExecutor:
             return self._record(call, None, _Attempt(result), started)
         flight = self._take_off(tool, params, call, started)
         attempt = yield from self._attempt(flight)
-        outcome = self._finish(flight, attempt)
+        outcome = self._record(call, params, attempt, started)
         if attempt.error is not None:
             raise attempt.error
         return outcome
@@ -159,7 +159,7 @@ class ToolExecutor:
             flight.handler.abandon()
             stopped = _Attempt(ToolResult(f"Tool '{flight.tool.name}' was stopped.", success=False))
             call_sync(self._settle(flight, stopped), self.bridge)
-            self._finish(flight, stopped)
+            self._record(flight.call, flight.params, stopped, flight.started)
 
     def _attempt(self, flight: _Flight) -> Generator[Step, Any, _Attempt]:
         """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
@@ -306,9 +306,6 @@ class ToolExecutor:
                 attempt.error = error
             else:
                 attempt.error.add_note(f"Rolling back failed as well: {error}")
-
-    def _finish(self, flight: _Flight, attempt: _Attempt) -> ToolExecutionOutcome:
-        return self._record(flight.call, flight.params, attempt, flight.started)
 
     def _record(self, call: ToolCall, params: Any, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""

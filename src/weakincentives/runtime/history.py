@@ -489,6 +489,9 @@ class HistoryBuilder:
             has_text = came or section.visibility is FULL
             inside = content.get(path[:-1], False) and own[path] is SUMMARY
             content[path] = has_text
+            seen: Seen = "summary" if inside or visibility is SUMMARY else "never"
+            if has_text:
+                seen = "prompt" if section.visibility is FULL else "conversation"
             found.append(
                 TurnSection(
                     key=key,
@@ -505,7 +508,7 @@ class HistoryBuilder:
                     tools=section.tools,
                     tools_offered=offered,
                     tool_tokens=section.tool_tokens,
-                    seen=_seen(section.visibility, content=has_text, summary=inside or visibility is SUMMARY),
+                    seen=seen,
                     call_id=self._call_of(path) if came else "",
                 )
             )
@@ -554,12 +557,6 @@ _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
     Message: HistoryBuilder._hear,
     **dict.fromkeys(get_args(VisibilityChange), HistoryBuilder._change),
 }
-
-
-def _seen(rendered: SectionVisibility, *, content: bool, summary: bool) -> Seen:
-    if rendered is FULL:
-        return "prompt"
-    return "conversation" if content else "summary" if summary else "never"
 
 
 def _request_for(steps: Sequence[Step], key: str, turn: int) -> int | None:
