@@ -222,11 +222,10 @@ class Outline:
         default = section.default_params
         if default is None:
             default = self._first_default.get(params_type)
-        key = (params_type, id(default))
-        if key not in self._source_index:
-            self._source_index[key] = len(self.sources)
+        index = self._source_index.setdefault((params_type, id(default)), len(self.sources))
+        if index == len(self.sources):
             self.sources.append(ParamsSource(params_type, default))
-        return self._source_index[key]
+        return index
 
     def _check_tool_names(self, reserved: frozenset[str]) -> None:
         shown: dict[str, Node] = {}

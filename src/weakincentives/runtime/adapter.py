@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
@@ -300,13 +300,12 @@ class ProviderAdapter(Generic[AnyOutputT]):
             yield from drive_stream(loop, channel)
 
     async def _stream_async(self, loop: InnerLoop, options: RunOptions) -> AsyncGenerator[StreamEvent[Any], None]:
-        async with self._running_async(loop, options) as (loop, channel):
-            events = drive_stream_async(loop, channel)
-            try:
-                async for event in events:
-                    yield event
-            finally:
-                await events.aclose()
+        async with (
+            self._running_async(loop, options) as (loop, channel),
+            aclosing(drive_stream_async(loop, channel)) as events,
+        ):
+            async for event in events:
+                yield event
 
     @contextmanager
     def _running(self, loop: InnerLoop, options: RunOptions) -> Iterator[tuple[InnerLoop, Channel]]:
