@@ -22,21 +22,7 @@ from weakincentives.prompt import (
     ancestors,
     with_ancestors,
 )
-from weakincentives.runtime.events import (
-    EvaluationFailed,
-    ModelCalled,
-    PossibleMiss,
-    PromptExecuted,
-    PromptRendered,
-    RunEvent,
-    RunRestarted,
-    SectionLoaded,
-    SectionsOpened,
-    SectionState,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
+from weakincentives.runtime import events
 from weakincentives.runtime.messages import Message
 from weakincentives.runtime.providers import cache_safe_routes
 from weakincentives.session import Session
@@ -107,7 +93,7 @@ class ToolUse:
     wrote_files: bool = False
 
     @classmethod
-    def of(cls, event: ToolInvoked, seq: int) -> ToolUse:
+    def of(cls, event: events.ToolInvoked, seq: int) -> ToolUse:
         use = cls(event.name, event.section_key, event.success, event.rolled_back, event.call_id, seq)
         if event.disclosure is None:
             return use
@@ -136,7 +122,7 @@ class HistoryTurn:
     first: bool
     seq: int
     time: float
-    called: ModelCalled
+    called: events.ModelCalled
     state: RunState
     injected: tuple[str, ...] = ()
     route: str = ""
@@ -174,12 +160,12 @@ class RunHistory:
     """
 
     run_id: str = ""
-    renders: tuple[PromptRendered, ...] = ()
+    renders: tuple[events.PromptRendered, ...] = ()
     turns: tuple[HistoryTurn, ...] = ()
     steps: tuple[Step, ...] = ()
     now: RunState = field(default_factory=RunState)
-    outcome: PromptExecuted | EvaluationFailed | None = None
-    misses: tuple[PossibleMiss, ...] = ()
+    outcome: events.PromptExecuted | events.EvaluationFailed | None = None
+    misses: tuple[events.PossibleMiss, ...] = ()
 
     @property
     def restarts(self) -> int:
@@ -212,14 +198,14 @@ class RunHistory:
 
 def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     """The history of a run of the session, by default the last one."""
-    last = session[PromptRendered].latest()
+    last = session[events.PromptRendered].latest()
     if run_id is None:
         run_id = last.run_id if last else ""
-    logged: list[type[Any]] = [kind for kind in _TAKES if issubclass(kind, RunEvent)]
-    events = [event for kind in logged for event in session[kind].view() if event.run_id == run_id]
-    events.sort(key=lambda event: event.timestamp)
+    kinds: list[type[Any]] = [kind for kind in _TAKES if issubclass(kind, events.RunEvent)]
+    logged = [event for kind in kinds for event in session[kind].view() if event.run_id == run_id]
+    logged.sort(key=lambda event: event.timestamp)
     builder = HistoryBuilder(run_id)
-    for event in (*session[Message].view(), *events):
+    for event in (*session[Message].view(), *logged):
         builder.add(event)
     return builder.build()
 
@@ -231,15 +217,15 @@ class HistoryBuilder:
         self._run_id = run_id
         self._number = self._seq = 0
         self._time = 0.0
-        self._renders: list[PromptRendered] = []
+        self._renders: list[events.PromptRendered] = []
         self._turns: list[HistoryTurn] = []
         self._steps: list[Step] = []
-        self._outcome: PromptExecuted | EvaluationFailed | None = None
+        self._outcome: events.PromptExecuted | events.EvaluationFailed | None = None
         self._texts: dict[str, str] = {}
         self._open_turn: Callable[..., HistoryTurn] | None = None
         self._uses: list[ToolUse] = []
         self._first = True
-        self._sections: dict[SectionPath, SectionState] = {}
+        self._sections: dict[SectionPath, events.SectionState] = {}
         self._paths: dict[str, SectionPath] = {}
         self._overrides = VisibilityOverrides()
         self._before_call = (self._overrides, 0)
@@ -252,7 +238,7 @@ class HistoryBuilder:
         self._route, self._lost_for = "", tuple[str, ...]()
         self._last_input = 0
         self._state: RunState | None = None
-        self._misses: list[PossibleMiss] = []
+        self._misses: list[events.PossibleMiss] = []
 
     def add(self, event: object, *, seq: int | None = None, time: float | None = None) -> None:
         """Take one event; `seq` and `time` are those of the recording. Events of other kinds are ignored."""
@@ -295,7 +281,7 @@ class HistoryBuilder:
         self._seq = self._seq + 1 if seq is None else seq
         self._time = self._time if time is None else time
 
-    def _begin(self, event: PromptRendered) -> None:
+    def _begin(self, event: events.PromptRendered) -> None:
         self._close_turn()
         self._renders.append(event)
         self._sections = {section.path: section for section in event.sections}
@@ -307,7 +293,7 @@ class HistoryBuilder:
         self._first, self._state, self._outcome, self._injected = True, None, None, ()
         self._checkpoint()
 
-    def _load(self, event: SectionLoaded) -> None:
+    def _load(self, event: events.SectionLoaded) -> None:
         """Sections that came with one: what the prompt's text shows of those that were known stays as it was.
 
         The full prompt would have had them from the beginning, so they belong to the render too.
@@ -325,7 +311,7 @@ class HistoryBuilder:
             self._renders[-1] = replace(self._renders[-1], sections=tuple(self._sections.values()))
         self._state = None
 
-    def _open_without_model(self, event: SectionsOpened) -> None:
+    def _open_without_model(self, event: events.SectionsOpened) -> None:
         """Sections that a rule, the user's words or the provider's search opened; their text is there already."""
         reason = _OPENED_BY.get(event.decided_by, event.decided_by)
         self._reasons.update(dict.fromkeys(event.section_keys, reason))
@@ -334,7 +320,7 @@ class HistoryBuilder:
         self._state = None
         self._step("open", event.section_keys, reason=reason, route=event.decided_by)
 
-    def _call(self, event: ModelCalled) -> None:
+    def _call(self, event: events.ModelCalled) -> None:
         self._close_turn()
         self._replace_overrides(VisibilityOverrides(event.overrides))
         self._number += 1
@@ -359,15 +345,9 @@ class HistoryBuilder:
         self._injected, self._route, self._lost_for = (), "", ()
         self._checkpoint()
 
-    def _miss(self, event: PossibleMiss) -> None:
-        self._misses.append(event)
-
     def _hear(self, event: Message) -> None:
         if event.role == "tool":
             self._texts[event.call_id] = event.text
-
-    def _invoke(self, event: ToolInvoked) -> None:
-        self._use(ToolUse.of(event, self._seq))
 
     def _use(self, use: ToolUse) -> None:
         if use.rolled_back:
@@ -395,7 +375,7 @@ class HistoryBuilder:
         route = "file" if use.wrote_files and use.success else ""
         self._step(asked.action, keys, tool=use.name, reason=asked.reason, route=route, success=use.success)
 
-    def _inject(self, event: ToolsInjected) -> None:
+    def _inject(self, event: events.ToolsInjected) -> None:
         self._callable.update(dict.fromkeys(event.tool_names))
         self._definitions = {**self._definitions, **dict(zip(event.tool_names, event.definitions, strict=False))}
         # Built-in tools belong to no section.
@@ -406,20 +386,20 @@ class HistoryBuilder:
         if event.route not in cache_safe_routes():
             self._route, self._lost_for = event.route or "append", (*self._lost_for, *keys)
 
-    def _withdraw(self, event: ToolsWithdrawn) -> None:
+    def _withdraw(self, event: events.ToolsWithdrawn) -> None:
         for name in event.tool_names:
             self._callable.pop(name, None)
         self._state = None
         self._step("withdrawn", (event.section_key,), route=event.route, tools=event.tool_names)
 
-    def _restart(self, event: RunRestarted) -> None:
+    def _restart(self, event: events.RunRestarted) -> None:
         self._reasons.update(dict.fromkeys(event.section_keys, event.reason))
         self._route, self._lost_for = RESTART, event.section_keys
         self._step("restart", event.section_keys, reason=event.reason, route=RESTART)
 
-    def _end(self, event: PromptExecuted | EvaluationFailed) -> None:
+    def _end(self, event: events.PromptExecuted | events.EvaluationFailed) -> None:
         self._outcome = event
-        halted = isinstance(event, PromptExecuted) and event.halted
+        halted = isinstance(event, events.PromptExecuted) and event.halted
         if halted and self._steps and self._steps[-1].turn == self._number:
             self._steps[-1] = replace(self._steps[-1], route="halt")
 
@@ -543,17 +523,17 @@ _OPENED_BY = {
     "provider": "the provider's search found it",
 }
 _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
-    PromptRendered: HistoryBuilder._begin,
-    SectionLoaded: HistoryBuilder._load,
-    SectionsOpened: HistoryBuilder._open_without_model,
-    PossibleMiss: HistoryBuilder._miss,
-    ModelCalled: HistoryBuilder._call,
-    ToolInvoked: HistoryBuilder._invoke,
-    ToolsInjected: HistoryBuilder._inject,
-    ToolsWithdrawn: HistoryBuilder._withdraw,
-    RunRestarted: HistoryBuilder._restart,
-    EvaluationFailed: HistoryBuilder._end,
-    PromptExecuted: HistoryBuilder._end,
+    events.PromptRendered: HistoryBuilder._begin,
+    events.SectionLoaded: HistoryBuilder._load,
+    events.SectionsOpened: HistoryBuilder._open_without_model,
+    events.PossibleMiss: lambda self, event: self._misses.append(event),
+    events.ModelCalled: HistoryBuilder._call,
+    events.ToolInvoked: lambda self, event: self._use(ToolUse.of(event, self._seq)),
+    events.ToolsInjected: HistoryBuilder._inject,
+    events.ToolsWithdrawn: HistoryBuilder._withdraw,
+    events.RunRestarted: HistoryBuilder._restart,
+    events.EvaluationFailed: HistoryBuilder._end,
+    events.PromptExecuted: HistoryBuilder._end,
     Message: HistoryBuilder._hear,
     **dict.fromkeys(get_args(VisibilityChange), HistoryBuilder._change),
 }
