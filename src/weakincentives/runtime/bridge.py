@@ -238,20 +238,12 @@ def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:
 
 async def in_parallel_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all calls, even if one fails or the caller is cancelled: none may still be running when its run is over."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        raise
-    finally:
-        for task in tasks:
-            # Mark an exception as seen that nobody awaits.
-            if task.done() and not task.cancelled():
-                task.exception()
-    return [task.result() for task in tasks]
+    results: list[T] = []
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        results.append(result)
+    return results
 
 
 def _is_async(step: Callable[[], Any]) -> bool:
