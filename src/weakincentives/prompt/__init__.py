@@ -10,7 +10,6 @@ from weakincentives.errors import (
     ToolValidationError,
 )
 from weakincentives.prompt.disclosure.open_sections import OpenAndHalt, OpenOrRead, OpenToFiles
-from weakincentives.prompt.disclosure.read_sections import ReadSections
 from weakincentives.prompt.disclosure.search_sections import (
     FoundSection,
     SearchSections,
@@ -22,6 +21,7 @@ from weakincentives.prompt.disclosure.strategy import (
     OpenSectionsResult,
     ReadSectionParams,
     ReadSectionResult,
+    ReadSections,
 )
 from weakincentives.prompt.layout import Placed
 from weakincentives.prompt.markdown import MarkdownSection, TextSection, WorkspaceSection

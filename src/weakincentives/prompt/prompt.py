@@ -18,8 +18,7 @@ from weakincentives._generics import OutputT, Specializable
 from weakincentives.errors import DeadlineExceededError, PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
-from weakincentives.prompt.disclosure.read_sections import ReadSections
-from weakincentives.prompt.disclosure.strategy import COLLAPSE_SECTION, RESERVED_NAMES
+from weakincentives.prompt.disclosure.strategy import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.markdown import check_placeholders
 from weakincentives.prompt.outline import Node, Outline, Params, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output

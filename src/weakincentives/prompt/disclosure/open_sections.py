@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.errors import WinkError
-from weakincentives.prompt.disclosure.read_sections import read_section, read_suffix
 from weakincentives.prompt.disclosure.strategy import (
     OpenSectionsParams,
     OpenSectionsResult,
@@ -16,6 +15,8 @@ from weakincentives.prompt.disclosure.strategy import (
     current_view,
     open_tool,
     overrides_for,
+    read_section,
+    read_suffix,
     read_tool,
     requested_paths,
 )
