@@ -1,12 +1,13 @@
 """Generic classes that know T inside the constructor of `X[T](...)`.
 
 `typing` sets the type arguments only after `__init__` has run, and CPython 3.12.1 cannot set them at all on a class
-with slots. A class that needs its arguments earlier returns `Specialized` from `__class_getitem__`.
+with slots. A class that needs its arguments earlier derives from `Specializable`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 if TYPE_CHECKING:
@@ -53,22 +54,31 @@ class Specialized:
         return f"{self.origin.__name__}[{names}]"
 
 
-def type_args(item: Any) -> tuple[Any, ...]:
-    return item if isinstance(item, tuple) else (item,)
+class Specializable:
+    """A generic class whose constructor finds in its attributes what `_attributes_for` makes of its type arguments."""
 
+    def __class_getitem__(cls, item: Any) -> Any:
+        args = item if isinstance(item, tuple) else (item,)
+        # A type variable, or Any in an annotation such as `list[Section[Any]]`, names no type.
+        if item is Any or any(isinstance(arg, TypeVar) for arg in args):
+            return super().__class_getitem__(item)  # type: ignore[misc]
+        attributes = cls._attributes_for(args)
 
-def has_type_variables(args: tuple[Any, ...]) -> bool:
-    return any(isinstance(arg, TypeVar) for arg in args)
+        def build(*positional: Any, **named: Any) -> Any:
+            instance = cls.__new__(cls)
+            vars(instance).update(attributes)
+            instance.__init__(*positional, **named)  # type: ignore[misc]
+            return instance
 
+        return Specialized(cls, args, build)
 
-def is_open(item: Any) -> bool:
-    """Whether `X[item]` names no type: a type variable, or Any in an annotation such as `list[Section[Any]]`."""
-    return isinstance(item, TypeVar) or item is Any
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        named = (base for base in cls.__dict__.get("__orig_bases__", ()) if isinstance(base, Specialized))
+        for base in islice(named, 1):
+            for name, value in cls._attributes_for(base.args).items():
+                setattr(cls, name, value)
 
-
-def inherited_type_args(cls: type) -> tuple[Any, ...] | None:
-    """The type arguments of the `Specialized` base class that `cls` itself names, if any."""
-    for base in cls.__dict__.get("__orig_bases__", ()):
-        if isinstance(base, Specialized):
-            return base.args
-    return None
+    @classmethod
+    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
+        raise NotImplementedError

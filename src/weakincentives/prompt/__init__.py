@@ -9,24 +9,22 @@ from weakincentives.errors import (
     PromptValidationError,
     ToolValidationError,
 )
-from weakincentives.prompt.disclosure import (
+from weakincentives.prompt.disclosure.open_sections import OpenAndHalt, OpenOrRead, OpenToFiles
+from weakincentives.prompt.disclosure.search_sections import (
     FoundSection,
-    OpenAndHalt,
-    OpenOrRead,
-    OpenSectionsParams,
-    OpenSectionsResult,
-    OpenToFiles,
-    ReadSectionParams,
-    ReadSectionResult,
-    ReadSections,
     SearchSections,
     SearchSectionsParams,
     SearchSectionsResult,
 )
-from weakincentives.prompt.hosted import HostedTool, HostedToolConfig, HostedToolOutput
+from weakincentives.prompt.disclosure.strategy import (
+    OpenSectionsParams,
+    OpenSectionsResult,
+    ReadSectionParams,
+    ReadSectionResult,
+    ReadSections,
+)
 from weakincentives.prompt.layout import Placed
-from weakincentives.prompt.markdown import MarkdownSection, TextSection
-from weakincentives.prompt.outline import AnyTool
+from weakincentives.prompt.markdown import MarkdownSection, TextSection, WorkspaceSection
 from weakincentives.prompt.output import StructuredOutputConfig, parse_structured_output
 from weakincentives.prompt.overrides import (
     JsonPromptOverridesStore,
@@ -39,7 +37,17 @@ from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.rendered import RenderedPrompt
 from weakincentives.prompt.section import LateContent, Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import Compensation, FunctionTool, Tool, ToolResult, portable_name
+from weakincentives.prompt.tool import (
+    AnyTool,
+    Compensation,
+    FunctionTool,
+    HostedTool,
+    HostedToolConfig,
+    HostedToolOutput,
+    Tool,
+    ToolResult,
+    portable_name,
+)
 from weakincentives.prompt.view import Disclosure, Opening, Span, View
 from weakincentives.prompt.visibility import (
     ClearAllVisibilityOverrides,
@@ -56,7 +64,6 @@ from weakincentives.prompt.visibility import (
     ancestors,
     with_ancestors,
 )
-from weakincentives.prompt.workspace import WorkspaceSection
 
 if TYPE_CHECKING:
     # At run time `tool` is the module of that name, which can be called as the decorator.

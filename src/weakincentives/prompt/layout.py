@@ -7,14 +7,16 @@ combination; a render then only fills in values and joins.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import getitem
 from typing import Any, Literal
 
 from weakincentives.content import Audio, Document, Image
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, AnyTool, Node, Outline, Params
+from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, Node, Outline, Params
 from weakincentives.prompt.section import Section, heading, missing_summary
 from weakincentives.prompt.text import TemplateText
+from weakincentives.prompt.tool import AnyTool
 
 Suffix = Callable[[Node], str]
 Price = Callable[[Node], str]
@@ -140,14 +142,16 @@ class Layout:
         section, summarized = node.section, self._states[node.index] == SUMMARY
         separator = "" if first else "\n\n"
         if type(section).render is not Section.render:
+            shown = PACKED[self._states[node.index]]
+            whole = partial(section.render, depth=depth, number=number, path=node.path, visibility=shown)
             self._pieces.append(separator)
-            self._add_call(self._whole_section(node, depth, number))
+            self._add_call(node, whole)
         else:
             text = node.summary if summarized else node.text
             head = separator + heading(section.title, depth, number)
             if text is None:
                 self._pieces.append(head)
-                self._add_call(_body(node))
+                self._add_call(node, section.render_body, after="\n\n")
             elif text.names or text.literals[0]:
                 self._add_text(node, head + "\n\n", text)
             else:
@@ -164,19 +168,9 @@ class Layout:
             self._slots.append((len(self._pieces), value))
             self._pieces += ("", literal)
 
-    def _add_call(self, call: Callable[[Params], str]) -> None:
-        self._calls.append((len(self._pieces), call))
+    def _add_call(self, node: Node, render: Callable[[Any], str], after: str = "") -> None:
+        self._calls.append((len(self._pieces), partial(_call, node, render, after)))
         self._pieces.append("")
-
-    def _whole_section(self, node: Node, depth: int, number: str) -> Callable[[Params], str]:
-        visibility = PACKED[self._states[node.index]]
-
-        def render(params: Params) -> str:
-            return node.section.render(
-                params[node.source], depth=depth, number=number, path=node.path, visibility=visibility
-            )
-
-        return lambda params: _checked(node, render, params)
 
 
 def _text_of(value: Any) -> str:
@@ -187,21 +181,14 @@ def _text_of(value: Any) -> str:
     return placed
 
 
-def _body(node: Node) -> Callable[[Params], str]:
-    def below_heading(params: Params) -> str:
-        body = _checked(node, lambda params: node.section.render_body(params[node.source]), params)
-        return f"\n\n{body}" if body else ""
-
-    return below_heading
-
-
-def _checked(node: Node, render: Callable[[Params], str], params: Params) -> str:
+def _call(node: Node, render: Callable[[Any], str], after: str, params: Params) -> str:
+    """What a section writes itself, if anything, after a separator."""
     try:
-        text = render(params)
+        text = render(params[node.source])
     except PromptRenderError:
         raise
     except Exception as error:
         raise PromptRenderError(f"Section '{node.key}' failed to render: {type(error).__name__}: {error}") from error
     if not isinstance(text, str):
         raise PromptRenderError(f"Section '{node.key}' must render text, got a {type(text).__name__}.")
-    return text
+    return after + text if text else ""

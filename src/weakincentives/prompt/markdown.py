@@ -1,18 +1,20 @@
-"""Sections of markdown text, with `${placeholders}` or literal."""
+"""Sections of markdown text, with `${placeholders}` or literal, and one that gives the prompt a filesystem."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from weakincentives import serde
 from weakincentives._generics import ParamsT
 from weakincentives.errors import PromptRenderError, PromptValidationError
-from weakincentives.prompt.hosted import HostedTool
-from weakincentives.prompt.section import Rule, Section, SectionOptions, SectionRole, Selector, has_own
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt.section import Section, SectionOptions, has_own
 from weakincentives.prompt.text import TemplateText, split_text
-from weakincentives.prompt.tool import Tool
-from weakincentives.prompt.visibility import SectionVisibility
+from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.session import Session
+
+_WORKSPACE = "A workspace of files is available. Paths are relative to its root."
 
 
 class MarkdownSection(Section[ParamsT]):
@@ -23,41 +25,10 @@ class MarkdownSection(Section[ParamsT]):
         MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
     """
 
-    def __init__(
-        self,
-        *,
-        template: str,
-        title: str,
-        key: str,
-        children: Iterable[Section[Any]] = (),
-        tools: Iterable[Tool[Any, Any]] = (),
-        hosted_tools: Iterable[HostedTool[Any]] = (),
-        enabled: Selector[ParamsT, bool] | None = None,
-        default_params: ParamsT | None = None,
-        accepts_overrides: bool = True,
-        visibility: SectionVisibility | Selector[ParamsT, SectionVisibility] = SectionVisibility.FULL,
-        summary: str | None = None,
-        summary_suffix: str | None = None,
-        role: SectionRole = "system",
-        open_when: Rule | None = None,
-    ) -> None:
+    def __init__(self, *, template: str, title: str, key: str, **options: Unpack[SectionOptions[ParamsT]]) -> None:
         self.template = template
         self._text = split_text(template, where=f"Section '{key}'", literal=self.literal)
-        super().__init__(
-            title=title,
-            key=key,
-            children=children,
-            tools=tools,
-            hosted_tools=hosted_tools,
-            enabled=enabled,
-            default_params=default_params,
-            accepts_overrides=accepts_overrides,
-            visibility=visibility,
-            summary=summary,
-            summary_suffix=summary_suffix,
-            role=role,
-            open_when=open_when,
-        )
+        super().__init__(title=title, key=key, **options)
         check_placeholders(self, self._text.names, "template")
         if (short := self.summary_text()) is not None:
             check_placeholders(self, short.names, "summary")
@@ -93,6 +64,40 @@ class TextSection(MarkdownSection[ParamsT]):
         return self.template
 
 
+class WorkspaceSection(MarkdownSection[None]):
+    """Contributes a filesystem to the prompt's resources; handlers find it as `context.filesystem`.
+
+    A filesystem given here is shared by every run of the template. Without one, each run has an empty workspace in
+    memory of its own, unless another section, the template or `bind(resources=...)` provides a filesystem.
+    """
+
+    def __init__(
+        self,
+        filesystem: Filesystem | None = None,
+        *,
+        title: str = "Workspace",
+        key: str = "workspace",
+        template: str = _WORKSPACE,
+        **options: Unpack[SectionOptions[None]],
+    ) -> None:
+        self.filesystem = filesystem
+        super().__init__(title=title, key=key, template=template, **options)
+
+    def resources(self) -> ResourceRegistry:
+        if self.filesystem is not None:
+            return ResourceRegistry.build({Filesystem: self.filesystem})
+        return own_filesystem()
+
+    def clone(self, *, session: Session | None = None, bus: Any = None, filesystem: Filesystem | None = None) -> Self:
+        """A copy with files of its own: those given, or a copy of the files in memory; other files are shared."""
+        other = super().clone(session=session, bus=bus)
+        other.filesystem = self.filesystem if filesystem is None else filesystem
+        if filesystem is None and isinstance(self.filesystem, InMemoryFilesystem):
+            other.filesystem = files = InMemoryFilesystem()
+            files.restore(self.filesystem.snapshot())
+        return other
+
+
 def check_placeholders(section: Section[Any], names: Iterable[str], where: str) -> None:
     """Every placeholder must be a field of the section's params."""
     wanted = tuple(dict.fromkeys(names))
@@ -112,3 +117,8 @@ def check_placeholders(section: Section[Any], names: Iterable[str], where: str) 
             f"Section '{section.key}': placeholder {listed} in the {where} is no field of "
             f"{section.params_type.__name__}; it has: {', '.join(sorted(known)) or 'none'}."
         )
+
+
+def own_filesystem() -> ResourceRegistry:
+    """A filesystem in memory for each run that has no other."""
+    return ResourceRegistry.of(Binding(Filesystem, lambda resolver: InMemoryFilesystem(), eager=True, fallback=True))

@@ -10,13 +10,10 @@ from typing import Any
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
-from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.section import LateContent, Section, check_tools, has_own
 from weakincentives.prompt.text import TemplateText
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
-
-AnyTool = Tool[Any, Any] | HostedTool[Any]
 
 NOTHING_LATE = LateContent()
 
@@ -187,12 +184,7 @@ class Outline:
         return tuple(dict.fromkeys(source.params_type for source in self.sources))
 
     def _add(
-        self,
-        sections: Sequence[Section[Any]],
-        prefix: SectionPath,
-        depth: int,
-        parent: int,
-        nodes: list[Node | None],
+        self, sections: Sequence[Section[Any]], prefix: SectionPath, depth: int, parent: int, nodes: list[Node | None]
     ) -> None:
         for section in sections:
             if not isinstance(section, Section):
@@ -230,11 +222,10 @@ class Outline:
         default = section.default_params
         if default is None:
             default = self._first_default.get(params_type)
-        key = (params_type, id(default))
-        if key not in self._source_index:
-            self._source_index[key] = len(self.sources)
+        index = self._source_index.setdefault((params_type, id(default)), len(self.sources))
+        if index == len(self.sources):
             self.sources.append(ParamsSource(params_type, default))
-        return self._source_index[key]
+        return index
 
     def _check_tool_names(self, reserved: frozenset[str]) -> None:
         shown: dict[str, Node] = {}

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin
 
 from weakincentives import serde
 from weakincentives.errors import OutputParseError, PromptValidationError, SerdeError
+from weakincentives.prompt.tool import type_name
 
 Container = Literal["object", "array", "value", "text"]
 
@@ -113,22 +114,18 @@ def structured_output(annotation: Any, allow_extra_keys: bool = False) -> Struct
         # Made here, so that a type that has none is refused where it is declared.
         _ = config.schema
     except SerdeError as error:
-        raise PromptValidationError(f"Output type {_name_of(annotation)} cannot be an output: {error}") from error
+        raise PromptValidationError(f"Output type {type_name(annotation)} cannot be an output: {error}") from error
     if codec.accepts_null:
         raise PromptValidationError(
-            f"Output type {_name_of(annotation)} cannot be an output: None says that a run has no output; declare a "
+            f"Output type {type_name(annotation)} cannot be an output: None says that a run has no output; declare a "
             "type that says what is missing, such as a dataclass Refusal."
         )
     if (twins := serde.confusable_options(output_type, allow_extra=allow_extra_keys)) is not None:
         raise PromptValidationError(
-            f"Output type {_name_of(annotation)} cannot be an output: what is written for {twins[1]} would be read as "
+            f"Output type {type_name(annotation)} cannot be an output: what is written for {twins[1]} would be read as "
             f"{twins[0]}; give each a field of its own, such as kind: Literal['{twins[0].lower()}']."
         )
     return config
-
-
-def _name_of(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def parse_structured_output(output_text: Any, rendered: DeclaresOutput | StructuredOutputConfig) -> Any:

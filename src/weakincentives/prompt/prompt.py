@@ -10,19 +10,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import TracebackType
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
-from weakincentives._generics import OutputT, Specialized, inherited_type_args, is_open, type_args
+from weakincentives._generics import OutputT, Specializable
 from weakincentives.errors import DeadlineExceededError, PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
-from weakincentives.prompt.disclosure import ReadSections
-from weakincentives.prompt.disclosure.strategy import COLLAPSE_SECTION, RESERVED_NAMES
+from weakincentives.prompt.disclosure.strategy import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.markdown import check_placeholders
-from weakincentives.prompt.outline import AnyTool, Node, Outline, Params, check_params
+from weakincentives.prompt.outline import Node, Outline, Params, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.rendered import RenderedPrompt
@@ -30,8 +28,8 @@ from weakincentives.prompt.section import Section, require_list
 from weakincentives.prompt.state import VisibilityState, declared_state, session_state, state_from_keys
 from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import Tool
-from weakincentives.prompt.view import Disclosure, View, split_tools
+from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
+from weakincentives.prompt.view import Disclosure, View
 from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
@@ -41,14 +39,24 @@ SKIPPED = "Skipping duplicate tool '%s' of section '%s': section '%s' has it alr
 T = TypeVar("T")
 
 
-class PromptTemplate(Generic[OutputT]):
+class _HasOutput(Specializable):
+    """A class with an output type as its argument."""
+
+    _output_type: Any = None
+
+    @classmethod
+    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
+        if len(args) != 1:
+            raise PromptValidationError(f"A prompt has one output type, got {len(args)}.")
+        return {"_output_type": None if args[0] is type(None) else args[0]}
+
+
+class PromptTemplate(_HasOutput, Generic[OutputT]):
     """Declare once, bind and render often: `PromptTemplate[Out](ns=, key=, sections=[...])`.
 
     `token_budget` opens, at render, those summarized sections that fit; `show_prices` says under each summary what
     opening it costs; `allow_collapse` offers `collapse_section`.
     """
-
-    _output_type: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -98,18 +106,6 @@ class PromptTemplate(Generic[OutputT]):
             if (expected := node.section.stored()) is not None:
                 self.outline = self.outline.with_late(node.path, expected)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
-
-    def __class_getitem__(cls, item: Any) -> Any:
-        if is_open(item):
-            return super().__class_getitem__(item)  # type: ignore[misc]
-        args = type_args(item)
-        return Specialized(cls, args, lambda **named: cls(output_type=_output_argument(args), **named))
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        args = inherited_type_args(cls)
-        if args is not None:
-            cls._output_type = _output_argument(args)
 
     def render(
         self, *params: Any, visibility_overrides: Overrides | None = None, session: Session | None = None
@@ -211,14 +207,12 @@ class _RunBase(NamedTuple):
     state: VisibilityState
 
 
-class Prompt(Displayed, Generic[OutputT]):
+class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; make one for each run.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
     `with prompt.resources:` does. `run_id` is its last run.
     """
-
-    _output_type: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -249,22 +243,6 @@ class Prompt(Displayed, Generic[OutputT]):
         self._run: _RunBase | None = None
         self.loaded: tuple[SectionPath, ...] = ()
         self._late_outline: Outline | None = None
-
-    def __class_getitem__(cls, item: Any) -> Any:
-        if is_open(item):
-            return super().__class_getitem__(item)  # type: ignore[misc]
-        args = type_args(item)
-
-        def build(*positional: Any, **named: Any) -> Any:
-            return cls(*positional, output_type=_output_argument(args), **named)
-
-        return Specialized(cls, args, build)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        args = inherited_type_args(cls)
-        if args is not None:
-            cls._output_type = _output_argument(args)
 
     @property
     def ns(self) -> str:
@@ -408,17 +386,14 @@ class Prompt(Displayed, Generic[OutputT]):
             registry = registry.merge(node.section.resources())
         return registry.merge(self._bound_resources)
 
-    @property
-    def has_rules(self) -> bool:
-        """Whether a section may be opened by a rule of its own."""
-        return bool(self._run_outline().ruled)
-
-    def opened_by_rule(self, session: Session, words: str) -> list[SectionPath]:
+    def opened_by_rule(self, session: Session, words: Callable[[], str]) -> list[SectionPath]:
         """Closed sections that their rules open now, except what the session has opened or closed before."""
+        if not self._run_outline().ruled:
+            return []
         view = self.view(session)
         current = session[VisibilityOverrides].latest()
         decided = {} if current is None else current.overrides
-        found = _ruled(view, Params(view.outline, self._bound), session, words)
+        found = _ruled(view, Params(view.outline, self._bound), session, words())
         return [node.path for node in found if node.path not in decided]
 
     def _declared(
@@ -429,7 +404,9 @@ class Prompt(Displayed, Generic[OutputT]):
         It is declared, selected, passed by the caller, opened by a rule or for the user's words, or within budget.
         """
         if self._duplicates:
-            raise _duplicate_params(self._duplicates)
+            names = [type(value).__name__ for value in self._duplicates]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise PromptValidationError(f"{twice} was bound twice in one call; pass one instance of each params type.")
         params = Params(outline, self._bound)
         state = declared_state(outline, params, session, overrides or {})
         preopen = getattr(self.template.disclosure, "preopen", 0)
@@ -475,7 +452,6 @@ class Prompt(Displayed, Generic[OutputT]):
         view.check_params()
         pieces = view.pieces()
         offered, skipped = view.tools()
-        tools, hosted_tools = split_tools(offered)
         for node, tool, owner in skipped:
             if not view.opened_at(node):
                 raise PromptRenderError(
@@ -485,8 +461,8 @@ class Prompt(Displayed, Generic[OutputT]):
         template = self.template
         return RenderedPrompt(
             text="".join(pieces),
-            tools=tools,
-            hosted_tools=hosted_tools,
+            tools=tuple(tool for _, tool in offered if isinstance(tool, Tool)),
+            hosted_tools=tuple(tool for _, tool in offered if isinstance(tool, HostedTool)),
             structured_output=template.structured_output,
             deadline=deadline,
             prompt_name=template.name,
@@ -499,18 +475,14 @@ class Prompt(Displayed, Generic[OutputT]):
         self.resources.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.resources.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self.resources.__exit__(*error)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.resources.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self.resources.__aexit__(*error)
 
     def __repr__(self) -> str:
         return f"Prompt({self.ns!r}, {self.key!r})"
@@ -558,22 +530,18 @@ class PromptResources:
         self._depth += 1
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         context = self._leave()
         if context is not None:
-            context.__exit__(kind, error, trace)
+            context.__exit__(*error)
 
     async def __aenter__(self) -> PromptResources:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         context = self._leave()
         if context is not None:
-            await context.__aexit__(kind, error, trace)
+            await context.__aexit__(*error)
 
     def _leave(self) -> ScopedResourceContext | None:
         self._depth -= 1
@@ -647,15 +615,3 @@ def _check_disclosure(key: str, given: Disclosure) -> Disclosure:
                 "ReadSections(), SearchSections(), OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own."
             )
     return given
-
-
-def _duplicate_params(params: Iterable[Any]) -> PromptValidationError:
-    names = [type(value).__name__ for value in params]
-    twice = next(name for name in names if names.count(name) > 1)
-    return PromptValidationError(f"{twice} was bound twice in one call; pass one instance of each params type.")
-
-
-def _output_argument(args: tuple[Any, ...]) -> Any:
-    if len(args) != 1:
-        raise PromptValidationError(f"A prompt has one output type, got {len(args)}.")
-    return None if args[0] is type(None) else args[0]

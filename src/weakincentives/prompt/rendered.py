@@ -11,11 +11,10 @@ from weakincentives._display import Displayed, Fold, Shown, Table
 from weakincentives._generics import OutputT
 from weakincentives.content import Part, parts_of
 from weakincentives.limits import Deadline
-from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.layout import Placed
 from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.tool import HostedTool, Tool
 from weakincentives.prompt.view import Span, View
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 

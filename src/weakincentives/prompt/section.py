@@ -12,11 +12,10 @@ from types import MethodType
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, TypeVar, get_args
 
 from weakincentives import serde
-from weakincentives._generics import ParamsT, Specialized, inherited_type_args, is_open, type_args
+from weakincentives._generics import ParamsT, Specializable
 from weakincentives.errors import PromptRenderError, PromptValidationError
-from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.text import TemplateText, split_text
-from weakincentives.prompt.tool import Tool, rebound
+from weakincentives.prompt.tool import HostedTool, Tool, rebound
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Bus, Session
@@ -81,7 +80,7 @@ class SectionOptions(TypedDict, Generic[ParamsT], total=False):
     open_when: Rule | None
 
 
-class Section(Generic[ParamsT]):
+class Section(Specializable, Generic[ParamsT]):
     """A part of a prompt: `Section[Params]` with a title, a key, text, tools and children.
 
     A root section with `role="user"` is part of the first user turn, after all system sections. `open_when` is a
@@ -140,25 +139,9 @@ class Section(Generic[ParamsT]):
         self._validate()
         self._read_selectors()
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        if is_open(item):
-            return super().__class_getitem__(item)  # type: ignore[misc]
-        args = type_args(item)
-        params_type = _checked_params_type(cls, args)
-
-        def build(*positional: Any, **named: Any) -> Any:
-            section = cls.__new__(cls)
-            section._params_type = params_type
-            section.__init__(*positional, **named)  # type: ignore[misc]
-            return section
-
-        return Specialized(cls, args, build)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        args = inherited_type_args(cls)
-        if args is not None:
-            cls._params_type = _checked_params_type(cls, args)
+    @classmethod
+    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
+        return {"_params_type": _checked_params_type(cls, args)}
 
     @property
     def params_type(self) -> type | None:

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 from weakincentives.errors import PromptValidationError
 
-_DOLLAR = re.compile(r"\$(?:(?P<escaped>\$)|(?P<named>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\})")
+_DOLLAR = re.compile(r"\$(?:(?P<escaped>\$)|(?P<named>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\}|)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +38,19 @@ def split_text(source: str, *, where: str, strict: bool = True, literal: bool = 
     literals: list[str] = []
     names: list[str] = []
     piece, position = "", 0
-    while (dollar := text.find("$", position)) >= 0:
-        piece += text[position:dollar]
-        match = _DOLLAR.match(text, dollar)
-        if match is None:
-            if strict:
-                line = text.count("\n", 0, dollar) + 1
-                raise PromptValidationError(
-                    f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) starts no placeholder; "
-                    "write '$$' for a dollar sign."
-                )
-            piece, position = piece + "$", dollar + 1
-            continue
-        position = match.end()
-        if match["escaped"]:
-            piece += "$"
-        else:
-            names.append(match["named"] or match["braced"])
+    for match in _DOLLAR.finditer(text):
+        dollar = match.start()
+        piece, position = piece + text[position:dollar], match.end()
+        if name := match["named"] or match["braced"]:
+            names.append(name)
             literals.append(piece)
             piece = ""
+        elif match["escaped"] or not strict:
+            piece += "$"
+        else:
+            line = text.count("\n", 0, dollar) + 1
+            raise PromptValidationError(
+                f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) starts no placeholder; "
+                "write '$$' for a dollar sign."
+            )
     return TemplateText((*literals, piece + text[position:]), tuple(names))

@@ -1,4 +1,4 @@
-"""Tools that we run: their declaration and their result."""
+"""Tools: those that we run, with their result, and hosted ones, which the provider runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import re
 import sys
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property, partial
 from types import MethodType, ModuleType, NoneType, UnionType
 from typing import (
     Annotated,
     Any,
-    ClassVar,
     Generic,
     ParamSpec,
     Protocol,
@@ -29,7 +28,7 @@ from typing import (
 )
 
 from weakincentives import serde
-from weakincentives._generics import Specialized, has_type_variables, inherited_type_args, type_args
+from weakincentives._generics import Specializable
 from weakincentives.content import Part, parts_of
 from weakincentives.errors import FieldProblem, PromptValidationError, SerdeError
 from weakincentives.prompt.docstrings import split_docstring
@@ -38,6 +37,7 @@ from weakincentives.prompt.visibility import DisclosureRequest
 ParamsT = TypeVar("ParamsT")
 ParamsT_contra = TypeVar("ParamsT_contra", contravariant=True)
 ResultT = TypeVar("ResultT")
+ConfigT = TypeVar("ConfigT")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class Compensation(Protocol[ParamsT_contra]):
     def __call__(self, params: ParamsT_contra, /, *, context: Any) -> object: ...
 
 
-class Tool(Generic[ParamsT, ResultT]):
+class Tool(Specializable, Generic[ParamsT, ResultT]):
     """A capability that we run: `Tool[Params, Result](name=, description=, handler=)`.
 
     `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so that
@@ -103,7 +103,7 @@ class Tool(Generic[ParamsT, ResultT]):
     resources when the call fails after it.
     """
 
-    _declared_types: ClassVar[tuple[Any, Any]] = (None, None)
+    _declared_types: tuple[Any, Any] = (None, None)
 
     def __init__(
         self,
@@ -180,22 +180,11 @@ class Tool(Generic[ParamsT, ResultT]):
             _schema=foreign,
         )
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        args = type_args(item)
-        if has_type_variables(args):
-            return super().__class_getitem__(item)  # type: ignore[misc]
-        params_type, result_type = _tool_types(args)
-
-        def build(*positional: Any, **named: Any) -> Any:
-            return cls(*positional, params_type=params_type, result_type=result_type, **named)
-
-        return Specialized(cls, args, build)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        args = inherited_type_args(cls)
-        if args is not None:
-            cls._declared_types = _tool_types(args)
+    @classmethod
+    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
+        if len(args) != 2:
+            raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
+        return {"_declared_types": tuple(None if arg in (None, type(None), Any) else arg for arg in args)}
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -315,6 +304,51 @@ class Tool(Generic[ParamsT, ResultT]):
         return f"Tool({self.name!r})"
 
 
+class HostedToolConfig:
+    """Marks a frozen dataclass as the configuration of a hosted tool; deriving from it is optional."""
+
+    __slots__ = ()
+
+
+class HostedToolOutput:
+    """Marks a frozen dataclass as the parsed output of a hosted tool; deriving from it is optional."""
+
+    __slots__ = ()
+
+
+# No slots: `HostedTool[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
+@dataclass(frozen=True)
+class HostedTool(Generic[ConfigT]):
+    """A capability that the provider runs; `kind` picks the adapter's codec, `config` is what the codec encodes."""
+
+    kind: str
+    name: str
+    description: str
+    config: ConfigT
+
+    @property
+    def definition(self) -> str:
+        """The tool as JSON text in no provider's format; for counting."""
+        return json.dumps({"name": self.name, "kind": self.kind, "description": self.description})
+
+    def __post_init__(self) -> None:
+        check_tool_name(self.name)
+        if not isinstance(self.kind, str) or not self.kind.strip():
+            raise PromptValidationError(
+                f"Hosted tool '{self.name}' has no kind (got {self.kind!r}); pass kind='web_search' or the like."
+            )
+        check_description(f"Hosted tool '{self.name}'", self.description, 200, ascii_only=True)
+        params = getattr(type(self.config), "__dataclass_params__", None)
+        if not is_dataclass(self.config) or isinstance(self.config, type) or params is None or not params.frozen:
+            raise PromptValidationError(
+                f"Hosted tool '{self.name}': config must be an instance of a frozen dataclass, "
+                f"got {type(self.config).__name__}."
+            )
+
+
+AnyTool = Tool[Any, Any] | HostedTool[Any]
+
+
 def check_tool_name(name: str) -> None:
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         raise PromptValidationError(
@@ -330,13 +364,6 @@ def portable_name(name: str, limit: int = 64) -> str:
     if len(name) <= limit and _PORTABLE_NAME.fullmatch(name):
         return name
     return f"{re.sub(r'[^a-zA-Z0-9_-]+', '_', name)[:55]}_{zlib.crc32(name.encode()):08x}"
-
-
-def _tool_types(args: tuple[Any, ...]) -> tuple[Any, Any]:
-    if len(args) != 2:
-        raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
-    params_type, result_type = (None if arg in (None, type(None), Any) else arg for arg in args)
-    return params_type, result_type
 
 
 def _check_params(name: str, params_type: type) -> None:
@@ -385,13 +412,13 @@ def check_handler(tool_name: str, what: str, handler: Any, params_type: type | N
     if not _accepts(expected, params_type or NoneType):
         given = "no params" if params_type is None else f"{params_type.__name__} as its params"
         raise PromptValidationError(
-            f"Tool '{tool_name}': {what} {name} takes {_type_name(expected)}, but the tool has {given}; "
-            f"write Tool[{_type_name(expected)}, ...](...)."
+            f"Tool '{tool_name}': {what} {name} takes {type_name(expected)}, but the tool has {given}; "
+            f"write Tool[{type_name(expected)}, ...](...)."
         )
     returned = hints.get("return", Any)
     if what == "handler" and not _returns_result(returned):
         raise PromptValidationError(
-            f"Tool '{tool_name}': {what} {name} returns {_type_name(returned)}; return a ToolResult, or make a tool "
+            f"Tool '{tool_name}': {what} {name} returns {type_name(returned)}; return a ToolResult, or make a tool "
             "of the function with @tool."
         )
 
@@ -417,23 +444,15 @@ def _returns_result(annotation: Any) -> bool:
     return not isinstance(cls, type) or cls in (Any, object) or issubclass(cls, ToolResult | Awaitable)
 
 
-def _type_name(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
+    """A type as messages name it."""
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 class FunctionTool(Tool[Any, Any], Generic[P, T]):
     """A tool made by `@tool`; called, it is the function as it was written: no session, no transaction."""
 
-    def __init__(
-        self,
-        function: Callable[P, T],
-        *,
-        name: str | None,
-        description: str | None,
-        read_only: bool,
-        compensate: Compensation[Any] | None,
-        accepts_overrides: bool,
-    ) -> None:
+    def __init__(self, function: Callable[P, T], *, name: str | None, description: str | None, **options: Any) -> None:
         tool_name = name or function.__name__
         hints = _signature_types(function, tool_name)
         summary, described = split_docstring(inspect.getdoc(function) or "", inspect.signature(function).parameters)
@@ -446,9 +465,7 @@ class FunctionTool(Tool[Any, Any], Generic[P, T]):
             handler=_function_handler(function),
             params_type=_params_dataclass(function, tool_name, hints, described),
             result_type=hints.get("return"),
-            read_only=read_only,
-            compensate=compensate,
-            accepts_overrides=accepts_overrides,
+            **options,
         )
         self.function = function
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from weakincentives.prompt.hosted import HostedTool
 from weakincentives.prompt.layout import Layout, Menu
-from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, AnyTool, Node, Outline, Params
+from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, Node, Outline, Params
 from weakincentives.prompt.section import SectionRole
 from weakincentives.prompt.state import Decider, VisibilityState
 from weakincentives.prompt.tokens import Tokenizer
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.tool import AnyTool, Tool
 from weakincentives.prompt.visibility import DisclosureRequest, Overrides, SectionPath, SectionVisibility
 
 T = TypeVar("T")
@@ -120,12 +119,6 @@ class View:
         """Keys of the summarized sections on show."""
         return [node.key for node in self.layout.listed]
 
-    @property
-    def menu(self) -> Menu:
-        """Which summaries the text lists; a strategy that can do without some has an attribute `menu`."""
-        menu: Menu = getattr(self._disclosure, "menu", "all")
-        return menu
-
     def has_tools(self, path: SectionPath) -> bool:
         """Whether the section or any enabled descendant has tools."""
         node = self.outline.by_path[path]
@@ -142,8 +135,7 @@ class View:
         for below in self.outline.subtree(node) if everything else (node,):
             if states[below.index] != ABSENT:
                 states[below.index] = FULL
-        layout = self._cached(("content", bytes(states), node.index), lambda: self._laid_out(bytes(states), node))
-        return "".join(layout.fill(self._params, self._price()))
+        return self._text_of(("content", bytes(states), node.index), bytes(states), node)
 
     def existing(self) -> Iterator[Node]:
         """Every enabled section, shown or not."""
@@ -156,11 +148,7 @@ class View:
         states[node.index] = PACKED.index(visibility)
         for below in self.outline.subtree(node)[1:]:
             states[below.index] = ABSENT
-        layout = self._cached(
-            ("own", node.index, visibility),
-            lambda: self._laid_out(bytes(states), node),
-        )
-        return "".join(layout.fill(self._params, self._price()))
+        return self._text_of(("own", node.index, visibility), bytes(states), node)
 
     def opening(self, path: SectionPath) -> Opening:
         """What opening the section, together with its closed ancestors, would show and which tools it would bring."""
@@ -308,8 +296,14 @@ class View:
         states = self.state.packed
         return self._cached(("layout", states), lambda: self._laid_out(states))
 
+    def _text_of(self, key: tuple[Any, ...], states: bytes, root: Node) -> str:
+        layout = self._cached(key, lambda: self._laid_out(states, root))
+        return "".join(layout.fill(self._params, self._price()))
+
     def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
-        return Layout(self.outline, states, self._suffix, root=root, menu=self.menu)
+        # A strategy that can do without some summaries in the text has an attribute `menu`.
+        menu: Menu = getattr(self._disclosure, "menu", "all")
+        return Layout(self.outline, states, self._suffix, root=root, menu=menu)
 
     def _with_state(self, state: VisibilityState, *, priced: bool = True) -> View:
         return View(
@@ -369,11 +363,3 @@ class View:
 
     def _exists(self, node: Node) -> bool:
         return self.state.exists(self.outline, node)
-
-
-def split_tools(
-    offered: Sequence[tuple[Node | None, AnyTool]],
-) -> tuple[tuple[Tool[Any, Any], ...], tuple[HostedTool[Any], ...]]:
-    tools = tuple(tool for _, tool in offered if isinstance(tool, Tool))
-    hosted = tuple(tool for _, tool in offered if isinstance(tool, HostedTool))
-    return tools, hosted

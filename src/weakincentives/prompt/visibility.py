@@ -10,6 +10,7 @@ from typing import Literal
 
 from weakincentives.errors import PromptError, PromptValidationError
 from weakincentives.session import reducer
+from weakincentives.session.slices import reducer_methods
 
 SectionPath = tuple[str, ...]
 
@@ -117,15 +118,9 @@ class VisibilityOverrides:
 
     def after(self, event: VisibilityChange) -> VisibilityOverrides:
         """The overrides once the event is reduced; for reading a history without a session."""
-        match event:
-            case SetVisibilityOverride():
-                return self.handle_set(event)
-            case ClearVisibilityOverride():
-                return self.handle_clear(event)
-            case ClearAllVisibilityOverrides():
-                return self.handle_clear_all(event)
-            case CollapseSection():
-                return self.handle_collapse(event)
+        (reduce,) = reducer_methods(VisibilityOverrides)[type(event)]
+        changed: VisibilityOverrides = reduce(self, event)
+        return changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -348,7 +348,7 @@ async def _aclose(value: Any) -> None:
 def _run(result: Awaitable[object]) -> None:
     import asyncio
     import contextvars
-    import threading
+    from concurrent.futures import ThreadPoolExecutor
 
     async def wait() -> None:
         await result
@@ -359,16 +359,5 @@ def _run(result: Awaitable[object]) -> None:
         asyncio.run(wait())
         return
     # The loop of this thread is running and cannot be re-entered, so use another thread.
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            asyncio.run(wait())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="close-resource")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
+    with ThreadPoolExecutor(1, "close-resource") as pool:
+        pool.submit(contextvars.copy_context().run, asyncio.run, wait()).result()

@@ -12,7 +12,6 @@ from weakincentives.runtime.accounts import (
     request_tokens,
 )
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
-from weakincentives.runtime.conversation import Conversation
 from weakincentives.runtime.drivers import (
     ArgumentsDelta,
     AsyncEventStream,
@@ -65,7 +64,7 @@ from weakincentives.runtime.history import (
 )
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
-from weakincentives.runtime.main_loop import Expansions, MainLoop
+from weakincentives.runtime.main_loop import Conversation, Expansions, MainLoop
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
 from weakincentives.runtime.messages import (
     PROMPT_TURN,

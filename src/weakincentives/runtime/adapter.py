@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
@@ -227,11 +227,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
     ) -> Explanation:
         """What would happen, before any money is spent."""
         return explain(
-            prompt,
-            self.config(),
-            session=session,
-            visibility_overrides=visibility_overrides,
-            takes=str(self.media),
+            prompt, self.config(), session=session, visibility_overrides=visibility_overrides, takes=str(self.media)
         )
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
@@ -304,13 +300,12 @@ class ProviderAdapter(Generic[AnyOutputT]):
             yield from drive_stream(loop, channel)
 
     async def _stream_async(self, loop: InnerLoop, options: RunOptions) -> AsyncGenerator[StreamEvent[Any], None]:
-        async with self._running_async(loop, options) as (loop, channel):
-            events = drive_stream_async(loop, channel)
-            try:
-                async for event in events:
-                    yield event
-            finally:
-                await events.aclose()
+        async with (
+            self._running_async(loop, options) as (loop, channel),
+            aclosing(drive_stream_async(loop, channel)) as events,
+        ):
+            async for event in events:
+                yield event
 
     @contextmanager
     def _running(self, loop: InnerLoop, options: RunOptions) -> Iterator[tuple[InnerLoop, Channel]]:
@@ -374,4 +369,4 @@ async def closing_resources_async(prompt: Prompt[Any], session: Session, run_id:
 
 def _record_not_closed(error: ResourceCloseError, session: Session, run_id: str) -> None:
     logger.error("%s", error, exc_info=error)
-    session.dispatch(ResourcesNotClosed(run_id, error.message, session.timestamp()))
+    session.dispatch(ResourcesNotClosed(run_id, error.message, timestamp=session.timestamp()))

@@ -1,26 +1,30 @@
-"""The bridge between sync and async code: one generator of steps, driven from a thread or from an event loop.
+"""The bridge between sync and async code: a generator of steps, driven from a thread or from an event loop.
 
-A step is a tool handler to call, another function whose result may be awaitable, or a resource scope to close.
+A step of a tool call is its handler, another function whose result may be awaitable, or a resource scope to close.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
+import os
 import threading
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from weakincentives._fence import Fence
 from weakincentives.limits import Deadline
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.runtime.threads import threads
 
+S = TypeVar("S")
 T = TypeVar("T")
 MAX_PARALLEL = 8
+MAX_THREADS = 32
 # How long a cancelled handler may take to clean up before it is fenced off.
 CLEANUP_SECONDS = 5.0
 
@@ -136,19 +140,8 @@ class AsyncBridge:
             return self._loop
 
 
-def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
-    """Drive the generator in this thread."""
-
-    def perform(step: Step) -> Any:
-        if isinstance(step, ScopedResourceContext):
-            return step.close()
-        if isinstance(step, HandlerCall):
-            with step.fence:
-                value = step.call()
-                return bridge.wait(value, step.seconds(), step.fence) if inspect.isawaitable(value) else value
-        value = step()
-        return bridge.wait(value) if inspect.isawaitable(value) else value
-
+def run_steps(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
+    """Drive the generator in this thread: it is sent what each step returns, or thrown what it raises."""
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -163,18 +156,8 @@ def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
             value, error = None, raised
 
 
-async def call_async(steps: Generator[Step, Any, T]) -> T:
-    """Drive the generator on the running event loop; blocking functions are called in a thread."""
-
-    async def perform(step: Step) -> Any:
-        if isinstance(step, ScopedResourceContext):
-            return await step.aclose()
-        if isinstance(step, HandlerCall):
-            with step.fence:
-                return await _handle(step)
-        value = step() if _is_async(step) else await threads.call(step)
-        return await value if inspect.isawaitable(value) else value
-
+async def run_steps_async(steps: Generator[S, Any, T], perform: Callable[[S], Awaitable[Any]]) -> T:
+    """`run_steps` on the running event loop."""
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -189,23 +172,54 @@ async def call_async(steps: Generator[Step, Any, T]) -> T:
             value, error = None, raised
 
 
+def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
+    """Make a tool call in this thread."""
+
+    def perform(step: Step) -> Any:
+        if isinstance(step, ScopedResourceContext):
+            return step.close()
+        if isinstance(step, HandlerCall):
+            with step.fence:
+                value = step.call()
+                return bridge.wait(value, step.seconds(), step.fence) if inspect.isawaitable(value) else value
+        value = step()
+        return bridge.wait(value) if inspect.isawaitable(value) else value
+
+    return run_steps(steps, perform)
+
+
+async def call_async(steps: Generator[Step, Any, T]) -> T:
+    """Make a tool call on the running event loop; blocking functions are called in a thread."""
+    return await run_steps_async(steps, _perform_async)
+
+
+async def _perform_async(step: Step) -> Any:
+    if isinstance(step, ScopedResourceContext):
+        return await step.aclose()
+    if isinstance(step, HandlerCall):
+        with step.fence:
+            return await _handle(step)
+    value = step() if _is_async(step) else await threads.call(step)
+    return await value if inspect.isawaitable(value) else value
+
+
 async def _handle(call: HandlerCall) -> Any:
     # Calling a coroutine function only creates the coroutine, so it needs no thread.
     value = call.function() if _is_async(call.function) else await _in_thread(call)
-    if not inspect.isawaitable(value):
-        return value
-    try:
-        async with asyncio.timeout(call.seconds()) as limit:
-            return await value
-    except TimeoutError:
-        if limit.expired():
-            raise HandlerTimeout from None
-        raise
+    return await _in_time(call, value) if inspect.isawaitable(value) else value
 
 
 async def _in_thread(call: HandlerCall) -> Any:
     """Call a blocking handler; when it is cancelled or late it goes on in its thread, behind its fence."""
     work = threads.call(call.call)
+    try:
+        return await _in_time(call, work)
+    finally:
+        if work.cancelled():
+            await threads.call(call.abandon)
+
+
+async def _in_time(call: HandlerCall, work: Awaitable[Any]) -> Any:
     try:
         async with asyncio.timeout(call.seconds()) as limit:
             return await work
@@ -213,9 +227,6 @@ async def _in_thread(call: HandlerCall) -> Any:
         if limit.expired():
             raise HandlerTimeout from None
         raise
-    finally:
-        if work.cancelled():
-            await threads.call(call.abandon)
 
 
 def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:
@@ -227,24 +238,12 @@ def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:
 
 async def in_parallel_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all calls, even if one fails or the caller is cancelled: none may still be running when its run is over."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        raise
-    finally:
-        for task in tasks:
-            _retrieve(task)
-    return [task.result() for task in tasks]
-
-
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Mark an exception as seen that nobody awaits."""
-    if task.done() and not task.cancelled():
-        task.exception()
+    results: list[T] = []
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        results.append(result)
+    return results
 
 
 def _is_async(step: Callable[[], Any]) -> bool:
@@ -265,3 +264,60 @@ async def _cancel_rest() -> None:
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
+
+
+class Threads:
+    """Calls blocking functions in threads, which are started when needed and kept.
+
+    It does what `asyncio.to_thread` does at a tenth of the cost, which shows where hundreds of runs call quick tools at
+    once. The threads do not hold up the end of the program: a function that is still running then was given up.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], contextvars.Context, asyncio.Future[Any]]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+
+    def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """What the function returns; if the future is cancelled the function goes on, and its result is dropped."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((function, contextvars.copy_context(), future))
+        if not self._idle.acquire(blocking=False) and self._started < MAX_THREADS:
+            self._started += 1
+            threading.Thread(target=self._work, name=f"wink-tools-{self._started}", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            function, context, future = self._jobs.get()
+            value, error = None, None
+            try:
+                value = context.run(function)
+            except BaseException as raised:
+                error = raised
+            # An event loop that has been closed has nobody waiting.
+            with contextlib.suppress(RuntimeError):
+                future.get_loop().call_soon_threadsafe(_settle, future, value, error)
+            del function, context, future, value, error
+            self._idle.release()
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
+
+
+threads = Threads()
+
+
+def _after_fork() -> None:
+    # A child has none of its parent's threads.
+    threads.__init__()  # type: ignore[misc]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

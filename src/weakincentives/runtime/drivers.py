@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from types import TracebackType
 from typing import Any, Generic, Protocol
 
 from weakincentives._generics import OutputT
 from weakincentives.errors import AbandonedCallError, DeadlineExceededError
 from weakincentives.prompt import SectionPath
+from weakincentives.runtime.bridge import run_steps, run_steps_async
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import (
@@ -174,9 +174,7 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
     def __enter__(self) -> EventStream[OutputT]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -214,9 +212,7 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
     async def __aenter__(self) -> AsyncEventStream[OutputT]:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:
@@ -260,40 +256,34 @@ class LoopCursor:
 
 def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     """Run the loop to its end in this thread."""
-    cursor = LoopCursor(loop)
-    while (effect := cursor.effect) is not None:
-        outcome: Any
-        try:
-            if isinstance(effect, CallModel):
-                outcome = channel.call(effect.request)
-            elif isinstance(effect, RunTools):
-                outcome = loop.executor.execute_all(effect.calls)
-            else:
-                outcome = load_sections(loop, effect)
-        except BaseException as error:
-            cursor.fail(error)
-        else:
-            cursor.answer(outcome)
-    return cursor.result()
+
+    def perform(effect: Effect) -> Any:
+        return channel.call(effect.request) if isinstance(effect, CallModel) else _run(loop, effect)
+
+    return run_steps(loop.run(), perform)
 
 
 async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     """Run the loop to its end on the running event loop."""
-    cursor = LoopCursor(loop)
-    while (effect := cursor.effect) is not None:
-        outcome: Any
-        try:
-            if isinstance(effect, CallModel):
-                outcome = await channel.call_async(effect.request)
-            elif isinstance(effect, RunTools):
-                outcome = await loop.executor.execute_all_async(effect.calls)
-            else:
-                outcome = await asyncio.to_thread(load_sections, loop, effect)
-        except BaseException as error:
-            cursor.fail(error)
-        else:
-            cursor.answer(outcome)
-    return cursor.result()
+
+    async def perform(effect: Effect) -> Any:
+        if isinstance(effect, CallModel):
+            return await channel.call_async(effect.request)
+        return await _run_async(loop, effect)
+
+    return await run_steps_async(loop.run(), perform)
+
+
+def _run(loop: InnerLoop, effect: RunTools | LoadSections) -> Any:
+    if isinstance(effect, RunTools):
+        return loop.executor.execute_all(effect.calls)
+    return load_sections(loop, effect)
+
+
+async def _run_async(loop: InnerLoop, effect: RunTools | LoadSections) -> Any:
+    if isinstance(effect, RunTools):
+        return await loop.executor.execute_all_async(effect.calls)
+    return await asyncio.to_thread(load_sections, loop, effect)
 
 
 def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any], None, None]:
@@ -310,15 +300,12 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
                         outcome = part
                     else:
                         yield from _shown(part, loop, partial)
-            elif isinstance(effect, RunTools):
-                yield from _started(effect)
-                outcome = loop.executor.execute_all(effect.calls)
             else:
-                outcome = load_sections(loop, effect)
+                yield from _started(effect)
+                outcome = _run(loop, effect)
             # The results are in the conversation before they are shown, so a reader who leaves at one keeps it.
             cursor.answer(outcome)
-            if isinstance(effect, RunTools):
-                yield from _ended(outcome)
+            yield from _ended(effect, outcome)
         except BaseException as error:
             cursor.fail(error)
     yield from _completed(cursor.result())
@@ -340,16 +327,13 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
                     else:
                         for event in _shown(part, loop, partial):
                             yield event
-            elif isinstance(effect, RunTools):
+            else:
                 for event in _started(effect):
                     yield event
-                outcome = await loop.executor.execute_all_async(effect.calls)
-            else:
-                outcome = await asyncio.to_thread(load_sections, loop, effect)
+                outcome = await _run_async(loop, effect)
             cursor.answer(outcome)
-            if isinstance(effect, RunTools):
-                for event in _ended(outcome):
-                    yield event
+            for event in _ended(effect, outcome):
+                yield event
         except BaseException as error:
             cursor.fail(error)
     for event in _completed(cursor.result()):
@@ -426,12 +410,13 @@ def _shown(delta: ModelDelta | str, loop: InnerLoop, partial: PartialParser) -> 
         yield from partial.feed(delta.text)
 
 
-def _started(effect: RunTools) -> Iterator[StreamEvent[Any]]:
-    return (ToolStarted(call.id, call.name, call.arguments) for call in effect.calls)
+def _started(effect: RunTools | LoadSections) -> Iterator[StreamEvent[Any]]:
+    for call in effect.calls if isinstance(effect, RunTools) else ():
+        yield ToolStarted(call.id, call.name, call.arguments)
 
 
-def _ended(outcomes: list[ToolExecutionOutcome]) -> Iterator[StreamEvent[Any]]:
-    for outcome in outcomes:
+def _ended(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[StreamEvent[Any]]:
+    for outcome in outcomes if isinstance(effect, RunTools) else ():
         yield ToolEnded(outcome.tool_call_id, outcome.name, outcome.success, outcome.message)
         names = tuple(tool.name for tool in outcome.expanded_tools)
         for key in outcome.opened:

@@ -12,6 +12,14 @@ from weakincentives.runtime.messages import StopReason
 from weakincentives.session import LogEntry
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent(LogEntry):
+    """When something happened, and in which conversation."""
+
+    timestamp: float = field(default_factory=time.time)
+    conversation_id: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class SectionState:
     """One section of the tree at render: what it shows, what decided it, and its tokens shown and in full.
@@ -35,7 +43,7 @@ class SectionState:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptRendered(LogEntry):
+class PromptRendered(RunEvent):
     """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last.
 
     `overrides` are the session's at this moment. `continues` is the run whose conversation goes on here under the same
@@ -58,14 +66,12 @@ class PromptRendered(LogEntry):
     builtin_tool_tokens: int = 0
     definitions: tuple[str, ...] = ()
     overrides: Overrides = field(default_factory=dict)
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
     continues: str = ""
     read: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SectionLoaded(LogEntry):
+class SectionLoaded(RunEvent):
     """A section was opened and brought tools or children that were not known before; `sections` are as they are now.
 
     `changed_tools` were known and are not, or no longer, as they were known.
@@ -75,12 +81,10 @@ class SectionLoaded(LogEntry):
     section_key: str
     sections: tuple[SectionState, ...]
     changed_tools: tuple[str, ...] = ()
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SectionsOpened(LogEntry):
+class SectionsOpened(RunEvent):
     """Sections were opened without the model: by their `open_when` ("rule"), for the user's words ("search"), or
     by the provider's own search ("provider").
     """
@@ -88,24 +92,20 @@ class SectionsOpened(LogEntry):
     run_id: str
     section_keys: tuple[str, ...]
     decided_by: str
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class PossibleMiss(LogEntry):
+class PossibleMiss(RunEvent):
     """A section stayed closed that may have been needed; `score` is between 0 and 1, `reason` is for a person."""
 
     run_id: str
     section_key: str
     score: float
     reason: str
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCalled(LogEntry):
+class ModelCalled(RunEvent):
     """The model was called once, with the first `messages` messages; `tools` are those it could call.
 
     `overrides` are the session's at that moment, so that what was open is known even where a change was undone.
@@ -124,12 +124,10 @@ class ModelCalled(LogEntry):
     messages: int = 0
     tools: tuple[str, ...] = ()
     overrides: Overrides = field(default_factory=dict)
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ToolInvoked(LogEntry):
+class ToolInvoked(RunEvent):
     """A tool was called, or the call was refused; the event is kept when the changes were rolled back."""
 
     name: str
@@ -142,8 +140,6 @@ class ToolInvoked(LogEntry):
     duration: float = 0.0
     section_key: str = ""
     compensation: str = ""
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
     @property
     def success(self) -> bool:
@@ -165,88 +161,74 @@ class ToolInvoked(LogEntry):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolsInjected(LogEntry):
+class ToolsInjected(RunEvent):
     """Tools appeared in the middle of a conversation, by `route`; `definitions` are the tools as sent."""
 
     tool_names: tuple[str, ...]
     section_key: str
-    timestamp: float = field(default_factory=time.time)
     run_id: str = ""
     route: str = ""
     definitions: tuple[str, ...] = ()
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ToolsWithdrawn(LogEntry):
+class ToolsWithdrawn(RunEvent):
     """Tools may no longer be called because their section was closed."""
 
     tool_names: tuple[str, ...]
     section_key: str
-    timestamp: float = field(default_factory=time.time)
     run_id: str = ""
     route: str = ""
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class HostedToolInvoked(LogEntry):
+class HostedToolInvoked(RunEvent):
     """The provider ran a hosted tool in this run; `output` holds all of its results."""
 
     name: str
     kind: str
     output: Any
     run_id: str = ""
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class RunRestarted(LogEntry):
+class RunRestarted(RunEvent):
     """The evaluation starts again with more sections open."""
 
     run_id: str
     section_keys: tuple[str, ...]
     reason: str
     requested_overrides: Overrides
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class PromptChanged(LogEntry):
+class PromptChanged(RunEvent):
     """A conversation goes on with a prompt that reads otherwise than when it began; the model was told."""
 
     run_id: str
     changed_sections: tuple[str, ...] = ()
     removed_sections: tuple[str, ...] = ()
     removed_tools: tuple[str, ...] = ()
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningDropped(LogEntry):
+class ReasoningDropped(RunEvent):
     """The reasoning of earlier turns goes to the model no more, since its provider would not take it."""
 
     run_id: str
     reason: str
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ResourcesNotClosed(LogEntry):
+class ResourcesNotClosed(RunEvent):
     """Resources failed to close after a run; its answer was returned all the same."""
 
     run_id: str
     message: str
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationFailed(LogEntry):
+class EvaluationFailed(RunEvent):
     """The evaluation ended with an error, which was raised to the caller."""
 
     run_id: str
@@ -254,8 +236,6 @@ class EvaluationFailed(LogEntry):
     error: str
     message: str
     phase: str = ""
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
     prompt_ns: str = ""
     prompt_key: str = ""
     adapter: str = ""
@@ -263,17 +243,15 @@ class EvaluationFailed(LogEntry):
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationStopped(LogEntry):
+class EvaluationStopped(RunEvent):
     """The evaluation was stopped from outside: its stream was closed, its task cancelled, or Ctrl-C pressed."""
 
     run_id: str
     prompt_name: str
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class PromptExecuted(LogEntry):
+class PromptExecuted(RunEvent):
     """The evaluation ended with an answer, or halted for its caller."""
 
     run_id: str
@@ -286,5 +264,3 @@ class PromptExecuted(LogEntry):
     turns: int
     halted: bool = False
     duration: float = 0.0
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""

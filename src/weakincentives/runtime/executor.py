@@ -139,7 +139,7 @@ class ToolExecutor:
             return self._record(call, None, _Attempt(result), started)
         flight = self._take_off(tool, params, call, started)
         attempt = yield from self._attempt(flight)
-        outcome = self._finish(flight, attempt)
+        outcome = self._record(call, params, attempt, started)
         if attempt.error is not None:
             raise attempt.error
         return outcome
@@ -159,7 +159,7 @@ class ToolExecutor:
             flight.handler.abandon()
             stopped = _Attempt(ToolResult(f"Tool '{flight.tool.name}' was stopped.", success=False))
             call_sync(self._settle(flight, stopped), self.bridge)
-            self._finish(flight, stopped)
+            self._record(flight.call, flight.params, stopped, flight.started)
 
     def _attempt(self, flight: _Flight) -> Generator[Step, Any, _Attempt]:
         """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
@@ -205,7 +205,9 @@ class ToolExecutor:
         """The result for the model; what is not for the model to handle is kept, to be raised once it is recorded."""
         match error:
             case VisibilityExpansionRequired():
-                attempt.expansion = self._requested(error)
+                attempt.expansion = self.prompt.view(self.session).request(
+                    error.section_keys, error.reason, overrides=error.requested_overrides
+                )
                 return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=attempt.expansion)
             case ToolValidationError():
                 return ToolResult(str(error), success=False)
@@ -272,11 +274,6 @@ class ToolExecutor:
         mistake.__cause__ = cause
         attempt.result, attempt.message, attempt.error = ToolResult(str(mistake), success=False), "", mistake
 
-    def _requested(self, signal: VisibilityExpansionRequired) -> DisclosureRequest:
-        """The request behind a signal that a handler raised."""
-        shown = self.prompt.view(self.session).visibility()
-        return DisclosureRequest(tuple(signal.section_keys), signal.reason, shown, signal.requested_overrides)
-
     def _compensate(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
         tool = flight.tool
         if tool.compensate is None:
@@ -309,9 +306,6 @@ class ToolExecutor:
                 attempt.error = error
             else:
                 attempt.error.add_note(f"Rolling back failed as well: {error}")
-
-    def _finish(self, flight: _Flight, attempt: _Attempt) -> ToolExecutionOutcome:
-        return self._record(flight.call, flight.params, attempt, flight.started)
 
     def _record(self, call: ToolCall, params: Any, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""
@@ -372,9 +366,8 @@ class ToolExecutor:
         value = result.value
         if result.disclosure is not None or not isinstance(value, ReadSectionResult | OpenSectionsResult):
             return result
-        keys = tuple(".".join(path) for path in value.requested_overrides)
-        shown = self.prompt.view(self.session).visibility()
-        return replace(result, disclosure=DisclosureRequest(keys, "", shown, value.requested_overrides))
+        keys, view = map(".".join, value.requested_overrides), self.prompt.view(self.session)
+        return replace(result, disclosure=view.request(keys, overrides=value.requested_overrides))
 
 
 def _opened(result: ToolResult[Any]) -> tuple[str, ...]:

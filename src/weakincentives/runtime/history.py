@@ -9,36 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from weakincentives.prompt import (
-    ClearAllVisibilityOverrides,
-    ClearVisibilityOverride,
     CollapseSection,
     DisclosureRequest,
     OpenSectionsResult,
     SectionPath,
     SectionVisibility,
-    SetVisibilityOverride,
     VisibilityChange,
     VisibilityOverrides,
     ancestors,
     with_ancestors,
 )
-from weakincentives.runtime.events import (
-    EvaluationFailed,
-    ModelCalled,
-    PossibleMiss,
-    PromptExecuted,
-    PromptRendered,
-    RunRestarted,
-    SectionLoaded,
-    SectionsOpened,
-    SectionState,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
+from weakincentives.runtime import events
 from weakincentives.runtime.messages import Message
 from weakincentives.runtime.providers import cache_safe_routes
 from weakincentives.session import Session
@@ -109,7 +93,7 @@ class ToolUse:
     wrote_files: bool = False
 
     @classmethod
-    def of(cls, event: ToolInvoked, seq: int) -> ToolUse:
+    def of(cls, event: events.ToolInvoked, seq: int) -> ToolUse:
         use = cls(event.name, event.section_key, event.success, event.rolled_back, event.call_id, seq)
         if event.disclosure is None:
             return use
@@ -138,7 +122,7 @@ class HistoryTurn:
     first: bool
     seq: int
     time: float
-    called: ModelCalled
+    called: events.ModelCalled
     state: RunState
     injected: tuple[str, ...] = ()
     route: str = ""
@@ -176,12 +160,12 @@ class RunHistory:
     """
 
     run_id: str = ""
-    renders: tuple[PromptRendered, ...] = ()
+    renders: tuple[events.PromptRendered, ...] = ()
     turns: tuple[HistoryTurn, ...] = ()
     steps: tuple[Step, ...] = ()
     now: RunState = field(default_factory=RunState)
-    outcome: PromptExecuted | EvaluationFailed | None = None
-    misses: tuple[PossibleMiss, ...] = ()
+    outcome: events.PromptExecuted | events.EvaluationFailed | None = None
+    misses: tuple[events.PossibleMiss, ...] = ()
 
     @property
     def restarts(self) -> int:
@@ -214,13 +198,14 @@ class RunHistory:
 
 def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     """The history of a run of the session, by default the last one."""
-    last = session[PromptRendered].latest()
+    last = session[events.PromptRendered].latest()
     if run_id is None:
         run_id = last.run_id if last else ""
-    events = [event for kind in _LOGGED for event in session[kind].view() if event.run_id == run_id]
-    events.sort(key=lambda event: event.timestamp)
+    kinds: list[type[Any]] = [kind for kind in _TAKES if issubclass(kind, events.RunEvent)]
+    logged = [event for kind in kinds for event in session[kind].view() if event.run_id == run_id]
+    logged.sort(key=lambda event: event.timestamp)
     builder = HistoryBuilder(run_id)
-    for event in (*session[Message].view(), *events):
+    for event in (*session[Message].view(), *logged):
         builder.add(event)
     return builder.build()
 
@@ -232,15 +217,15 @@ class HistoryBuilder:
         self._run_id = run_id
         self._number = self._seq = 0
         self._time = 0.0
-        self._renders: list[PromptRendered] = []
+        self._renders: list[events.PromptRendered] = []
         self._turns: list[HistoryTurn] = []
         self._steps: list[Step] = []
-        self._outcome: PromptExecuted | EvaluationFailed | None = None
+        self._outcome: events.PromptExecuted | events.EvaluationFailed | None = None
         self._texts: dict[str, str] = {}
         self._open_turn: Callable[..., HistoryTurn] | None = None
         self._uses: list[ToolUse] = []
         self._first = True
-        self._sections: dict[SectionPath, SectionState] = {}
+        self._sections: dict[SectionPath, events.SectionState] = {}
         self._paths: dict[str, SectionPath] = {}
         self._overrides = VisibilityOverrides()
         self._before_call = (self._overrides, 0)
@@ -253,39 +238,14 @@ class HistoryBuilder:
         self._route, self._lost_for = "", tuple[str, ...]()
         self._last_input = 0
         self._state: RunState | None = None
-        self._misses: list[PossibleMiss] = []
+        self._misses: list[events.PossibleMiss] = []
 
     def add(self, event: object, *, seq: int | None = None, time: float | None = None) -> None:
         """Take one event; `seq` and `time` are those of the recording. Events of other kinds are ignored."""
         self._at(seq, getattr(event, "timestamp", None) if time is None else time)
-        match event:
-            case ModelCalled():
-                self._call(event)
-            case ToolInvoked():
-                self._use(ToolUse.of(event, self._seq))
-            case Message():
-                if event.role == "tool":
-                    self._texts[event.call_id] = event.text
-            case PromptRendered():
-                self._begin(event)
-            case SectionLoaded():
-                self._load(event)
-            case SectionsOpened():
-                self._open_without_model(event)
-            case PossibleMiss():
-                self._misses.append(event)
-            case ToolsInjected():
-                self._inject(event)
-            case ToolsWithdrawn():
-                self._withdraw(event)
-            case RunRestarted():
-                self._restart(event)
-            case PromptExecuted() | EvaluationFailed():
-                self._end(event)
-            case (
-                SetVisibilityOverride() | ClearVisibilityOverride() | ClearAllVisibilityOverrides() | CollapseSection()
-            ):
-                self._change(event)
+        take = _TAKES.get(type(event))
+        if take is not None:
+            take(self, event)
 
     def add_use(self, use: ToolUse, *, time: float) -> None:
         """Take a tool call of which only this much was read."""
@@ -321,7 +281,7 @@ class HistoryBuilder:
         self._seq = self._seq + 1 if seq is None else seq
         self._time = self._time if time is None else time
 
-    def _begin(self, event: PromptRendered) -> None:
+    def _begin(self, event: events.PromptRendered) -> None:
         self._close_turn()
         self._renders.append(event)
         self._sections = {section.path: section for section in event.sections}
@@ -333,7 +293,7 @@ class HistoryBuilder:
         self._first, self._state, self._outcome, self._injected = True, None, None, ()
         self._checkpoint()
 
-    def _load(self, event: SectionLoaded) -> None:
+    def _load(self, event: events.SectionLoaded) -> None:
         """Sections that came with one: what the prompt's text shows of those that were known stays as it was.
 
         The full prompt would have had them from the beginning, so they belong to the render too.
@@ -351,7 +311,7 @@ class HistoryBuilder:
             self._renders[-1] = replace(self._renders[-1], sections=tuple(self._sections.values()))
         self._state = None
 
-    def _open_without_model(self, event: SectionsOpened) -> None:
+    def _open_without_model(self, event: events.SectionsOpened) -> None:
         """Sections that a rule, the user's words or the provider's search opened; their text is there already."""
         reason = _OPENED_BY.get(event.decided_by, event.decided_by)
         self._reasons.update(dict.fromkeys(event.section_keys, reason))
@@ -360,7 +320,7 @@ class HistoryBuilder:
         self._state = None
         self._step("open", event.section_keys, reason=reason, route=event.decided_by)
 
-    def _call(self, event: ModelCalled) -> None:
+    def _call(self, event: events.ModelCalled) -> None:
         self._close_turn()
         self._replace_overrides(VisibilityOverrides(event.overrides))
         self._number += 1
@@ -384,6 +344,10 @@ class HistoryBuilder:
         self._last_input, self._first, self._outcome = sent, False, None
         self._injected, self._route, self._lost_for = (), "", ()
         self._checkpoint()
+
+    def _hear(self, event: Message) -> None:
+        if event.role == "tool":
+            self._texts[event.call_id] = event.text
 
     def _use(self, use: ToolUse) -> None:
         if use.rolled_back:
@@ -411,7 +375,7 @@ class HistoryBuilder:
         route = "file" if use.wrote_files and use.success else ""
         self._step(asked.action, keys, tool=use.name, reason=asked.reason, route=route, success=use.success)
 
-    def _inject(self, event: ToolsInjected) -> None:
+    def _inject(self, event: events.ToolsInjected) -> None:
         self._callable.update(dict.fromkeys(event.tool_names))
         self._definitions = {**self._definitions, **dict(zip(event.tool_names, event.definitions, strict=False))}
         # Built-in tools belong to no section.
@@ -422,20 +386,20 @@ class HistoryBuilder:
         if event.route not in cache_safe_routes():
             self._route, self._lost_for = event.route or "append", (*self._lost_for, *keys)
 
-    def _withdraw(self, event: ToolsWithdrawn) -> None:
+    def _withdraw(self, event: events.ToolsWithdrawn) -> None:
         for name in event.tool_names:
             self._callable.pop(name, None)
         self._state = None
         self._step("withdrawn", (event.section_key,), route=event.route, tools=event.tool_names)
 
-    def _restart(self, event: RunRestarted) -> None:
+    def _restart(self, event: events.RunRestarted) -> None:
         self._reasons.update(dict.fromkeys(event.section_keys, event.reason))
         self._route, self._lost_for = RESTART, event.section_keys
         self._step("restart", event.section_keys, reason=event.reason, route=RESTART)
 
-    def _end(self, event: PromptExecuted | EvaluationFailed) -> None:
+    def _end(self, event: events.PromptExecuted | events.EvaluationFailed) -> None:
         self._outcome = event
-        halted = isinstance(event, PromptExecuted) and event.halted
+        halted = isinstance(event, events.PromptExecuted) and event.halted
         if halted and self._steps and self._steps[-1].turn == self._number:
             self._steps[-1] = replace(self._steps[-1], route="halt")
 
@@ -505,6 +469,9 @@ class HistoryBuilder:
             has_text = came or section.visibility is FULL
             inside = content.get(path[:-1], False) and own[path] is SUMMARY
             content[path] = has_text
+            seen: Seen = "summary" if inside or visibility is SUMMARY else "never"
+            if has_text:
+                seen = "prompt" if section.visibility is FULL else "conversation"
             found.append(
                 TurnSection(
                     key=key,
@@ -521,7 +488,7 @@ class HistoryBuilder:
                     tools=section.tools,
                     tools_offered=offered,
                     tool_tokens=section.tool_tokens,
-                    seen=_seen(section.visibility, content=has_text, summary=inside or visibility is SUMMARY),
+                    seen=seen,
                     call_id=self._call_of(path) if came else "",
                 )
             )
@@ -555,25 +522,21 @@ _OPENED_BY = {
     "search": "the user's words call for it",
     "provider": "the provider's search found it",
 }
-_LOGGED: tuple[type[Any], ...] = (
-    PromptRendered,
-    SectionLoaded,
-    SectionsOpened,
-    PossibleMiss,
-    ModelCalled,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-    RunRestarted,
-    EvaluationFailed,
-    PromptExecuted,
-)
-
-
-def _seen(rendered: SectionVisibility, *, content: bool, summary: bool) -> Seen:
-    if rendered is FULL:
-        return "prompt"
-    return "conversation" if content else "summary" if summary else "never"
+_TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
+    events.PromptRendered: HistoryBuilder._begin,
+    events.SectionLoaded: HistoryBuilder._load,
+    events.SectionsOpened: HistoryBuilder._open_without_model,
+    events.PossibleMiss: lambda self, event: self._misses.append(event),
+    events.ModelCalled: HistoryBuilder._call,
+    events.ToolInvoked: lambda self, event: self._use(ToolUse.of(event, self._seq)),
+    events.ToolsInjected: HistoryBuilder._inject,
+    events.ToolsWithdrawn: HistoryBuilder._withdraw,
+    events.RunRestarted: HistoryBuilder._restart,
+    events.EvaluationFailed: HistoryBuilder._end,
+    events.PromptExecuted: HistoryBuilder._end,
+    Message: HistoryBuilder._hear,
+    **dict.fromkeys(get_args(VisibilityChange), HistoryBuilder._change),
+}
 
 
 def _request_for(steps: Sequence[Step], key: str, turn: int) -> int | None:
@@ -589,9 +552,4 @@ def _request_for(steps: Sequence[Step], key: str, turn: int) -> int | None:
 
 def related(key: str, other: str) -> bool:
     """Whether one of two sections is the other, or inside it."""
-    return _is_within(key, other) or _is_within(other, key)
-
-
-def _is_within(key: str, other: str) -> bool:
-    """Whether a section is another one, or inside it."""
-    return key == other or key.startswith(f"{other}.")
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")

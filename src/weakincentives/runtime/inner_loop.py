@@ -23,7 +23,6 @@ from weakincentives.limits import Spent
 from weakincentives.prompt import (
     AnyTool,
     CollapseSection,
-    DisclosureRequest,
     HostedTool,
     OpenSectionsResult,
     Overrides,
@@ -37,25 +36,10 @@ from weakincentives.prompt import (
     parse_structured_output,
     portable_name,
 )
-from weakincentives.runtime.continuation import prompt_difference
-from weakincentives.runtime.events import (
-    EvaluationFailed,
-    EvaluationStopped,
-    HostedToolInvoked,
-    ModelCalled,
-    PossibleMiss,
-    PromptChanged,
-    PromptExecuted,
-    PromptRendered,
-    ReasoningDropped,
-    SectionLoaded,
-    SectionsOpened,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
+from weakincentives.runtime import events
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, hosted_outputs
-from weakincentives.runtime.inventory import Count, Define, inventory, sections_to_close
+from weakincentives.runtime.inventory import Count, Define, inventory, prompt_difference, sections_to_close
 from weakincentives.runtime.media import estimate_tokens
 from weakincentives.runtime.messages import (
     PROMPT_TURN,
@@ -79,7 +63,7 @@ from weakincentives.runtime.messages import (
     user_words,
 )
 from weakincentives.runtime.misses import possible_misses
-from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef, tool_ref
+from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef, by_section, tool_ref
 from weakincentives.session import LogEntry, Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -210,7 +194,7 @@ class InnerLoop:
             raise
         except Exception as error:
             self._emit(
-                EvaluationFailed,
+                events.EvaluationFailed,
                 prompt_name=self.prompt.name,
                 error=type(error).__name__,
                 message=str(error),
@@ -228,9 +212,9 @@ class InnerLoop:
             self.scope.abandon = None
         if response.halt is None:
             for miss in possible_misses(self.prompt, self.session, self._run, response.text):
-                self._emit(PossibleMiss, **miss._asdict())
+                self._emit(events.PossibleMiss, **miss._asdict())
         self._emit(
-            PromptExecuted,
+            events.PromptExecuted,
             prompt_name=self.prompt.name,
             adapter=self.config.adapter,
             model=self.config.model,
@@ -257,9 +241,8 @@ class InnerLoop:
         partial, self.partial_text = "".join(self.partial_text), []
         if partial:
             self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
-        for message in not_run(unanswered_calls(self.session[Message].view()), "the run was stopped."):
-            self._say(message)
-        self._emit(EvaluationStopped, prompt_name=self.prompt.name)
+        self._say(*not_run(unanswered_calls(self.session[Message].view()), "the run was stopped."))
+        self._emit(events.EvaluationStopped, prompt_name=self.prompt.name)
 
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
         last = self.session[Message].latest()
@@ -297,11 +280,16 @@ class InnerLoop:
 
     def _stop_to_open(self, ended: ToolExecutionOutcome, pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
         """End the turn at a call that opens sections: return to the caller, or raise for a new evaluation."""
-        for message in not_run(pending, "the turn ended to open sections. Call the tool again if it is still needed."):
-            self._say(message)
+        why = "the turn ended to open sections. Call the tool again if it is still needed."
+        self._say(*not_run(pending, why))
         self._save(opening=True)
-        if ended.expansion is not None:
-            raise _expansion(ended.expansion)
+        if (asked := ended.expansion) is not None:
+            raise VisibilityExpansionRequired(
+                f"Opening {', '.join(asked.requested_sections)} needs a new evaluation.",
+                requested_overrides=asked.requested_overrides,
+                reason=asked.reason,
+                section_keys=asked.requested_sections,
+            )
         return self._response("", None, ended.halt)
 
     def _begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
@@ -314,7 +302,11 @@ class InnerLoop:
         same_prompt = run is not None and (run.prompt_ns, run.prompt_key) == (self.prompt.ns, self.prompt.key)
         if self._beginning == "resume":
             if run is None or not same_prompt:
-                raise self._cannot_resume(run)
+                found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
+                raise self._render_error(
+                    f"Cannot resume '{self.prompt.ns}/{self.prompt.key}': the session holds {found}; "
+                    "restore a snapshot that was taken during a run of this prompt."
+                )
             self.scope.run_id = self.prompt.run_id = run.run_id
             return (yield from self._continue(run))
         self.prompt.run_id = self.scope.run_id
@@ -328,18 +320,14 @@ class InnerLoop:
         while paths := self._unloaded():
             errors = yield LoadSections(paths)
             for path, error in errors.items():
-                raise PromptEvaluationError(
-                    f"Section '{'.'.join(path)}' of '{self.prompt.name}' cannot be opened: {error}",
-                    prompt_name=self.prompt.name,
-                    phase="render",
-                ) from error
+                where = f"Section '{'.'.join(path)}' of '{self.prompt.name}'"
+                raise self._render_error(f"{where} cannot be opened: {error}") from error
         self._tell_loaded()
 
     def _open_by_rule(self) -> None:
         """Open what the rules of sections open now."""
-        if self.prompt.has_rules:
-            words = user_words(self.session[Message].view())
-            self._open(self.prompt.opened_by_rule(self.session, words), "rule")
+        opened = self.prompt.opened_by_rule(self.session, lambda: user_words(self.session[Message].view()))
+        self._open(opened, "rule")
 
     def _open(self, paths: Sequence[SectionPath], decider: str) -> None:
         """Open sections without the model, which reads their text before its next reply."""
@@ -354,7 +342,7 @@ class InnerLoop:
 
     def _tell_opened(self, keys: tuple[str, ...], decider: str) -> None:
         self.opened += keys
-        self._emit(SectionsOpened, section_keys=keys, decided_by=decider)
+        self._emit(events.SectionsOpened, section_keys=keys, decided_by=decider)
 
     def _defer_tools(self, view: View) -> None:
         """Offer the tools of closed sections for the provider to search."""
@@ -374,7 +362,7 @@ class InnerLoop:
         paths = [path for key in found if (path := view.find(key)) is not None and not view.is_open(path)]
         self._open(paths, "provider")
         for key, names in found.items():
-            self._emit(ToolsInjected, tool_names=names, section_key=key, route="tool_search")
+            self._emit(events.ToolsInjected, tool_names=names, section_key=key, route="tool_search")
 
     def _say_opened(self) -> None:
         """Say what was opened without the model; where its tools need a new evaluation, that one shows the text."""
@@ -407,7 +395,7 @@ class InnerLoop:
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
             changed = view.outline.brought(path).changed
-            self._emit(SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
+            self._emit(events.SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
 
     def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
@@ -438,7 +426,7 @@ class InnerLoop:
         self.session[Message].clear()
         self._emit_rendered(rendered, view)
         if goes_on and any(self.config.binds_reasoning(message) for message in messages if not message.rebased):
-            self._emit(ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew")
+            self._emit(events.ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew")
         if not restarts:
             self._emit_opened(view)
         offered = self.toolbox.offered
@@ -448,8 +436,7 @@ class InnerLoop:
             self._say(Message(role="system", text="\n\n".join(filter(None, system))))
         if rendered.user_text:
             self._say(user_message(rendered.user_parts, name=PROMPT_TURN))
-        for message in kept:
-            self._say(message)
+        self._say(*kept)
         self._say_message()
 
     def _say_message(self) -> None:
@@ -461,7 +448,7 @@ class InnerLoop:
     def _emit_rendered(self, rendered: RenderedPrompt[Any], view: View) -> None:
         count, define = self.config.count_tokens, self.config.sent_tool
         self._emit(
-            PromptRendered,
+            events.PromptRendered,
             prompt_ns=self.prompt.ns,
             prompt_key=self.prompt.key,
             prompt_name=self.prompt.name,
@@ -490,7 +477,7 @@ class InnerLoop:
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Go on with the conversation of an earlier run, under an id of its own."""
-        before = self.session[PromptRendered].latest()
+        before = self.session[events.PromptRendered].latest()
         run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False)
         yield from self._continue(run)
         if before is not None:
@@ -505,20 +492,17 @@ class InnerLoop:
                     hosted_tools=tuple(tool.name for tool in self.toolbox.hosted_tools),
                     definitions=self._definitions(),
                     overrides=self._overrides(),
-                    timestamp=self._now(),
+                    timestamp=self.session.timestamp(),
                     continues=before.run_id,
                     read=run.read,
                 )
             )
-        for message in not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."):
-            self._say(message)
+        self._say(*not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."))
         self._say_message()
         last = self.session[Message].latest()
         if last is None or last.role == "assistant":
-            raise PromptEvaluationError(
-                f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content.",
-                prompt_name=self.prompt.name,
-                phase="render",
+            raise self._render_error(
+                f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content."
             )
         return ()
 
@@ -552,11 +536,11 @@ class InnerLoop:
     def _tell_changes(self, removed_tools: list[str]) -> None:
         """Tell the model how the prompt differs from the one that the conversation began with."""
         view = self.prompt.view(self.session)
-        difference = prompt_difference(self.session[PromptRendered].latest(), view, removed_tools)
+        difference = prompt_difference(self.session[events.PromptRendered].latest(), view, removed_tools)
         if not difference:
             return
         self._emit(
-            PromptChanged,
+            events.PromptChanged,
             changed_sections=(*difference.changed, *difference.user_changed),
             removed_sections=difference.removed_sections,
             removed_tools=difference.removed_tools,
@@ -566,14 +550,8 @@ class InnerLoop:
         if difference.user_changed:
             self._say(Message("user", "\n\n".join(difference.user_changed.values())))
 
-    def _cannot_resume(self, run: Run | None) -> PromptEvaluationError:
-        found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
-        return PromptEvaluationError(
-            f"Cannot resume '{self.prompt.ns}/{self.prompt.key}': the session holds {found}; "
-            "restore a snapshot that was taken during a run of this prompt.",
-            prompt_name=self.prompt.name,
-            phase="render",
-        )
+    def _render_error(self, message: str) -> PromptEvaluationError:
+        return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="render")
 
     def _next_group(self, pending: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """The next call, or the next few when all of them are read-only."""
@@ -599,7 +577,7 @@ class InnerLoop:
         self._context_tokens = reply.usage.input_tokens
         self._save(spent=self.scope.meter.spent)
         self._emit(
-            ModelCalled,
+            events.ModelCalled,
             prompt_name=self.prompt.name,
             adapter=self.config.adapter,
             model=reply.model or self.config.model,
@@ -614,7 +592,7 @@ class InnerLoop:
             overrides=self._overrides(),
         )
         if reply.reasoning_dropped:
-            self._emit(ReasoningDropped, reason="the provider no longer accepts it")
+            self._emit(events.ReasoningDropped, reason="the provider no longer accepts it")
         # A reply that is not whole stays out of the conversation: none of its calls may run, now or on resume.
         self._check_stop(reply)
         self._say(
@@ -685,7 +663,13 @@ class InnerLoop:
         self._seen_overrides = overrides
         changes = self.toolbox.changes(self._offers(self.prompt.view(self.session), initial=False))
         if changes.new and not self.config.supports_dynamic_tools:
-            raise self._restart_for(changes.new[0].ref.section_key)
+            # A handler opened the section, in the session already.
+            key = changes.new[0].ref.section_key
+            raise VisibilityExpansionRequired(
+                requested_overrides={},
+                reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
+                section_keys=(key,) if key else (),
+            )
         self._check_hosted((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
         self.toolbox.apply(changes)
 
@@ -696,31 +680,23 @@ class InnerLoop:
             return
         self._told_version = self.toolbox.version
         told = {ref.name for ref in self._run.tools if not ref.revoked}
-        appeared = _by_section(ref for ref in self.toolbox.refs if not ref.revoked and ref.name not in told)
-        gone = _by_section(ref for ref in self.toolbox.refs if ref.revoked and ref.name in told)
+        appeared = by_section(ref for ref in self.toolbox.refs if not ref.revoked and ref.name not in told)
+        gone = by_section(ref for ref in self.toolbox.refs if ref.revoked and ref.name in told)
         used = dict.fromkeys(appeared, self.scope.meter.turns)
         self._save(tools=self.toolbox.refs, last_used={**self._run.last_used, **used})
         self._announce(appeared, gone)
 
-    def _restart_for(self, key: str) -> VisibilityExpansionRequired:
-        """The signal for a section that a handler opened, in the session already, with tools that cannot be added."""
-        return VisibilityExpansionRequired(
-            requested_overrides={},
-            reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
-            section_keys=(key,) if key else (),
-        )
-
     def _announce(self, appeared: Mapping[str, tuple[str, ...]], gone: Mapping[str, tuple[str, ...]]) -> None:
         route = self.config.tool_route
         for key, names in gone.items():
-            self._emit(ToolsWithdrawn, tool_names=names, section_key=key, route=route)
+            self._emit(events.ToolsWithdrawn, tool_names=names, section_key=key, route=route)
             self._say(Message(role="tools_removed", tools=names, section_key=key))
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
         for key, names in appeared.items():
             offers = [offer for name in names if (offer := self.toolbox.get(name))]
             definitions = tuple(self.config.define_tool(offer.tool) for offer in offers)
             text = self._long_descriptions(offer.tool for offer in offers)
-            self._emit(ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
+            self._emit(events.ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
             self._say(Message(role="tools_added", text=text, tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
@@ -818,7 +794,7 @@ class InnerLoop:
         outputs = hosted_outputs(tuple(tools.values()), messages, codecs, self.config.adapter, self.prompt.name)
         for tool in self.toolbox.hosted_tools:
             if tool.name in outputs:
-                self._emit(HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
+                self._emit(events.HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
         return outputs
 
     def _check_hosted(self, owned: Iterable[Owned]) -> None:
@@ -841,17 +817,14 @@ class InnerLoop:
         return tuple(self.config.define_tool(tool) for tool in offered)
 
     def _emit(self, event: Callable[..., LogEntry], /, **fields: Any) -> None:
-        """Record an event of this run."""
+        """Record an event of this run, at the session's time, so that a replay records the same times."""
         ids = {"run_id": self.scope.run_id, "conversation_id": self.scope.conversation_id}
-        self.session.dispatch(event(**ids, timestamp=self._now(), **fields))
+        self.session.dispatch(event(**ids, timestamp=self.session.timestamp(), **fields))
 
-    def _now(self) -> float:
-        """The session's time, so that a replay of recorded steps records the same times."""
-        return self.session.timestamp()
-
-    def _say(self, message: Message) -> None:
-        self.session.dispatch(message)
-        self._messages += 1
+    def _say(self, *messages: Message) -> None:
+        for message in messages:
+            self.session.dispatch(message)
+            self._messages += 1
 
 
 def phase_of(error: Exception) -> str:
@@ -859,19 +832,3 @@ def phase_of(error: Exception) -> str:
     if isinstance(error, PromptError):
         return "parse" if isinstance(error, OutputParseError) else "render"
     return getattr(error, "phase", "")
-
-
-def _expansion(request: DisclosureRequest) -> VisibilityExpansionRequired:
-    return VisibilityExpansionRequired(
-        f"Opening {', '.join(request.requested_sections)} needs a new evaluation.",
-        requested_overrides=request.requested_overrides,
-        reason=request.reason,
-        section_keys=request.requested_sections,
-    )
-
-
-def _by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
-    grouped: dict[str, tuple[str, ...]] = {}
-    for ref in refs:
-        grouped[ref.section_key] = (*grouped.get(ref.section_key, ()), ref.name)
-    return grouped

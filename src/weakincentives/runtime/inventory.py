@@ -1,20 +1,23 @@
-"""The sections of a prompt counted in tokens: what is shown, what is hidden, and what to close first."""
+"""The sections of a prompt: counted in tokens, chosen for closing, and compared with those of an earlier render."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from weakincentives.content import Media
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt import AnyTool, Placed, SectionPath, SectionVisibility, View
-from weakincentives.runtime.events import SectionState
+from weakincentives.runtime.events import PromptRendered, SectionState
 from weakincentives.runtime.media import estimate_tokens
 
 Count = Callable[[str], int]
 CountMedia = Callable[[Media], int]
 Define = Callable[[AnyTool], str]
+_HEADING = re.compile(r"#+ (?:[\d.]+\. )?")
 
 
 def inventory(
@@ -70,6 +73,51 @@ def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, cou
         excess -= count(view.content(node.path))
         closing.append(node.path)
     return closing
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDifference:
+    """Sections that read otherwise (with their new text), and sections and tools that are gone.
+
+    What the user sections say now is the user's, not an instruction.
+    """
+
+    changed: dict[str, str]
+    user_changed: dict[str, str]
+    removed_sections: tuple[str, ...]
+    removed_tools: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.user_changed or self.removed_sections or self.removed_tools)
+
+    def render(self) -> str:
+        """What the model reads."""
+        parts = []
+        if self.changed:
+            texts = "\n\n".join(self.changed.values())
+            parts.append(f"The instructions have changed. From now on these sections read:\n\n{texts}")
+        if self.removed_sections:
+            parts.append(f"These sections no longer apply: {', '.join(self.removed_sections)}.")
+        if self.removed_tools:
+            parts.append(f"These tools are no longer available: {', '.join(self.removed_tools)}.")
+        return "\n\n".join(parts)
+
+
+def prompt_difference(before: PromptRendered | None, view: View, removed_tools: Sequence[str] = ()) -> PromptDifference:
+    """Compare a render with what its sections would show today; `view` is today's prompt."""
+    changed: dict[str, dict[str, str]] = {"system": {}, "user": {}}
+    removed: list[str] = []
+    text, spans = ("", ()) if before is None else (before.text, before.spans)
+    for span in spans:
+        key = ".".join(span.path)
+        if view.find(key) is None:
+            removed.append(key)
+            continue
+        now = view.own_text(span.path, span.visibility)
+        # Numbers and levels of headings depend on the other sections.
+        if _HEADING.sub("", text[span.start : span.end], count=1) != _HEADING.sub("", now, count=1):
+            changed[span.role][key] = now
+    return PromptDifference(changed["system"], changed["user"], tuple(removed), tuple(removed_tools))
 
 
 def _full_tokens(view: View, path: SectionPath, count: Count) -> int:

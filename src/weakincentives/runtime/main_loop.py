@@ -1,23 +1,26 @@
-"""The outer loop: evaluate, open what the model asked for, evaluate again."""
+"""The outer loops: evaluate until there is an answer, opening what the model asks for, and talk in several turns."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
+from weakincentives._generics import OutputT
+from weakincentives.content import Content
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.limits import Budget, Deadline, Meter
+from weakincentives.limits import Budget, Deadline, Meter, TokenUsage
 from weakincentives.prompt import Overrides, Prompt, SetVisibilityOverride, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
+from weakincentives.runtime.bridge import run_steps, run_steps_async
 from weakincentives.runtime.drivers import AsyncEventStream, Completed, EventStream, Restarted, StreamEvent
-from weakincentives.runtime.events import EvaluationFailed, RunRestarted
+from weakincentives.runtime.events import EvaluationFailed, ModelCalled, RunRestarted
 from weakincentives.runtime.inner_loop import check_prompt
-from weakincentives.runtime.messages import PromptResponse
-from weakincentives.runtime.run import RunScope
+from weakincentives.runtime.messages import Message, PromptResponse, user_message
+from weakincentives.runtime.run import Run, RunScope
 from weakincentives.session import Session
 
-OutputT = TypeVar("OutputT")
+T = TypeVar("T")
 
 
 class Expansions:
@@ -26,7 +29,7 @@ class Expansions:
     def __init__(self, prompt: Prompt[Any], session: Session, scope: RunScope, limit: int) -> None:
         self._prompt = prompt
         self._session = session
-        self._scope = scope
+        self.scope = scope
         self._limit = limit
 
     def settled(self, response: PromptResponse[Any]) -> bool:
@@ -37,19 +40,29 @@ class Expansions:
         self._open(response.halt.requested_overrides, keys, response.halt.reason)
         return False
 
+    def evaluations(self) -> Generator[None, PromptResponse[Any], PromptResponse[Any]]:
+        """Yield for each evaluation that is needed, receive its response, return the answer."""
+        while True:
+            try:
+                response = yield
+                if self.settled(response):
+                    return response
+            except VisibilityExpansionRequired as signal:
+                self.open(signal)
+
     def open(self, signal: VisibilityExpansionRequired) -> Restarted:
         self._open(signal.requested_overrides, tuple(signal.section_keys), signal.reason)
         return Restarted(signal.reason)
 
-    def streamed(self, event: StreamEvent[OutputT]) -> StreamEvent[OutputT]:
+    def streamed(self, event: StreamEvent[T]) -> StreamEvent[T]:
         """The event as a stream through restarts shows it: an evaluation that halted is a restart."""
         if isinstance(event, Completed) and event.response.halt is not None and not self.settled(event.response):
             return Restarted(event.response.halt.reason)
         return event
 
     def _open(self, overrides: Overrides, keys: tuple[str, ...], reason: str) -> None:
-        scope, session = self._scope, self._session
-        now = session.timestamp()
+        scope, session = self.scope, self._session
+        when: Any = {"timestamp": session.timestamp(), "conversation_id": scope.conversation_id}
         if scope.attempt > self._limit:
             error = PromptEvaluationError(
                 f"'{self._prompt.name}' asked to open sections more than {self._limit} times "
@@ -64,14 +77,13 @@ class Expansions:
                     error=type(error).__name__,
                     message=str(error),
                     phase=error.phase,
-                    timestamp=now,
-                    conversation_id=scope.conversation_id,
+                    **when,
                 )
             )
             raise error
         for path, visibility in overrides.items():
             session.dispatch(SetVisibilityOverride(path, visibility))
-        session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides, now, scope.conversation_id))
+        session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides, **when))
         scope.attempt += 1
 
 
@@ -99,45 +111,32 @@ class MainLoop:
         self.recorder = recorder
 
     def execute(
-        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
-    ) -> PromptResponse[OutputT]:
+        self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
+    ) -> PromptResponse[T]:
         """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
-        scope = options["scope"] = self._scope(prompt, adapter, options)
-        expansions = Expansions(prompt, session, scope, self.max_expansions)
-        with self.recorder or nullcontext(), closing_resources(prompt, session, scope.run_id):
-            while True:
-                try:
-                    response = adapter.evaluate(prompt, session=session, **options)
-                    if expansions.settled(response):
-                        return response
-                except VisibilityExpansionRequired as signal:
-                    expansions.open(signal)
+        expansions = self._expansions(prompt, session, adapter, options)
+        with self.recorder or nullcontext(), closing_resources(prompt, session, expansions.scope.run_id):
+            return run_steps(expansions.evaluations(), lambda _: adapter.evaluate(prompt, session=session, **options))
 
     async def execute_async(
-        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
-    ) -> PromptResponse[OutputT]:
+        self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
+    ) -> PromptResponse[T]:
         """`execute` on an event loop."""
-        scope = options["scope"] = self._scope(prompt, adapter, options)
-        expansions = Expansions(prompt, session, scope, self.max_expansions)
+        expansions = self._expansions(prompt, session, adapter, options)
         with self.recorder or nullcontext():
-            async with closing_resources_async(prompt, session, scope.run_id):
-                while True:
-                    try:
-                        response = await adapter.evaluate_async(prompt, session=session, **options)
-                        if expansions.settled(response):
-                            return response
-                    except VisibilityExpansionRequired as signal:
-                        expansions.open(signal)
+            async with closing_resources_async(prompt, session, expansions.scope.run_id):
+                return await run_steps_async(
+                    expansions.evaluations(), lambda _: adapter.evaluate_async(prompt, session=session, **options)
+                )
 
     def stream(
-        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
-    ) -> EventStream[OutputT]:
+        self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
+    ) -> EventStream[T]:
         """`execute` as a stream of events, through restarts."""
-        scope = options["scope"] = self._scope(prompt, adapter, options)
-        expansions = Expansions(prompt, session, scope, self.max_expansions)
+        expansions = self._expansions(prompt, session, adapter, options)
 
-        def events() -> Generator[StreamEvent[OutputT], None, None]:
-            with self.recorder or nullcontext(), closing_resources(prompt, session, scope.run_id):
+        def events() -> Generator[StreamEvent[T], None, None]:
+            with self.recorder or nullcontext(), closing_resources(prompt, session, expansions.scope.run_id):
                 while True:
                     try:
                         with adapter.stream(prompt, session=session, **options) as evaluation:
@@ -148,18 +147,17 @@ class MainLoop:
                     except VisibilityExpansionRequired as signal:
                         yield expansions.open(signal)
 
-        return EventStream(events(), scope)
+        return EventStream(events(), expansions.scope)
 
     def stream_async(
-        self, prompt: Prompt[OutputT], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
-    ) -> AsyncEventStream[OutputT]:
+        self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
+    ) -> AsyncEventStream[T]:
         """`stream` on an event loop."""
-        scope = options["scope"] = self._scope(prompt, adapter, options)
-        expansions = Expansions(prompt, session, scope, self.max_expansions)
+        expansions = self._expansions(prompt, session, adapter, options)
 
-        async def events() -> AsyncGenerator[StreamEvent[OutputT], None]:
+        async def events() -> AsyncGenerator[StreamEvent[T], None]:
             with self.recorder or nullcontext():
-                async with closing_resources_async(prompt, session, scope.run_id):
+                async with closing_resources_async(prompt, session, expansions.scope.run_id):
                     while True:
                         try:
                             async with adapter.stream_async(prompt, session=session, **options) as evaluation:
@@ -171,13 +169,104 @@ class MainLoop:
                         except VisibilityExpansionRequired as signal:
                             yield expansions.open(signal)
 
-        return AsyncEventStream(events(), scope)
+        return AsyncEventStream(events(), expansions.scope)
 
-    def _scope(self, prompt: object, adapter: object, options: RunOptions) -> RunScope:
+    def _expansions(self, prompt: Prompt[Any], session: Session, adapter: object, options: RunOptions) -> Expansions:
         """What the evaluations of one run share."""
         check_prompt(prompt)
         if not isinstance(adapter, ProviderAdapter):
             raise TypeError(
                 f"adapter must be a ProviderAdapter, got {adapter!r}; pass one, such as OpenAIAdapter(model)"
             )
-        return RunScope(Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline))
+        meter = Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline)
+        scope = options["scope"] = RunScope(meter)
+        return Expansions(prompt, session, scope, self.max_expansions)
+
+
+class Conversation(Generic[OutputT]):
+    """Talks to a model in several turns.
+
+        chat = Conversation(prompt, adapter=OpenAIAdapter("gpt-5.6"))
+        print(chat.send("Where is order 7?").text)
+        with chat.stream([Image.from_path("box.jpg"), "It arrived like this."]) as events:
+            for event in events: ...
+
+    Its state is the session: sections that were opened stay open, and a conversation whose session was restored from a
+    snapshot goes on where that stood. Each turn is a run of its own; `budget` is what each may spend unless `send` is
+    given another. A turn may be stopped at any moment: by closing its stream, cancelling its task, or Ctrl-C. Used as a
+    context manager, it keeps the prompt's resources open between turns.
+    """
+
+    def __init__(
+        self,
+        prompt: Prompt[OutputT],
+        *,
+        adapter: ProviderAdapter,
+        session: Session | None = None,
+        budget: Budget | None = None,
+        max_expansions: int = 10,
+    ) -> None:
+        self.prompt = prompt
+        self.adapter = adapter
+        self.session = Session() if session is None else session
+        self._loop = MainLoop(max_expansions=max_expansions, budget=budget)
+
+    def __enter__(self) -> Self:
+        self.prompt.resources.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.prompt.resources.__exit__(*error)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.prompt.resources.__aexit__(*error)
+
+    @property
+    def conversation_id(self) -> str:
+        """What all runs of this conversation have in common."""
+        run = self.session[Run].latest()
+        return self.session.session_id if run is None else run.conversation_id
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What was said so far, by the user, the model and the tools."""
+        return self.session[Message].all()
+
+    @property
+    def usage(self) -> TokenUsage:
+        """What all turns have used, those of earlier processes included."""
+        mine = self.conversation_id
+        calls = self.session[ModelCalled].view()
+        return sum((call.usage for call in calls if call.conversation_id == mine), TokenUsage())
+
+    def bind(self, *params: Any) -> None:
+        """Bind params anew; the model is told what has changed with the next turn."""
+        self.prompt.bind(*params)
+
+    def send(self, content: Content | None = None, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:
+        """Say something and wait for the answer. Without content, the prompt's user sections are answered alone."""
+        return self._loop.execute(self.prompt, session=self.session, adapter=self.adapter, **_turn(content, options))
+
+    async def send_async(
+        self, content: Content | None = None, **options: Unpack[RunOptions]
+    ) -> PromptResponse[OutputT]:
+        """`send` on an event loop."""
+        turn = _turn(content, options)
+        return await self._loop.execute_async(self.prompt, session=self.session, adapter=self.adapter, **turn)
+
+    def stream(self, content: Content | None = None, **options: Unpack[RunOptions]) -> EventStream[OutputT]:
+        """`send` as a stream of events; leaving it stops the turn."""
+        return self._loop.stream(self.prompt, session=self.session, adapter=self.adapter, **_turn(content, options))
+
+    def stream_async(self, content: Content | None = None, **options: Unpack[RunOptions]) -> AsyncEventStream[OutputT]:
+        """`stream` on an event loop."""
+        turn = _turn(content, options)
+        return self._loop.stream_async(self.prompt, session=self.session, adapter=self.adapter, **turn)
+
+
+def _turn(content: Content | None, options: RunOptions) -> RunOptions:
+    message = None if content is None else user_message(content)
+    return {**options, "beginning": "turn", "message": message}

@@ -57,7 +57,7 @@ class MediaSupport:
         """Why the model does not take this part; empty if it does."""
         if not isinstance(part, Media):
             return ""
-        types = self._types(part)
+        types = self.images if isinstance(part, Image) else self.audio if isinstance(part, Audio) else self.documents
         if not types or (part.media_type and part.media_type not in types):
             return f"takes {self}, got {part}"
         if part.url and isinstance(part, Document) and not self.document_urls:
@@ -89,9 +89,6 @@ class MediaSupport:
                 f"{who} takes at most {limit:.1f} MB of media in one conversation, got {size / MEGABYTE:.1f} MB.",
                 phase="request",
             )
-
-    def _types(self, part: Media) -> Sequence[str]:
-        return self.images if isinstance(part, Image) else self.audio if isinstance(part, Audio) else self.documents
 
 
 def _endings(types: Iterable[str]) -> list[str]:

@@ -38,6 +38,14 @@ def tool_ref(section_key: str, name: str, initial: bool) -> ToolRef:
     return ToolRef(section_key, name, initial)
 
 
+def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
+    """The names of tools by the key of their section."""
+    grouped: dict[str, tuple[str, ...]] = {}
+    for ref in refs:
+        grouped[ref.section_key] = (*grouped.get(ref.section_key, ()), ref.name)
+    return grouped
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One evaluation so far. `visibility` is what it began with, by section key; `read` are the sections read since.
@@ -119,13 +127,13 @@ class Toolbox:
 
     def find(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Take note of what the provider's search has found; return what is new, by section."""
-        fresh: dict[str, tuple[str, ...]] = {}
+        fresh: list[ToolRef] = []
         for name in dict.fromkeys(map(self.name_of, names)):
             ref, tool = self._offers.get(name) or (None, None)
             if ref is not None and tool is not None and ref.deferred and not ref.found:
                 self.add(Offer(replace(ref, found=True), tool))
-                fresh[ref.section_key] = (*fresh.get(ref.section_key, ()), name)
-        return fresh
+                fresh.append(ref)
+        return by_section(fresh)
 
     def get(self, name: str) -> Offer | None:
         return self._offers.get(name)

@@ -1,10 +1,8 @@
 """Typed, append-only state of a run: slices, reducers, observers and snapshots."""
 
 from weakincentives.errors import SessionBusyError, SessionError
-from weakincentives.session.bus import Bus, observing
-from weakincentives.session.reducers import reducer
-from weakincentives.session.session import Session, Slice
-from weakincentives.session.slices import Append, Clear, Extend, LogEntry, Operation, Replace, SliceView
+from weakincentives.session.session import Bus, Session, Slice, observing
+from weakincentives.session.slices import Append, Clear, Extend, LogEntry, Operation, Replace, SliceView, reducer
 from weakincentives.session.snapshot import Snapshot
 
 __all__ = [

@@ -1,23 +1,28 @@
-"""The session: typed slices that events change."""
+"""The session: typed slices that events change, and who observes the events."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from weakincentives._display import Displayed, Shown, Table, shortened
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import SessionBusyError, SessionError
-from weakincentives.session.bus import notify, process_observers
 from weakincentives.session.slices import Operation, SliceView
 from weakincentives.session.snapshot import Snapshot
 from weakincentives.session.store import SliceStore
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 E = TypeVar("E")
+
+process_observers: list[Callable[[Any, object], None]] = []
 
 
 class Slice(Generic[T]):
@@ -165,10 +170,8 @@ class Session(Displayed):
 
     def observe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
         """Call back with every event after it was reduced. Returns a function that stops it."""
-
-        def observer(event: object) -> None:
-            callback(event)
-
+        # The same callback may observe twice.
+        observer = partial(callback)
         with self._claim_lock:
             self._observers = (*self._observers, observer)
 
@@ -234,3 +237,46 @@ class Session(Displayed):
         if process_observers:
             notify(tuple(process_observers), self, event)
         notify(self._observers, event)
+
+
+class Bus:
+    """Delivers each event immediately to the handlers of its type, in order of subscription.
+
+    Anything with `dispatch(event)` can serve as a bus; this is the plain in-process one.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: tuple[tuple[type, Callable[[Any], None]], ...] = ()
+
+    def subscribe(self, event_type: type[E], handler: Callable[[E], None]) -> Callable[[], None]:
+        """Call the handler for events of this type and its subclasses. Returns a function that unsubscribes it."""
+        entry = (event_type, handler)
+        self._handlers = (*self._handlers, entry)
+
+        def unsubscribe() -> None:
+            self._handlers = tuple(other for other in self._handlers if other is not entry)
+
+        return unsubscribe
+
+    def dispatch(self, event: object) -> None:
+        """Deliver an event. A handler that raises is logged; the others still run."""
+        notify([handler for event_type, handler in self._handlers if isinstance(event, event_type)], event)
+
+
+@contextmanager
+def observing(callback: Callable[[Any, object], None]) -> Iterator[None]:
+    """Call `callback(session, event)` for every event of every session in this process while the block runs."""
+    process_observers.append(callback)
+    try:
+        yield
+    finally:
+        process_observers.remove(callback)
+
+
+def notify(callbacks: Iterable[Callable[..., None]], *arguments: object) -> None:
+    """Call each callback. One that raises is logged; the others still run."""
+    for callback in callbacks:
+        try:
+            callback(*arguments)
+        except Exception:
+            logger.exception("Observer %r failed on %s", callback, type(arguments[-1]).__qualname__)

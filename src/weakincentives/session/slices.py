@@ -1,4 +1,4 @@
-"""What a slice holds: its items, the operations that change them, and views of them.
+"""What a slice holds: its items, the operations and reducers that change them, and views of them.
 
 Items live in a list that only grows, so a snapshot copies nothing: a mark is that list and a length. Going back to a
 mark truncates the list if no other mark, view or session needs the items past it; otherwise the list is left alone and
@@ -7,14 +7,19 @@ copied at the next write.
 
 from __future__ import annotations
 
+import inspect
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
-from weakincentives.session.reducers import reducer_methods
+from weakincentives.errors import SessionError
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class LogEntry:
@@ -97,6 +102,100 @@ class SliceView(Sequence[T]):
 
     def where(self, predicate: Callable[[T], bool]) -> tuple[T, ...]:
         return tuple(item for item in self if predicate(item))
+
+
+def reducer(*, on: type) -> Callable[[F], F]:
+    """Make a method of a frozen dataclass the reducer for an event.
+
+    The method takes the event and returns the slice's new value, or `Append`, `Extend`, `Replace` or `Clear`:
+
+        @dataclass(frozen=True)
+        class Counter:
+            count: int = 0
+
+            @reducer(on=Incremented)
+            def add(self, event: Incremented) -> "Counter":
+                return replace(self, count=self.count + event.by)
+    """
+    if not isinstance(on, type):
+        raise SessionError(f"@reducer(on=...) must be given an event class, got {on!r}")
+
+    def decorate(function: F) -> F:
+        return cast(F, ReducerMethod(function, on))
+
+    return decorate
+
+
+class ReducerMethod:
+    """A method with the events it reduces. It registers its class as soon as the class is defined."""
+
+    def __init__(self, function: Callable[..., Any], on: type) -> None:
+        inner = function if isinstance(function, ReducerMethod) else None
+        self.function: Callable[..., Any] = inner.function if inner else function
+        self.events: tuple[type, ...] = (*(inner.events if inner else ()), on)
+        self.__doc__ = self.function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        declared_slices.add(owner, self.events)
+
+    def __get__(self, instance: object | None, owner: type) -> Callable[..., Any]:
+        return cast("Callable[..., Any]", self.function.__get__(instance, owner))
+
+
+class DeclaredSlices:
+    """Slice classes by the event they reduce, known as soon as they are defined.
+
+    `@dataclass(slots=True)` creates a class twice; of two classes with the same qualified name the later one counts.
+    Names are compared at lookup, because the second class gets its full name only after it was registered.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._lock = threading.Lock()
+        self._by_event: weakref.WeakKeyDictionary[type, list[weakref.ref[type]]] = weakref.WeakKeyDictionary()
+
+    def add(self, owner: type, events: tuple[type, ...]) -> None:
+        with self._lock:
+            self.version += 1
+            for event in events:
+                alive = [reference for reference in self._by_event.get(event, ()) if reference() is not None]
+                self._by_event[event] = [*alive, weakref.ref(owner)]
+
+    def reducing(self, event_type: type) -> list[type]:
+        """The slice classes that reduce this event or a base class of it."""
+        found: dict[tuple[str, str], type] = {}
+        with self._lock:
+            for base in event_type.__mro__:
+                for reference in self._by_event.get(base, ()):
+                    owner = reference()
+                    if owner is not None:
+                        found[owner.__module__, owner.__qualname__] = owner
+        return list(found.values())
+
+
+declared_slices = DeclaredSlices()
+
+
+@lru_cache(maxsize=1024)
+def reducer_methods(slice_type: type) -> dict[type, tuple[Callable[..., Any], ...]]:
+    """The reducer methods of a class by event, including inherited ones."""
+    names: dict[type, dict[str, None]] = {}
+    for base in reversed(slice_type.__mro__):
+        for name, attribute in vars(base).items():
+            if isinstance(attribute, ReducerMethod):
+                for event in attribute.events:
+                    names.setdefault(event, {})[name] = None
+    return {event: tuple(getattr(slice_type, name) for name in found) for event, found in names.items()}
+
+
+@lru_cache(maxsize=1024)
+def has_default_constructor(slice_type: type) -> bool:
+    """True if the class can be called without arguments."""
+    try:
+        inspect.signature(slice_type).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 Mark: TypeAlias = tuple[list[Any], int]

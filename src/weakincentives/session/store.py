@@ -10,8 +10,14 @@ from typing import Any, NamedTuple
 
 from weakincentives._fence import check_fence
 from weakincentives.errors import SessionError
-from weakincentives.session.reducers import declared_slices, has_default_constructor
-from weakincentives.session.slices import Column, FunctionReducer, InvalidResult, Mark
+from weakincentives.session.slices import (
+    Column,
+    FunctionReducer,
+    InvalidResult,
+    Mark,
+    declared_slices,
+    has_default_constructor,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import LateContent, Section, SectionVisibility, TextSection, Tool
 from weakincentives.prompt.front_matter import Value, front_matter
+from weakincentives.prompt.markdown import own_filesystem
 from weakincentives.prompt.pages import (
     Page,
     check_keys,
@@ -24,7 +25,6 @@ from weakincentives.prompt.pages import (
     section_key,
     summarize,
 )
-from weakincentives.prompt.workspace import own_filesystem
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 
 BUNDLED = Path(__file__).parent / "bundled"

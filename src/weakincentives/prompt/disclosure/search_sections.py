@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any, get_args
 
 from weakincentives.errors import PromptRenderError, PromptValidationError
-from weakincentives.prompt.disclosure.read_sections import READ_SECTION, read_suffix
-from weakincentives.prompt.disclosure.strategy import current_view
+from weakincentives.prompt.disclosure.strategy import READ_SECTION, current_view, read_suffix
 from weakincentives.prompt.layout import Menu
 from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import Ranker

@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
 from weakincentives.prompt.overrides.descriptor import (
+    LATEST,
     Applied,
     PromptDescriptor,
+    PromptOverride,
     PromptOverridesError,
     PromptOverridesStore,
     SectionDescriptor,
+    SectionOverride,
     StaleOverride,
     ToolDescriptor,
+    ToolOverride,
     apply_override,
     check_override,
     diff,
 )
-from weakincentives.prompt.overrides.override import LATEST, PromptOverride, SectionOverride, ToolOverride
 
 if TYPE_CHECKING:
     from weakincentives.prompt.overrides.json_store import JsonPromptOverridesStore

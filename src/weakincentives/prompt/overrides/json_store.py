@@ -14,8 +14,14 @@ from pathlib import Path
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, SerdeError
-from weakincentives.prompt.overrides.descriptor import PromptDescriptor, PromptOverridesError
-from weakincentives.prompt.overrides.override import LATEST, PromptOverride, SectionOverride, ToolOverride
+from weakincentives.prompt.overrides.descriptor import (
+    LATEST,
+    PromptDescriptor,
+    PromptOverride,
+    PromptOverridesError,
+    SectionOverride,
+    ToolOverride,
+)
 
 try:
     import fcntl
