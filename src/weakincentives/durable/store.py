@@ -36,8 +36,8 @@ from weakincentives.durable.errors import (
     NoSuchWorkError,
     RemoteError,
 )
+from weakincentives.durable.journal import TaggedSerializer
 from weakincentives.durable.ownership import Ownership
-from weakincentives.durable.serializer import TaggedSerializer
 from weakincentives.durable.work import ENGINE_STATUS, FINISHED, STATUS_OF, Step, Work, WorkStatus
 
 _SCHEMA_LOCK = 7_739_461

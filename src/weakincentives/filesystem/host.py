@@ -41,8 +41,7 @@ from weakincentives.filesystem.protocol import (
     read_lines,
     split,
 )
-from weakincentives.filesystem.tracking import Tracker
-from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, append, create, replace
+from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, Tracker, append, create, replace
 
 
 @dataclass(frozen=True, slots=True)

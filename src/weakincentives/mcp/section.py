@@ -16,8 +16,20 @@ from typing import TYPE_CHECKING, Any, Unpack
 from weakincentives._imports import require_extra
 from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.errors import PromptValidationError
-from weakincentives.mcp.connection import Connection, Connections, OnElicit, OnProgress, first_cause
-from weakincentives.mcp.server import HttpServer, ListedTool, Listing, Server, StdioServer, lock_file, read_lock
+from weakincentives.mcp.connection import (
+    Connection,
+    Connections,
+    HttpServer,
+    ListedTool,
+    Listing,
+    OnElicit,
+    OnProgress,
+    Server,
+    StdioServer,
+    first_cause,
+    lock_file,
+    read_lock,
+)
 from weakincentives.prompt import (
     Compensation,
     LateContent,
