@@ -39,6 +39,7 @@ class Rule:
 
 
 HONOURED = Rule()
+LOCATION = dict.fromkeys((f"geo_hint.{name}" for name in ("country_code", "city", "region", "timezone")), HONOURED)
 
 
 class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
@@ -95,9 +96,15 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
     def declare(self, tool: HostedTool[ConfigT]) -> dict[str, Any]:
         """The declaration of a tool, all of whose settings the provider honours."""
 
-    @abstractmethod
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[ConfigT]) -> OutputT | None:
         """The typed output from all items of a run, or None if the tool was not used."""
+        reader = ItemReader(tool, self.adapter)
+        output = self.read(reader, response_items)
+        return output if reader.used() else None
+
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> OutputT:
+        """The typed output of the items that the reader can read."""
+        raise NotImplementedError(f"{type(self).__name__} must define read or parse_output")
 
 
 @dataclass(frozen=True, slots=True)
