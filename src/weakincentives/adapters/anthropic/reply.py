@@ -129,12 +129,8 @@ def _reply(answer: _Answer) -> ModelReply:
     if stop == "refusal" and not texts:
         texts = [str((answer.stop_details or {}).get("explanation") or "")]
     if not items and stop == "end":
-        raise TransportError(
-            "anthropic answered without any content",
-            phase="response",
-            payload={"id": answer.id, "stop_reason": answer.stop_reason, "content": []},
-            retryable=False,
-        )
+        found: object = {"id": answer.id, "stop_reason": answer.stop_reason, "content": []}
+        raise TransportError.unusable("anthropic answered without any content", found)
     if answer.container is not None:
         items.append(encode({"type": "container", "id": answer.container.id}).decode())
     return ModelReply(
@@ -197,12 +193,8 @@ class MessageEventParser:
                 return (_reply(_decode_answer(encode({**self._answer, "content": blocks}))),)
             case "error":
                 error = data.get("error") or {}
-                raise TransportError(
-                    f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}",
-                    phase="response",
-                    payload=data,
-                    retryable=error.get("type") in _RETRYABLE,
-                )
+                told = f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}"
+                raise TransportError.unusable(told, data, retryable=error.get("type") in _RETRYABLE)
         return ()
 
     def _delta(self, index: int, delta: dict[str, Any]) -> Iterable[ModelDelta | ModelReply]:

@@ -99,12 +99,7 @@ _decode_message = msgspec.json.Decoder(_Message).decode
 
 def _reply(completion: _Completion, origin: str) -> ModelReply:
     if not completion.choices:
-        raise TransportError(
-            "litellm answered without any choices",
-            phase="response",
-            payload={"id": completion.id, "choices": []},
-            retryable=False,
-        )
+        raise TransportError.unusable("litellm answered without any choices", {"id": completion.id, "choices": []})
     choice = completion.choices[0]
     message = _decode_message(choice.message)
     own = [call for call in message.tool_calls or () if not (call.id or "").startswith(SERVER_CALL)]
@@ -117,12 +112,8 @@ def _reply(completion: _Completion, origin: str) -> ModelReply:
     elif calls and stop == "end":
         stop = "tool_calls"
     if not text and not calls and stop == "end":
-        raise TransportError(
-            "litellm answered without any content",
-            phase="response",
-            payload={"id": completion.id, "message": msgspec.json.decode(choice.message)},
-            retryable=False,
-        )
+        found = {"id": completion.id, "message": msgspec.json.decode(choice.message)}
+        raise TransportError.unusable("litellm answered without any content", found)
     return ModelReply(
         text=text,
         tool_calls=calls,

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from typing import cast
 
-from weakincentives.adapters.network.retry import Exchange, KeyRedactor, Outcome, Read, Retries, Send, Sleep
+from weakincentives.adapters.network.retry import (
+    Exchange,
+    KeyRedactor,
+    Outcome,
+    Read,
+    Retries,
+    Send,
+    Sleep,
+    StreamSteps,
+)
 from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
-from weakincentives.adapters.network.wire import Format
+from weakincentives.adapters.network.wire import EncodedRequest, Format
 from weakincentives.clock import Clock
 from weakincentives.errors import AbandonedCallError
 from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
@@ -39,44 +49,24 @@ class NetworkChannel:
             self._open.close()
 
     def call(self, request: ModelRequest) -> ModelReply:
-        steps = self._exchange(request).steps()
-        outcome: Outcome = None
-        try:
-            while True:
-                step = steps.send(outcome)
-                if isinstance(step, Sleep):
-                    self._clock.sleep(step.seconds)
-                    outcome = None
-                    continue
-                try:
-                    outcome = self._transport.send(step.request, step.timeout)
-                except TransportError as error:
-                    outcome = error
-        except StopIteration as done:
-            reply: ModelReply = done.value
-            return reply
+        *_, reply = self._perform(self._exchange(request).steps(), self._transport.send)
+        return cast(ModelReply, reply)
 
     async def call_async(self, request: ModelRequest) -> ModelReply:
         steps = self._exchange(request).steps()
-        outcome: Outcome = None
-        while True:
-            # A coroutine may not let StopIteration out, so the end is caught around the one call that can raise it.
-            try:
-                step = steps.send(outcome)
-            except StopIteration as done:
-                reply: ModelReply = done.value
-                return reply
-            if isinstance(step, Sleep):
-                await self._clock.sleep_async(step.seconds)
-                outcome = None
-                continue
-            try:
-                outcome = await self._transport.send_async(step.request, step.timeout)
-            except TransportError as failure:
-                outcome = failure
+        *_, reply = [piece async for piece in self._perform_async(steps, self._transport.send_async)]
+        return cast(ModelReply, reply)
 
     def stream(self, request: ModelRequest) -> Iterator[ModelDelta | ModelReply]:
-        steps = self._exchange(request).stream_steps()
+        return self._perform(self._exchange(request).stream_steps(), self._transport.open)
+
+    def stream_async(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelReply]:
+        return self._perform_async(self._exchange(request).stream_steps(), self._transport.open_async)
+
+    def _perform(
+        self, steps: StreamSteps, send: Callable[[EncodedRequest, float | None], Response | Stream]
+    ) -> Generator[ModelDelta | ModelReply, None, None]:
+        """Yield what a reply shows as it arrives, and at last the reply."""
         outcome: Outcome = None
         stream: Stream | None = None
         try:
@@ -87,30 +77,30 @@ class NetworkChannel:
                     yield done.value
                     return
                 outcome = None
-                if isinstance(step, Sleep):
-                    self._clock.sleep(step.seconds)
-                elif not isinstance(step, Send | Read):
-                    yield step
-                else:
-                    try:
-                        if isinstance(step, Read):
-                            outcome = stream.read(step.timeout) if stream else None
-                        else:
-                            if stream:
-                                stream.close()
-                            opened = self._transport.open(step.request, step.timeout)
-                            stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
-                            self._open = stream
-                    except TransportError as error:
-                        outcome = error
-                    if self._interrupted:
-                        raise AbandonedCallError("the run was stopped while its stream was read")
+                try:
+                    if isinstance(step, Send):
+                        if stream:
+                            stream.close()
+                        opened = send(step.request, step.timeout)
+                        stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
+                        self._open = stream
+                    elif isinstance(step, Read):
+                        outcome = stream.read(step.timeout) if stream else None
+                    elif isinstance(step, Sleep):
+                        self._clock.sleep(step.seconds)
+                    else:
+                        yield step
+                except TransportError as error:
+                    outcome = error
+                if self._interrupted:
+                    raise AbandonedCallError("the run was stopped while its stream was read")
         finally:
             if stream:
                 stream.close()
 
-    async def stream_async(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelReply]:
-        steps = self._exchange(request).stream_steps()
+    async def _perform_async(
+        self, steps: StreamSteps, send: Callable[[EncodedRequest, float | None], Awaitable[Response | AsyncStream]]
+    ) -> AsyncGenerator[ModelDelta | ModelReply, None]:
         outcome: Outcome = None
         stream: AsyncStream | None = None
         try:
@@ -121,21 +111,20 @@ class NetworkChannel:
                     yield done.value
                     return
                 outcome = None
-                if isinstance(step, Sleep):
-                    await self._clock.sleep_async(step.seconds)
-                elif not isinstance(step, Send | Read):
-                    yield step
-                else:
-                    try:
-                        if isinstance(step, Read):
-                            outcome = await stream.read(step.timeout) if stream else None
-                        else:
-                            if stream:
-                                await stream.close()
-                            opened = await self._transport.open_async(step.request, step.timeout)
-                            stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
-                    except TransportError as error:
-                        outcome = error
+                try:
+                    if isinstance(step, Send):
+                        if stream:
+                            await stream.close()
+                        opened = await send(step.request, step.timeout)
+                        stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
+                    elif isinstance(step, Read):
+                        outcome = await stream.read(step.timeout) if stream else None
+                    elif isinstance(step, Sleep):
+                        await self._clock.sleep_async(step.seconds)
+                    else:
+                        yield step
+                except TransportError as error:
+                    outcome = error
         finally:
             if stream:
                 await stream.close()

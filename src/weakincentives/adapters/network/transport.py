@@ -78,6 +78,11 @@ class TransportError(Exception):
         self.retryable = retryable
         self.wait = wait
 
+    @classmethod
+    def unusable(cls, message: str, payload: object, *, retryable: bool = False) -> TransportError:
+        """The error for a response that arrived and has no answer in it."""
+        return cls(message, phase="response", payload=payload, retryable=retryable)
+
 
 class BodyDecoder:
     """Decompresses a response body piece by piece and limits its size."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, data_url, encode, refused, select_tools
 from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
 from weakincentives.content import Document, Image, Media, Part
-from weakincentives.prompt import Tool, portable_name
+from weakincentives.prompt import HostedTool, Tool, portable_name
 from weakincentives.runtime import MEGABYTE, MediaSupport, Message, ModelReply, ModelRequest, document_tokens
 from weakincentives.serde import is_strict
 
@@ -75,12 +76,9 @@ class ResponsesWire(Wire):
     tools = ToolCache(declare_tool)
     search_tool = b'{"type":"tool_search"}'
 
-    def __init__(self, model: str, *, route: Route, **options: Any) -> None:
+    def __init__(self, model: str, **options: Any) -> None:
         super().__init__(model, **options)
-        self._route = route
         self._declared: set[str] = set()
-        self._start: bytes = b""
-        self._start_of: tuple[object, ...] = ()
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
@@ -89,20 +87,15 @@ class ResponsesWire(Wire):
             end += b',"stream":true'
         return EncodedRequest((self._begin(request), self._buffer, b"]", end, b"}"), {})
 
-    def _begin(self, request: ModelRequest) -> bytes:
-        append = self._route == "append"
-        offered = len(request.tools) if append else request.initial_tools
-        hosted = len(request.hosted_tools) if append else request.initial_hosted_tools
-        known = (request.tools[:offered], request.hosted_tools[:hosted], request.output, request.settings)
-        if self._start_of != known:
-            tools = self._encode_tools(request.tools[:offered], request.hosted_tools[:hosted], request)
-            further = {name: value for name, value in self._parameters.items() if name != "include"}
-            further |= self._settings(request)
-            head = encode({"model": self._model, "store": False, **further, **self._text(request)})
-            listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
-            self._start = head[:-1] + listed + b',"input":['
-            self._start_of = known
-        return self._start
+    def _encode_start(
+        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
+    ) -> bytes:
+        encoded = self._encode_tools(tools, hosted, request)
+        further = {name: value for name, value in self._parameters.items() if name != "include"}
+        further |= self._settings(request)
+        head = encode({"model": self._model, "store": False, **further, **self._text(request)})
+        listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
+        return head[:-1] + listed + b',"input":['
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral settings as fields; what the model does not take is refused here, before the request."""
