@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Unpack
@@ -25,6 +24,7 @@ from weakincentives.adapters.network import (
     encode,
     within,
 )
+from weakincentives.adapters.network.transport import AsyncIteratedStream, IteratedStream
 from weakincentives.content import Audio, Image
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message
@@ -155,7 +155,8 @@ class LiteLLMTransport:
     def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
         try:
             arguments = self._arguments(request, timeout)
-            return _Chunks(iter(within(timeout, lambda: self._client.completion(**arguments))))
+            chunks = iter(within(timeout, lambda: self._client.completion(**arguments)))
+            return IteratedStream(_batches(chunks), getattr(chunks, "close", lambda: None), _failure)
         except Exception as error:
             return _answer(error)
 
@@ -167,7 +168,8 @@ class LiteLLMTransport:
 
     async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
         try:
-            return _AwaitedChunks(aiter(await self._client.acompletion(**self._arguments(request, timeout))))
+            chunks = aiter(await self._client.acompletion(**self._arguments(request, timeout)))
+            return AsyncIteratedStream(_batches_async(chunks), getattr(chunks, "aclose", _nothing), _failure)
         except Exception as error:
             return _answer(error)
 
@@ -179,51 +181,20 @@ class LiteLLMTransport:
         return arguments
 
 
-class _Chunks:
-    def __init__(self, chunks: Iterator[Any]) -> None:
-        self._chunks = chunks
-        self._ended = False
-
-    def read(self, timeout: float | None) -> list[bytes] | None:
-        return None if self._ended else within(timeout, self._next)
-
-    def _next(self) -> list[bytes]:
-        try:
-            for chunk in self._chunks:
-                return [_json(chunk)]
-        except Exception as error:
-            raise _failure(error) from None
-        self._ended = True
-        return [END]
-
-    def close(self) -> None:
-        """Close the response, so that the model stops writing."""
-        if not self._ended and hasattr(self._chunks, "close"):
-            self._chunks.close()
-        self._ended = True
+def _batches(chunks: Iterator[Any]) -> Iterator[list[bytes]]:
+    for chunk in chunks:
+        yield [_json(chunk)]
+    yield [END]
 
 
-class _AwaitedChunks:
-    def __init__(self, chunks: AsyncIterator[Any]) -> None:
-        self._chunks = chunks
-        self._ended = False
+async def _batches_async(chunks: AsyncIterator[Any]) -> AsyncGenerator[list[bytes], None]:
+    async for chunk in chunks:
+        yield [_json(chunk)]
+    yield [END]
 
-    async def read(self, timeout: float | None) -> list[bytes] | None:
-        if self._ended:
-            return None
-        try:
-            async with asyncio.timeout(timeout):
-                async for chunk in self._chunks:
-                    return [_json(chunk)]
-        except Exception as error:
-            raise _failure(error) from None
-        self._ended = True
-        return [END]
 
-    async def close(self) -> None:
-        if not self._ended and hasattr(self._chunks, "aclose"):
-            await self._chunks.aclose()
-        self._ended = True
+async def _nothing() -> None:
+    """For streams that cannot be closed."""
 
 
 def _json(model: Any) -> bytes:

@@ -21,6 +21,7 @@ from weakincentives.adapters.network.transport import (
     EventReader,
     Response,
     TransportError,
+    end_of,
     too_large,
 )
 from weakincentives.adapters.network.wire import EncodedRequest
@@ -82,7 +83,7 @@ class BlockingTransport:
         return Response(connection.response.status, connection.response.headers, body)
 
     def _connection(self, timeout: float | None) -> _Connection:
-        ends = None if timeout is None else time.monotonic() + timeout
+        ends = end_of(timeout)
         if self._pid != os.getpid():
             self._pid = os.getpid()
             _close_all(self._idle)
@@ -111,7 +112,7 @@ class BlockingStream:
         connection = self._connection
         if connection is None:
             return None
-        connection.ends = None if timeout is None else time.monotonic() + timeout
+        connection.ends = end_of(timeout)
         with _errors(connection):
             while data := connection.read():
                 if events := self._reader.feed(data):
