@@ -153,25 +153,23 @@ class Engine:
 
     def yield_if_needed(self) -> None:
         """Leave the current work if it was taken over or this process is draining; wait for an expired lease."""
-        context = assert_current_dbos_context()
-        while not self._draining.is_set() and not self._lease.is_valid(context.executor_id):
+        identity = assert_current_dbos_context().executor_id
+        while not self._draining.is_set() and not self._lease.is_valid(identity):
             self._draining.wait(_MIN_PAUSE_SECONDS)
         if self._draining.is_set():
             # Without a database, others take the work over when the lease has expired.
             with suppress(*_UNAVAILABLE):
-                self.store.ownership.hand_back(context.workflow_id, cast(str, context.owner_xid))
+                self.store.ownership.hand_back(*_execution())
             raise Released("handed back")
 
     def reset_attempts(self) -> None:
         """Note that the current work, which was resumed here, has recorded another step."""
-        context = assert_current_dbos_context()
         with suppress(*_UNAVAILABLE):
-            self.store.ownership.reset_attempts(context.workflow_id, cast(str, context.owner_xid))
+            self.store.ownership.reset_attempts(*_execution())
 
     def ask(self, question: Question) -> Approval:
         """Return a person's answer; without one, the current work leaves this process until it arrives."""
-        context = assert_current_dbos_context()
-        work_id, owner = context.workflow_id, cast(str, context.owner_xid)
+        work_id, owner = _execution()
         answer = self._when_available(lambda: self.store.ownership.ask(work_id, owner, question))
         if answer is None:
             raise Released(f"waiting for an answer to {question.call_id}")
@@ -226,8 +224,7 @@ class Engine:
 
     def _function(self, loop: str) -> Body:
         def run(request: Any) -> Any:
-            context = assert_current_dbos_context()
-            work_id, owner = context.workflow_id, cast(str, context.owner_xid)
+            work_id, owner = _execution()
             with self._starting:
                 if (work_id, owner) in self._given_up:
                     raise Released("started too late")
@@ -359,6 +356,12 @@ class _Once(Generic[T]):
                 self.error = error
                 raise
         return self._outcome[0]
+
+
+def _execution() -> tuple[str, str]:
+    """The id of the current work, and the token of the execution that owns it."""
+    context = assert_current_dbos_context()
+    return context.workflow_id, cast(str, context.owner_xid)
 
 
 def _instance() -> Any:

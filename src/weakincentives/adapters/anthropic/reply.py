@@ -23,7 +23,7 @@ CONTAINER = '{"type":"container",'
 """How a reply's container is kept among its items: it is not sent back, but the next request names it."""
 
 _RETRYABLE = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
-_STOPS: dict[str, StopReason] = {
+STOPS: dict[str, StopReason] = {
     "end_turn": "end",
     "stop_sequence": "end",
     "tool_use": "tool_calls",
@@ -125,7 +125,7 @@ def _reply(answer: _Answer) -> ModelReply:
             thoughts += filter(None, [_decode_text(raw).thinking])
         elif kind == "server_tool_use":
             hosted += 1
-    stop = _STOPS.get(answer.stop_reason or "end_turn", "end")
+    stop = STOPS.get(answer.stop_reason or "end_turn", "end")
     if stop == "refusal" and not texts:
         texts = [str((answer.stop_details or {}).get("explanation") or "")]
     if not items and stop == "end":

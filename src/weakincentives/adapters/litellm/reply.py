@@ -119,7 +119,7 @@ def _reply(completion: _Completion, origin: str) -> ModelReply:
         tool_calls=calls,
         usage=_usage(completion.usage, hosted),
         stop_reason=stop,
-        items=(_echo(choice.message), *_grounding(message, hosted), *_origin(message, origin)),
+        items=(_echo(choice.message), *_grounding(message, hosted), *((origin,) if _bound(message) else ())),
         response_id=completion.id or "",
         model=completion.model or "",
         reasoning=message.reasoning_content or "",
@@ -133,14 +133,10 @@ def _echo(raw: msgspec.Raw) -> str:
     return encode({"role": "assistant", "content": None, **kept}).decode()
 
 
-def _origin(message: _Message, origin: str) -> tuple[str, ...]:
-    own = (
-        message.thinking_blocks,
-        message.reasoning_items,
-        message.reasoning_content,
-        message.provider_specific_fields,
-    )
-    return (origin,) if any(own) else ()
+def _bound(message: _Message) -> bool:
+    """Whether only the vendor that wrote the message understands all of it."""
+    reasoning = message.thinking_blocks or message.reasoning_items or message.reasoning_content
+    return bool(reasoning or message.provider_specific_fields)
 
 
 def _grounding(message: _Message, hosted: int) -> tuple[str, ...]:

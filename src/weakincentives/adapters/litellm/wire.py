@@ -131,7 +131,11 @@ class ChatWire(Wire):
             origin = next((item for item in message.items[1:] if item.startswith(ORIGIN)), self._origin)
             if origin == self._origin:
                 return message.items[0].encode()
-        return _assistant(message)
+        spoken: dict[str, Any] = {"role": "assistant", "content": message.text or None}
+        for call in message.tool_calls:
+            asked = {"name": portable_name(call.name), "arguments": call.arguments}
+            spoken.setdefault("tool_calls", []).append({"id": call.id, "type": "function", "function": asked})
+        return encode(spoken)
 
     def _part(self, part: Part) -> dict[str, Any]:
         if not isinstance(part, Media):
@@ -158,17 +162,3 @@ class ChatWire(Wire):
 
     def event_parser(self) -> ChunkParser:
         return ChunkParser(self._origin)
-
-
-def _assistant(message: Message) -> bytes:
-    spoken: dict[str, Any] = {"role": "assistant", "content": message.text or None}
-    if message.tool_calls:
-        spoken["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": portable_name(call.name), "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    return encode(spoken)

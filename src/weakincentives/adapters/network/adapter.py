@@ -7,7 +7,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, ClassVar, Self, TypedDict, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -105,9 +105,7 @@ class NetworkAdapter(ProviderAdapter):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _channel(self, wire: Format, transport: Transport) -> NetworkChannel:
@@ -139,6 +137,8 @@ class ClientAdapter(NetworkAdapter):
     count_fields: ClassVar[tuple[str, ...]]
     client_types: ClassVar[tuple[str, str]]
     reserved: ClassVar[frozenset[str]]
+    _tool_route: str | None = None
+    _tool_search = False
 
     def __init__(self, model: str, **options: Any) -> None:
         if unknown := options.keys() - ClientOptions.__annotations__.keys():
@@ -158,6 +158,15 @@ class ClientAdapter(NetworkAdapter):
         """The vendor's client."""
         self._connected()
         return self._client
+
+    @property
+    def tool_route(self) -> str:
+        """How tools that appear mid-conversation are announced."""
+        return self._tool_route or super().tool_route
+
+    @property
+    def defers_tools(self) -> bool:
+        return self._tool_search
 
     @property
     def uses_own_connections(self) -> bool:

@@ -153,10 +153,11 @@ class ResponsesWire(Wire):
         """The tools that may still be called, as a `tool_choice`; None if the model does not accept it."""
         tools = [tool for tool in request.tools if tool.name not in request.revoked]
         hosted = [tool for tool in request.hosted_tools if tool.name not in request.revoked]
-        if self._route == "additional_tools" and not _names_added_tools(self._model):
+        # From gpt-5.6 on, `tool_choice` may name a tool that an `additional_tools` item declared.
+        if self._route == "additional_tools" and _version(self._model) < (5, 6):
             added = {tool.name for tool in request.tools[request.initial_tools :]}
             added |= {tool.name for tool in request.hosted_tools[request.initial_hosted_tools :]}
-            if added & {tool.name for tool in tools} or added & {tool.name for tool in hosted}:
+            if added - request.revoked:
                 return None
         if not tools and not hosted:
             return "none"
@@ -233,13 +234,7 @@ class ResponsesWire(Wire):
 
 def has_tool_search(model: str) -> bool:
     """From gpt-5.4 on, the provider can search deferred tools."""
-    found = _VERSION.match(model)
-    return found is not None and (int(found[1]), int(found[2] or 0)) >= (5, 4)
-
-
-def _names_added_tools(model: str) -> bool:
-    """From gpt-5.6 on, `tool_choice` may name a tool that an `additional_tools` item declared."""
-    return _version(model) >= (5, 6)
+    return _version(model) >= (5, 4)
 
 
 def _version(model: str) -> tuple[int, int]:
