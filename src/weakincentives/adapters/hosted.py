@@ -141,37 +141,28 @@ def _all_codecs() -> Iterator[tuple[str, Any]]:
             yield spec.name, codec
 
 
-@cache
-def all_settings(config_type: type[Any]) -> tuple[str, ...]:
+def all_settings(config_type: type) -> tuple[str, ...]:
     """Every setting of a config type; those of nested dataclasses have dotted names."""
-    return tuple(_settings(config_type, ""))
+    found: list[str] = []
+    for name, nested in _fields(config_type).items():
+        found += [name] if nested is None else [f"{name}.{inner}" for inner in all_settings(nested)]
+    return tuple(found)
 
 
 def used_settings(config: Any) -> Mapping[str, object]:
     """The settings that differ from their defaults, with their values."""
-    return dict(_used(config, ""))
-
-
-def _settings(config_type: type, prefix: str) -> Iterator[str]:
-    for name, nested in _fields(config_type).items():
-        if nested is None:
-            yield prefix + name
-        else:
-            yield from _settings(nested, f"{prefix}{name}.")
-
-
-def _used(config: Any, prefix: str) -> Iterator[tuple[str, object]]:
     config_type: type = type(config)
     nested = _fields(config_type)
+    used: dict[str, object] = {}
     for one in fields(config):
         value = getattr(config, one.name)
-        if nested[one.name] is not None:
-            if value is not None:
-                yield from _used(value, f"{prefix}{one.name}.")
-            continue
         default = one.default_factory() if one.default_factory is not MISSING else one.default
-        if default is MISSING or value != default:
-            yield prefix + one.name, value
+        if nested[one.name] is not None:
+            inner = {} if value is None else used_settings(value)
+            used |= {f"{one.name}.{name}": chosen for name, chosen in inner.items()}
+        elif default is MISSING or value != default:
+            used[one.name] = value
+    return used
 
 
 @cache

@@ -41,12 +41,9 @@ def parse_reply(body: bytes | bytearray) -> ModelReply:
     return _reply(_decode_answer(body))
 
 
-class _ServerTools(msgspec.Struct):
+class _Details(msgspec.Struct):
     web_search_requests: int | None = 0
     web_fetch_requests: int | None = 0
-
-
-class _OutputDetails(msgspec.Struct):
     thinking_tokens: int | None = 0
 
 
@@ -64,8 +61,8 @@ class _Iteration(msgspec.Struct):
 
 
 class _Usage(_Iteration):
-    server_tool_use: _ServerTools | None = None
-    output_tokens_details: _OutputDetails | None = None
+    server_tool_use: _Details | None = None
+    output_tokens_details: _Details | None = None
     iterations: list[_Iteration] | None = None
 
 
@@ -148,11 +145,10 @@ def _reply(answer: _Answer) -> ModelReply:
 def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     if usage is None:
         return TokenUsage(hosted_requests=hosted)
-    counted = usage.server_tool_use or _ServerTools()
+    counted, details = usage.server_tool_use or _Details(), usage.output_tokens_details or _Details()
     # A reply may omit blocks, and the vendor does not count every kind.
     requests = max(hosted, (counted.web_search_requests or 0) + (counted.web_fetch_requests or 0))
-    thinking = usage.output_tokens_details.thinking_tokens if usage.output_tokens_details else 0
-    total = usage.usage() + TokenUsage(reasoning_tokens=thinking or 0, hosted_requests=requests)
+    total = usage.usage() + TokenUsage(reasoning_tokens=details.thinking_tokens or 0, hosted_requests=requests)
     # The totals include all iterations but those that summarize the conversation.
     return sum((one.usage() for one in usage.iterations or () if one.type == "compaction"), total)
 

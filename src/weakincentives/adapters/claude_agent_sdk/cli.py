@@ -63,7 +63,9 @@ def find_cli(cli_path: str | Path | None = None) -> Cli:
         raise PromptEvaluationError(
             "The Claude Agent SDK adapter runs on Linux and macOS; on Windows, run it under WSL.", phase="request"
         )
-    path = Path(cli_path) if cli_path is not None else _bundled() or _on_path()
+    path = Path(cli_path) if cli_path is not None else _bundled()
+    if path is None and (found := shutil.which("claude")):
+        path = Path(found)
     if path is None or not path.is_file():
         where = "in the claude-agent-sdk wheel or on PATH" if path is None else f"at {path}"
         raise PromptEvaluationError(
@@ -108,11 +110,6 @@ def _bundled() -> Path | None:
     root = metadata.distribution("claude-agent-sdk").locate_file("claude_agent_sdk")
     path = Path(str(root)) / "_bundled" / "claude"
     return path if path.is_file() else None
-
-
-def _on_path() -> Path | None:
-    found = shutil.which("claude")
-    return Path(found) if found else None
 
 
 @functools.cache

@@ -47,16 +47,12 @@ class _Details(msgspec.Struct):
     web_search_requests: int | None = 0
 
 
-class _ServerTools(msgspec.Struct):
-    web_search_requests: int | None = 0
-
-
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
-    server_tool_use: _ServerTools | None = None
+    server_tool_use: _Details | None = None
 
 
 class _Function(msgspec.Struct):
