@@ -13,7 +13,7 @@ from weakincentives.adapters.network.retry import (
     Retries,
     Send,
     Sleep,
-    StreamSteps,
+    Steps,
 )
 from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
 from weakincentives.adapters.network.wire import EncodedRequest, Format
@@ -58,13 +58,13 @@ class NetworkChannel:
         return cast(ModelReply, reply)
 
     def stream(self, request: ModelRequest) -> Iterator[ModelDelta | ModelReply]:
-        return self._perform(self._exchange(request).stream_steps(), self._transport.open)
+        return self._perform(self._exchange(request).steps(stream=True), self._transport.open)
 
     def stream_async(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelReply]:
-        return self._perform_async(self._exchange(request).stream_steps(), self._transport.open_async)
+        return self._perform_async(self._exchange(request).steps(stream=True), self._transport.open_async)
 
     def _perform(
-        self, steps: StreamSteps, send: Callable[[EncodedRequest, float | None], Response | Stream]
+        self, steps: Steps, send: Callable[[EncodedRequest, float | None], Response | Stream]
     ) -> Generator[ModelDelta | ModelReply, None, None]:
         """Yield what a reply shows as it arrives, and at last the reply."""
         outcome: Outcome = None
@@ -99,7 +99,7 @@ class NetworkChannel:
                 stream.close()
 
     async def _perform_async(
-        self, steps: StreamSteps, send: Callable[[EncodedRequest, float | None], Awaitable[Response | AsyncStream]]
+        self, steps: Steps, send: Callable[[EncodedRequest, float | None], Awaitable[Response | AsyncStream]]
     ) -> AsyncGenerator[ModelDelta | ModelReply, None]:
         outcome: Outcome = None
         stream: AsyncStream | None = None

@@ -103,8 +103,7 @@ class Sleep:
 
 
 Outcome: TypeAlias = "Response | TransportError | list[bytes] | None"
-Steps: TypeAlias = Generator["Send | Sleep", "Outcome", ModelReply]
-StreamSteps: TypeAlias = Generator["Send | Sleep | Read | ModelDelta", "Outcome", ModelReply]
+Steps: TypeAlias = Generator["Send | Sleep | Read | ModelDelta", "Outcome", ModelReply]
 
 
 class Exchange:
@@ -124,58 +123,33 @@ class Exchange:
         self._failures = 0
         self._dropped = False
 
-    def steps(self) -> Steps:
-        """The steps to a whole reply."""
-        encoded = self._wire.encode_request(self._request)
-        while True:
-            outcome = yield Send(encoded, self._left())
-            failure = self._failed(outcome)
-            if failure is None:
-                assert isinstance(outcome, Response)
-                try:
-                    return self._finished(self._wire.parse_reply(outcome.body))
-                except TransportError as error:
-                    failure = error
-                except MALFORMED as error:
-                    failure = self._unreadable(error, outcome.body)
-            if self._drops_reasoning(failure):
-                encoded = self._wire.encode_request(self._request)
-            else:
-                yield Sleep(self._pause(failure))
-
-    def stream_steps(self) -> StreamSteps:
-        """The steps to a whole reply, with what it shows as it arrives."""
-        encoded = self._wire.encode_request(self._request, stream=True)
+    def steps(self, *, stream: bool = False) -> Steps:
+        """The steps to a whole reply; a stream also yields what it shows as it arrives."""
+        encoded = self._wire.encode_request(self._request, stream=stream)
         streamed = False
         while True:
             outcome = yield Send(encoded, self._left())
-            failure = self._failed(outcome)
-            parser = self._wire.event_parser()
-            while failure is None:
-                batch = yield Read(self._left())
-                if isinstance(batch, TransportError):
-                    failure = batch
-                    break
-                if not isinstance(batch, list):
-                    failure = TransportError("the stream ended before the answer was complete", phase="response")
-                    break
-                for event in filter(None, batch):
-                    try:
-                        pieces = parser.feed(event)
-                    except TransportError as error:
-                        failure = error
-                        break
-                    except MALFORMED as error:
-                        failure = self._unreadable(error, event)
-                        break
-                    for piece in pieces:
-                        if isinstance(piece, ModelReply):
-                            yield from self._drain()
-                            return self._finished(piece)
-                        streamed = True
-                        yield piece
+            received: bytes | bytearray = b""
+            try:
+                self._check(outcome)
+                if isinstance(outcome, Response) and not stream:
+                    received = outcome.body
+                    return self._finished(self._wire.parse_reply(received))
+                parser = self._wire.event_parser()
+                while True:
+                    for received in filter(None, self._events((yield Read(self._left())))):
+                        for piece in parser.feed(received):
+                            if isinstance(piece, ModelReply):
+                                yield from self._drain()
+                                return self._finished(piece)
+                            streamed = True
+                            yield piece
+            except TransportError as error:
+                failure = error
+            except MALFORMED as error:
+                failure = self._unreadable(error, received)
             if not streamed and self._drops_reasoning(failure):
-                encoded = self._wire.encode_request(self._request, stream=True)
+                encoded = self._wire.encode_request(self._request, stream=stream)
             else:
                 yield Sleep(self._pause(failure, streamed=streamed))
 
@@ -208,23 +182,30 @@ class Exchange:
             raise self._late(f"the deadline passed {-left:.3f} s ago")
         return left
 
-    def _failed(self, outcome: Outcome) -> TransportError | None:
+    def _check(self, outcome: Outcome) -> None:
+        """Raise if a request has failed."""
         if isinstance(outcome, TransportError):
-            return outcome
+            raise outcome
         if not isinstance(outcome, Response) or 200 <= outcome.status < 300:
-            return None
+            return
         payload = decoded(outcome.body)
         status = outcome.status
         retryable = status in (408, 409, 429) or status >= 500
         hint = outcome.headers.get("x-should-retry")
         if hint in ("true", "false"):
             retryable = hint == "true"
-        return TransportError(
+        raise TransportError(
             f"{self._name} answered {status}: {_explanation(payload)}",
             payload=payload,
             retryable=retryable,
             wait=retry_after(outcome.headers, self._clock.now()) if retryable else None,
         )
+
+    def _events(self, outcome: Outcome) -> list[bytes]:
+        self._check(outcome)
+        if isinstance(outcome, list):
+            return outcome
+        raise TransportError("the stream ended before the answer was complete", phase="response")
 
     def _unreadable(self, error: Exception, body: bytes | bytearray) -> TransportError:
         cut = type(error) is msgspec.DecodeError or isinstance(error, UnicodeDecodeError)
