@@ -14,9 +14,8 @@ from weakref import WeakKeyDictionary
 from weakincentives._imports import import_extra, require_extra
 from weakincentives.adapters.network.awaited import AwaitedTransport
 from weakincentives.adapters.network.blocking import BlockingTransport
-from weakincentives.adapters.network.channel import NetworkChannel
+from weakincentives.adapters.network.channel import KeyRedactor, NetworkChannel, Retries
 from weakincentives.adapters.network.endpoint import Endpoint, endpoint, fingerprint, keys
-from weakincentives.adapters.network.retry import KeyRedactor, Retries
 from weakincentives.adapters.network.sdk import SdkTransport
 from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
 from weakincentives.adapters.network.wire import CountingWire, EncodedRequest, Format, Wire, define_hosted_tool
