@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, ClassVar, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
@@ -253,24 +253,24 @@ class ClientTransport:
             self._use(endpoint(self._client, self._plain, self._path))
 
     def send(self, request: EncodedRequest, timeout: float | None) -> Response:
-        direct = self._blocking
-        return self._checked(direct.send(request, timeout)) if direct else self._sdk.send(request, timeout)
+        return cast(Response, self.open(request, timeout, whole=True))
 
-    def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
+    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool = False) -> Response | Stream:
         direct = self._blocking
-        return self._checked(direct.open(request, timeout)) if direct else self._sdk.open(request, timeout)
+        if direct is None:
+            return self._sdk.open(request, timeout, whole=whole)
+        return self._checked(direct.open(request, timeout, whole=whole))
 
     async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
-        direct = self._awaited
-        if direct is None:
-            return await self._sdk.send_async(request, timeout)
-        return self._checked(await direct.send(request, timeout))
+        return cast(Response, await self.open_async(request, timeout, whole=True))
 
-    async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
+    async def open_async(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool = False
+    ) -> Response | AsyncStream:
         direct = self._awaited
         if direct is None:
-            return await self._sdk.open_async(request, timeout)
-        return self._checked(await direct.open(request, timeout))
+            return await self._sdk.open_async(request, timeout, whole=whole)
+        return self._checked(await direct.open(request, timeout, whole=whole))
 
     def close(self) -> None:
         """Close the idle connections; the client itself belongs to whoever created it."""

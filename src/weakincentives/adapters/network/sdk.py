@@ -38,38 +38,28 @@ class SdkTransport:
         self._path = path
         self._awaits = awaits
 
-    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
-        ends = end_of(timeout)
-        return within(timeout, lambda: _finish(self._post(request, timeout), ends, self._errors))
-
-    def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
+    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
+        """Send a request; the response is read to its end if it is not 200 or must be `whole`."""
         ends = end_of(timeout)
 
         def opened() -> Response | Stream:
             response = self._post(request, timeout)
-            if response.status_code == 200:
+            if response.status_code == 200 and not whole:
                 return IteratedStream(_body(response, EventReader().feed), response.close, self._errors)
             return _finish(response, ends, self._errors)
 
         return within(timeout, opened)
 
-    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
+    async def open_async(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool
+    ) -> Response | AsyncStream:
         if not self._awaits:
-            return await asyncio.to_thread(self.send, request, timeout)
-        try:
-            async with asyncio.timeout(timeout):
-                return await _finish_async(await self._post_async(request, timeout))
-        except Exception as error:
-            raise self._errors(error) from None
-
-    async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
-        if not self._awaits:
-            opened = await asyncio.to_thread(self.open, request, timeout)
+            opened = await asyncio.to_thread(self.open, request, timeout, whole=whole)
             return opened if isinstance(opened, Response) else _ThreadedStream(opened)
         try:
             async with asyncio.timeout(timeout):
                 response = await self._post_async(request, timeout)
-                if response.status_code == 200:
+                if response.status_code == 200 and not whole:
                     return AsyncIteratedStream(_body_async(response, EventReader().feed), response.aclose, self._errors)
                 return await _finish_async(response)
         except Exception as error:
