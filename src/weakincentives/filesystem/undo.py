@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, NoReturn
 from uuid import uuid4
 
@@ -239,24 +239,20 @@ class StateStore:
                     os.mkdir(place.name, dir_fd=place.fd)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Version:
     """One state of the disk, as the difference from the next version."""
 
-    __slots__ = ("before", "next")
-
-    def __init__(self) -> None:
-        self.before: dict[Parts, State] = {}
-        self.next: Version | None = None
+    before: dict[Parts, State] = field(default_factory=dict)
+    next: Version | None = None
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Mark:
     """A version that can be restored for as long as the mark is referenced."""
 
-    __slots__ = ("__weakref__", "journal", "version")
-
-    def __init__(self, journal: Journal, version: Version) -> None:
-        self.journal = journal
-        self.version = version
+    journal: Journal
+    version: Version
 
 
 class Journal:

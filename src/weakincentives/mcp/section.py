@@ -179,14 +179,11 @@ class MCPSection(Section[None]):
             name=listed.name,
             description=listed.description,
             schema=listed.schema,
-            handler=partial(self._handle, listed.name),
+            handler=partial(self.call, listed.name),
             result_type=MCPResult,
             read_only=self._trusted and listed.read_only and compensate is None,
             compensate=compensate,
         )
-
-    async def _handle(self, name: str, params: dict[str, Any], *, context: ToolContext) -> ToolResult[MCPResult]:
-        return await self.call(name, params, context=context)
 
     def _default_summary(self, title: str) -> str:
         if self._stored is None or not self._stored.tools:
