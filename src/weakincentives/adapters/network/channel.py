@@ -145,7 +145,8 @@ class Exchange:
                             streamed = True
                             yield piece
             except TransportError as error:
-                failure = error
+                # Its traceback would refer to this frame, and keep the conversation until the garbage is collected.
+                failure = error.with_traceback(None)
             except MALFORMED as error:
                 failure = self._unreadable(error, received)
             if not streamed and self._drops_reasoning(failure):
