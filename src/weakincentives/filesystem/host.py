@@ -175,14 +175,11 @@ class HostFilesystem:
             if place.name == ".":
                 raise InvalidPathError("The root cannot be deleted", path=path)
             status = _existing(place, path)
-            if not stat.S_ISDIR(status.st_mode):
-                self._remove(place, os.unlink)
-                return
-            with _open_directory(place) as fd:
-                if not recursive and os.listdir(fd):
-                    raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
-                self._empty(fd, place.parts)
-            self._remove(place, os.rmdir)
+            if stat.S_ISDIR(status.st_mode) and not recursive:
+                with _open_directory(place) as fd:
+                    if os.listdir(fd):
+                        raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
+            self._delete(place, status)
 
     def snapshot(self) -> HostSnapshot:
         with self._lock:
@@ -254,17 +251,13 @@ class HostFilesystem:
                     self._record(place)
                     os.mkdir(place.name, dir_fd=place.fd)
 
-    def _empty(self, fd: int, base: Parts) -> None:
-        for name, status in entries(fd):
-            place = Place(fd, name, (*base, name))
-            if stat.S_ISDIR(status.st_mode):
-                with _open_directory(place) as inner:
-                    self._empty(inner, place.parts)
-                self._remove(place, os.rmdir)
-            else:
-                self._remove(place, os.unlink)
-
-    def _remove(self, place: Place, remove: Callable[..., None]) -> None:
+    def _delete(self, place: Place, status: os.stat_result) -> None:
+        remove: Callable[..., None] = os.unlink
+        if stat.S_ISDIR(status.st_mode):
+            with _open_directory(place) as fd:
+                for name, inner in entries(fd):
+                    self._delete(Place(fd, name, (*place.parts, name)), inner)
+            remove = os.rmdir
         with translated(join(place.parts)):
             self._record(place)
             remove(place.name, dir_fd=place.fd)
