@@ -43,6 +43,8 @@ from weakincentives.filesystem.protocol import (
 )
 from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, Tracker, append, create, replace
 
+_KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
@@ -324,8 +326,4 @@ def _load(place: Place) -> bytes:
 
 
 def _kind(mode: int) -> EntryKind:
-    if stat.S_ISREG(mode):
-        return "file"
-    if stat.S_ISDIR(mode):
-        return "directory"
-    return "symlink" if stat.S_ISLNK(mode) else "other"
+    return _KINDS.get(stat.S_IFMT(mode), "other")

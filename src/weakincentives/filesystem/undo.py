@@ -93,6 +93,8 @@ class LostState:
 State = FileState | DirectoryState | LinkState | LostState | None
 """None means that nothing is there."""
 
+_FORMATS: dict[type, int] = {FileState: stat.S_IFREG, DirectoryState: stat.S_IFDIR, LinkState: stat.S_IFLNK}
+
 
 class StateStore:
     """Saves what is on the disk below a root, and puts it back."""
@@ -191,7 +193,7 @@ class StateStore:
         try:
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 status = place.stat()
-                if status is None or _same_kind(status.st_mode, state):
+                if status is None or stat.S_IFMT(status.st_mode) == _FORMATS.get(type(state)):
                     return
                 if not stat.S_ISDIR(status.st_mode):
                     os.unlink(place.name, dir_fd=place.fd)
@@ -367,7 +369,7 @@ class Tracker:
             closing(walk(root.fd, (), skip=self._skips, unreadable=unreadable)) as found,
         ):
             for place, status in found:
-                if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                if stat.S_IFMT(status.st_mode) in _FORMATS.values():
                     yield place, status
 
     def _skips(self, parts: Parts) -> bool:
@@ -447,14 +449,6 @@ def _set_mode(place: Place, mode: int) -> None:
             os.fchmod(fd, mode)
     finally:
         os.close(fd)
-
-
-def _same_kind(mode: int, state: State) -> bool:
-    return (
-        (stat.S_ISREG(mode) and isinstance(state, FileState))
-        or (stat.S_ISDIR(mode) and isinstance(state, DirectoryState))
-        or (stat.S_ISLNK(mode) and isinstance(state, LinkState))
-    )
 
 
 def _unlink(file: str) -> None:

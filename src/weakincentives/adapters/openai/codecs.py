@@ -138,16 +138,11 @@ class OpenAIWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
                 citations.append(Citation(found.url, found.title or "", span))
 
         for call in _calls(reader, items, self.kind, _SearchCall, "url_citation", cite):
-            sources.update(dict.fromkeys(_consulted(call.action)))
+            # The pages a search returned, or the page that was opened or searched.
+            action = call.action or _SearchAction()
+            urls = (*(source.url for source in action.sources or ()), action.url)
+            sources.update(dict.fromkeys(url for url in urls if url))
         return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))
-
-
-def _consulted(action: _SearchAction | None) -> list[str]:
-    """The pages a search returned, or the page that was opened or searched."""
-    if action is None:
-        return []
-    urls = [source.url for source in action.sources or ()]
-    return [url for url in (*urls, action.url) if url]
 
 
 class _CodeOutput(msgspec.Struct):
@@ -281,7 +276,10 @@ class OpenAIFileSearchCodec(SettingsCodec[FileSearchConfig, FileSearchResult]):
 
         for call in _calls(reader, items, self.kind, _FileCall, "file_citation", cite):
             queries += call.queries or ()
-            passages += [_passage(result) for result in call.results or ()]
+            passages += [
+                FilePassage(one.file_id or "", one.filename or "", one.text or "", one.score, one.attributes or {})
+                for one in call.results or ()
+            ]
         return FileSearchResult(reader.text, tuple(queries), tuple(passages), tuple(citations), tuple(reader.errors))
 
 
@@ -291,16 +289,6 @@ def _filter(chosen: FileFilter) -> dict[str, Any]:
         return {"type": chosen.op, "key": chosen.key, "value": value}
     word = "and" if isinstance(chosen, AllOf) else "or"
     return {"type": word, "filters": [_filter(one) for one in chosen.filters]}
-
-
-def _passage(result: _FileResult) -> FilePassage:
-    return FilePassage(
-        file_id=result.file_id or "",
-        filename=result.filename or "",
-        text=result.text or "",
-        score=result.score,
-        attributes=result.attributes or {},
-    )
 
 
 CODECS: dict[str, HostedToolCodec[Any, Any]] = {
