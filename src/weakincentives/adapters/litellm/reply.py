@@ -164,13 +164,8 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     )
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: list[_Call] | None = None
+class _Delta(_Message):
     annotations: list[Any] | None = None
-    provider_specific_fields: dict[str, Any] | None = None
-    reasoning_content: str | None = None
     thinking_blocks: list[dict[str, Any]] | None = None
     reasoning_items: list[Any] | None = None
 
