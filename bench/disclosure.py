@@ -179,7 +179,7 @@ class WireAdapter(ProviderAdapter):
         return self.route
 
     def channel(self) -> Any:
-        return _Wired(self, ResponsesWire(self.model, route=self.route, codecs={}, parameters={}))  # type: ignore[arg-type]
+        return _Wired(self, ResponsesWire(self.model, route=self.route, codecs={}, parameters={}))
 
 
 class _Wired:

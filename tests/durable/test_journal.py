@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from weakincentives.durable.journal import apply_change, record_change
-from weakincentives.durable.serializer import TaggedSerializer
+from weakincentives.durable.journal import TaggedSerializer, apply_change, record_change
 from weakincentives.resources import ResourceRegistry
 from weakincentives.session import LogEntry, Replace, Session, reducer
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from weakincentives.durable.errors import RemoteError
-from weakincentives.durable.serializer import TaggedSerializer
+from weakincentives.durable.journal import TaggedSerializer
 from weakincentives.errors import BudgetExceededError
 
 serializer = TaggedSerializer()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
 from weakincentives.durable.approval import Approval, Question, ask_approval
-from weakincentives.durable.client import DurableClient
 from weakincentives.durable.errors import (
     DatabaseBusyError,
     DatabaseUnavailableError,
@@ -21,7 +20,7 @@ from weakincentives.durable.errors import (
     WorkCancelledError,
     WorkPendingError,
 )
-from weakincentives.durable.loop import DurableMainLoop
+from weakincentives.durable.loop import DurableClient, DurableMainLoop
 from weakincentives.durable.work import QueueLimits, Step, Work, WorkerHealth, WorkStatus
 
 if TYPE_CHECKING:

@@ -166,7 +166,7 @@ class _Execution:
     def run(self, request: Any) -> PromptResponse[Any]:
         """Like `MainLoop.execute`, with recorded evaluations."""
         workflow, work_id = self._workflow, self._engine.work_id
-        began = self._step("begin", lambda: WorkBegan(self._clock.now()))
+        began, _ = self._step("begin", lambda: WorkBegan(self._clock.now()))
         deadline = None
         if workflow.deadline_seconds is not None:
             deadline = Deadline(began.at + timedelta(seconds=workflow.deadline_seconds)).on(self._clock)
@@ -219,15 +219,13 @@ class _Execution:
         return self._run_tools(effect, inner)
 
     def _call(self, request: ModelRequest, session: Session, channel: Channel) -> ModelReply:
-        fingerprint, live = _fingerprint(request), False
+        fingerprint = _fingerprint(request)
 
         def call() -> ModelReplied:
-            nonlocal live
-            live = True
             reply, change = record_change(session, None, lambda: channel.call(request))
             return ModelReplied(reply, fingerprint, change, self._clock.now())
 
-        replied = self._step("model", call)
+        replied, live = self._step("model", call)
         if replied.fingerprint != fingerprint:
             raise DurableError(
                 f"{self._engine.work_id!r} makes a model request that differs from the recorded one "
@@ -253,12 +251,9 @@ class _Execution:
             answers[ran.question.call_id] = self._engine.ask(replace(ran.question, step=first))
 
     def _run_tools_once(self, names: str, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
-        live = False
         meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context
 
         def run() -> ToolsRan | ApprovalNeeded:
-            nonlocal live
-            live = True
             before = session.snapshot()
             try:
                 outcomes, change = record_change(session, resources, lambda: inner.executor.execute_all(effect.calls))
@@ -268,7 +263,7 @@ class _Execution:
             return ToolsRan(tuple(replace(each, expanded_tools=()) for each in outcomes), change, self._clock.now())
 
         calls = meter.tool_calls
-        ran = self._step(names, run)
+        ran, live = self._step(names, run)
         if isinstance(ran, ApprovalNeeded):
             meter.set_tool_calls(calls)
         elif not live:
@@ -276,7 +271,8 @@ class _Execution:
             apply_change(ran.change, session, resources)
         return ran
 
-    def _step(self, name: str, run: Callable[[], OutcomeT]) -> OutcomeT:
+    def _step(self, name: str, run: Callable[[], OutcomeT]) -> tuple[OutcomeT, bool]:
+        """The outcome of a step, and whether it ran here instead of being replayed."""
         ran = False
 
         def timed() -> OutcomeT:
@@ -292,7 +288,7 @@ class _Execution:
         if ran and self._replayed:
             self._engine.reset_attempts()
         self._replayed = not ran
-        return outcome
+        return outcome, ran
 
 
 def _fingerprint(request: ModelRequest) -> str:

@@ -6,10 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
 from math import ceil
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from dbos import DBOS, SetWorkflowID
@@ -20,7 +21,7 @@ from dbos._utils import GlobalParams
 from weakincentives.durable.approval import Approval, Question
 from weakincentives.durable.database import APPLICATION, DIRECT, SCHEMA
 from weakincentives.durable.errors import DatabaseUnavailableError, DurableError, Released
-from weakincentives.durable.lease import Lease, PostgresLease, SqliteLease
+from weakincentives.durable.lease import PostgresLease, SqliteLease
 from weakincentives.durable.store import WorkStore
 from weakincentives.durable.work import QueueLimits, WorkerHealth
 
@@ -57,7 +58,7 @@ class Engine:
         self._bodies: dict[str, Body] = {}
         self._workflows: dict[str, Body] = {}
         self._served: list[str] = []
-        self._lease: Lease = (
+        self._lease = (
             SqliteLease(store) if store.is_sqlite else PostgresLease(store, version=version, seconds=lease_seconds)
         )
         self._renew_seconds = lease_seconds / 10
@@ -138,7 +139,15 @@ class Engine:
         self.yield_if_needed()
         context = assert_current_dbos_context()
         number = context.function_id
-        once = _Once(run)
+        outcome: Future[T] = Future()
+
+        def once() -> T:
+            if not outcome.done():
+                try:
+                    outcome.set_result(run())
+                except Exception as error:
+                    outcome.set_exception(error)
+            return outcome.result()
 
         def record() -> T:
             context.function_id = number
@@ -149,29 +158,27 @@ class Engine:
                     raise Released("closed") from None
                 raise
 
-        return self._when_available(record, is_own=lambda error: error is once.error)
+        return self._when_available(record, is_own=lambda error: outcome.done() and error is outcome.exception())
 
     def yield_if_needed(self) -> None:
         """Leave the current work if it was taken over or this process is draining; wait for an expired lease."""
-        context = assert_current_dbos_context()
-        while not self._draining.is_set() and not self._lease.is_valid(context.executor_id):
+        identity = assert_current_dbos_context().executor_id
+        while not self._draining.is_set() and not self._lease.is_valid(identity):
             self._draining.wait(_MIN_PAUSE_SECONDS)
         if self._draining.is_set():
             # Without a database, others take the work over when the lease has expired.
             with suppress(*_UNAVAILABLE):
-                self.store.ownership.hand_back(context.workflow_id, cast(str, context.owner_xid))
+                self.store.ownership.hand_back(*_execution())
             raise Released("handed back")
 
     def reset_attempts(self) -> None:
         """Note that the current work, which was resumed here, has recorded another step."""
-        context = assert_current_dbos_context()
         with suppress(*_UNAVAILABLE):
-            self.store.ownership.reset_attempts(context.workflow_id, cast(str, context.owner_xid))
+            self.store.ownership.reset_attempts(*_execution())
 
     def ask(self, question: Question) -> Approval:
         """Return a person's answer; without one, the current work leaves this process until it arrives."""
-        context = assert_current_dbos_context()
-        work_id, owner = context.workflow_id, cast(str, context.owner_xid)
+        work_id, owner = _execution()
         answer = self._when_available(lambda: self.store.ownership.ask(work_id, owner, question))
         if answer is None:
             raise Released(f"waiting for an answer to {question.call_id}")
@@ -226,8 +233,7 @@ class Engine:
 
     def _function(self, loop: str) -> Body:
         def run(request: Any) -> Any:
-            context = assert_current_dbos_context()
-            work_id, owner = context.workflow_id, cast(str, context.owner_xid)
+            work_id, owner = _execution()
             with self._starting:
                 if (work_id, owner) in self._given_up:
                     raise Released("started too late")
@@ -341,24 +347,10 @@ class Engine:
         )
 
 
-class _Once(Generic[T]):
-    """Calls a function once and gives the same outcome again."""
-
-    def __init__(self, run: Callable[[], T]) -> None:
-        self._run = run
-        self._outcome: list[T] = []
-        self.error: Exception | None = None
-
-    def __call__(self) -> T:
-        if self.error is not None:
-            raise self.error
-        if not self._outcome:
-            try:
-                self._outcome.append(self._run())
-            except Exception as error:
-                self.error = error
-                raise
-        return self._outcome[0]
+def _execution() -> tuple[str, str]:
+    """The id of the current work, and the token of the execution that owns it."""
+    context = assert_current_dbos_context()
+    return context.workflow_id, cast(str, context.owner_xid)
 
 
 def _instance() -> Any:

@@ -13,7 +13,7 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -22,26 +22,6 @@ from weakincentives.durable.errors import DatabaseBusyError, DatabaseUnavailable
 from weakincentives.durable.store import WorkStore
 
 _log = logging.getLogger(__name__)
-
-
-class Lease(Protocol):
-    """The right to run work under an identity."""
-
-    identity: str
-
-    def join(self) -> None:
-        """Become a worker, and take over the work of those that are gone."""
-        ...
-
-    def is_valid(self, identity: str) -> bool:
-        """Whether work started under this identity may go on now; raises `Released` if it never may again."""
-        ...
-
-    def renew(self) -> None:
-        """Keep the lease; called several times in a lease's duration."""
-        ...
-
-    def leave(self) -> None: ...
 
 
 class SqliteLease:
@@ -53,6 +33,7 @@ class SqliteLease:
         self._lock = FileLock(str(store.base_engine.url.database))
 
     def join(self) -> None:
+        """Become a worker, and take over the work of those that are gone."""
         self._lock.acquire()
         try:
             self._store.ownership.take_over()
@@ -63,10 +44,11 @@ class SqliteLease:
         self.identity = new_identity()
 
     def is_valid(self, identity: str) -> bool:
+        """Whether work started under this identity may go on now; raises `Released` if it never may again."""
         return True
 
     def renew(self) -> None:
-        pass
+        """Keep the lease; called several times in a lease's duration."""
 
     def leave(self) -> None:
         self._lock.release()

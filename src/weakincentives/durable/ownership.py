@@ -22,7 +22,7 @@ from weakincentives.durable.database import (
     status_table as status,
     worker_table as workers,
 )
-from weakincentives.durable.serializer import TaggedSerializer
+from weakincentives.durable.journal import TaggedSerializer
 
 _FOREVER_MS = 2**62
 

@@ -36,8 +36,8 @@ from weakincentives.durable.errors import (
     NoSuchWorkError,
     RemoteError,
 )
+from weakincentives.durable.journal import TaggedSerializer
 from weakincentives.durable.ownership import Ownership
-from weakincentives.durable.serializer import TaggedSerializer
 from weakincentives.durable.work import ENGINE_STATUS, FINISHED, STATUS_OF, Step, Work, WorkStatus
 
 _SCHEMA_LOCK = 7_739_461
@@ -211,7 +211,10 @@ class WorkStore:
         queue = work.queue or work.loop + DIRECT
         if work.status == "failed":
             last = max((step.number for step in self.steps(work_id)), default=1)
-            self._forget_questions(work_id, since_step=last)
+            q = question_table.c
+            with self.engine.begin() as connection:
+                # The steps from there on run again, and ask again.
+                connection.execute(sa.delete(question_table).where(q.workflow_uuid == work_id, q.step >= last))
             with _engine_errors():
                 self.client.rewind_workflow(
                     work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT
@@ -269,12 +272,6 @@ class WorkStore:
             raise DurableError(f"Call {call_id!r} of {work_id!r} has already been answered.")
         waiting = ", ".join(repr(row.call_id) for row in known if row.answer is None) or "none"
         raise NoSuchWorkError(f"{work_id!r} has no call {call_id!r} that waits for approval; waiting: {waiting}.")
-
-    def _forget_questions(self, work_id: str, *, since_step: int) -> None:
-        """Delete the questions of steps that will run again."""
-        c = question_table.c
-        with self.engine.begin() as connection:
-            connection.execute(sa.delete(question_table).where(c.workflow_uuid == work_id, c.step >= since_step))
 
 
 def _engine_client(engine: sa.Engine, serializer: TaggedSerializer) -> DBOSClient:

@@ -41,8 +41,9 @@ from weakincentives.filesystem.protocol import (
     read_lines,
     split,
 )
-from weakincentives.filesystem.tracking import Tracker
-from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, append, create, replace
+from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, Tracker, append, create, replace
+
+_KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +177,11 @@ class HostFilesystem:
             if place.name == ".":
                 raise InvalidPathError("The root cannot be deleted", path=path)
             status = _existing(place, path)
-            if not stat.S_ISDIR(status.st_mode):
-                self._remove(place, os.unlink)
-                return
-            with _open_directory(place) as fd:
-                if not recursive and os.listdir(fd):
-                    raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
-                self._empty(fd, place.parts)
-            self._remove(place, os.rmdir)
+            if stat.S_ISDIR(status.st_mode) and not recursive:
+                with _open_directory(place) as fd:
+                    if os.listdir(fd):
+                        raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
+            self._delete(place, status)
 
     def snapshot(self) -> HostSnapshot:
         with self._lock:
@@ -255,17 +253,13 @@ class HostFilesystem:
                     self._record(place)
                     os.mkdir(place.name, dir_fd=place.fd)
 
-    def _empty(self, fd: int, base: Parts) -> None:
-        for name, status in entries(fd):
-            place = Place(fd, name, (*base, name))
-            if stat.S_ISDIR(status.st_mode):
-                with _open_directory(place) as inner:
-                    self._empty(inner, place.parts)
-                self._remove(place, os.rmdir)
-            else:
-                self._remove(place, os.unlink)
-
-    def _remove(self, place: Place, remove: Callable[..., None]) -> None:
+    def _delete(self, place: Place, status: os.stat_result) -> None:
+        remove: Callable[..., None] = os.unlink
+        if stat.S_ISDIR(status.st_mode):
+            with _open_directory(place) as fd:
+                for name, inner in entries(fd):
+                    self._delete(Place(fd, name, (*place.parts, name)), inner)
+            remove = os.rmdir
         with translated(join(place.parts)):
             self._record(place)
             remove(place.name, dir_fd=place.fd)
@@ -332,8 +326,4 @@ def _load(place: Place) -> bytes:
 
 
 def _kind(mode: int) -> EntryKind:
-    if stat.S_ISREG(mode):
-        return "file"
-    if stat.S_ISDIR(mode):
-        return "directory"
-    return "symlink" if stat.S_ISLNK(mode) else "other"
+    return _KINDS.get(stat.S_IFMT(mode), "other")

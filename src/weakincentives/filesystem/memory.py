@@ -107,7 +107,7 @@ class InMemoryFilesystem:
             node = self._node(path)
             if not isinstance(node, InMemoryDirectory):
                 raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
-            children = sorted(node.entries.items(), key=_by_name)
+            children = sorted(node.entries.items())
         base = split(path)
         return tuple(
             Entry(name, join((*base, name)), "directory", 0)
@@ -210,12 +210,8 @@ def _files(base: Parts, node: InMemoryDirectory | bytes, depth: int | None) -> I
     if not isinstance(node, InMemoryDirectory):
         yield base, node
     elif depth is None or depth > 0:
-        for name, child in sorted(node.entries.items(), key=_by_name):
+        for name, child in sorted(node.entries.items()):
             yield from _files((*base, name), child, None if depth is None else depth - 1)
-
-
-def _by_name(item: tuple[str, object]) -> str:
-    return item[0]
 
 
 def _parts(path: str) -> Parts:

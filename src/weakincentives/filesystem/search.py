@@ -172,7 +172,8 @@ def _translate_name(name: str) -> str:
         elif character == "[" and (end := name.find("]", index + 1 + (name[index : index + 1] == "!"))) > 0:
             chosen = name[index:end].replace("\\", r"\\").replace("[", r"\[").replace("&&", r"&\&")
             chosen = chosen.replace("~~", r"~\~").replace("||", r"|\|").replace("--", r"-\-")
-            pieces[-1] += f"(?!/)[^{chosen[1:]}]" if chosen.startswith("!") else f"(?!/)[{_caret(chosen)}]"
+            chosen = "^" + chosen[1:] if chosen.startswith("!") else "\\" + chosen if chosen.startswith("^") else chosen
+            pieces[-1] += f"(?!/)[{chosen}]"
             index = end + 1
         else:
             pieces[-1] += re.escape(character)
@@ -181,7 +182,3 @@ def _translate_name(name: str) -> str:
         return first
     *middle, last = rest
     return first + "".join(f"(?>[^/]*?{piece})" for piece in middle) + f"[^/]*{last}"
-
-
-def _caret(chosen: str) -> str:
-    return "\\" + chosen if chosen.startswith("^") else chosen

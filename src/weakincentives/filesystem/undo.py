@@ -1,4 +1,4 @@
-"""Saving what is on the disk, and putting it back."""
+"""Saving what is on the disk, and putting it back: changes made through a filesystem, and those of other processes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import IO, NoReturn
 from uuid import uuid4
 
-from weakincentives.filesystem.errors import FilesystemError, NotDirectoryError, NotFoundError
-from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated
+from weakincentives.filesystem.errors import FilesystemError, NotDirectoryError, NotFoundError, SnapshotError
+from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated, walk
 from weakincentives.filesystem.protocol import Parts, join
+from weakincentives.filesystem.search import compile_filter
 
 MAX_IN_MEMORY = 16 * 1024
 CHUNK = 256 * 1024
+SETTLED_NS = 50_000_000
+"""File times can be coarse: within this interval two changes may get the same time."""
+
+Signature = tuple[int, ...]
 
 
 class Blob:
@@ -86,6 +92,8 @@ class LostState:
 
 State = FileState | DirectoryState | LinkState | LostState | None
 """None means that nothing is there."""
+
+_FORMATS: dict[type, int] = {FileState: stat.S_IFREG, DirectoryState: stat.S_IFDIR, LinkState: stat.S_IFLNK}
 
 
 class StateStore:
@@ -185,7 +193,7 @@ class StateStore:
         try:
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 status = place.stat()
-                if status is None or _same_kind(status.st_mode, state):
+                if status is None or stat.S_IFMT(status.st_mode) == _FORMATS.get(type(state)):
                     return
                 if not stat.S_ISDIR(status.st_mode):
                     os.unlink(place.name, dir_fd=place.fd)
@@ -233,24 +241,20 @@ class StateStore:
                     os.mkdir(place.name, dir_fd=place.fd)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Version:
     """One state of the disk, as the difference from the next version."""
 
-    __slots__ = ("before", "next")
-
-    def __init__(self) -> None:
-        self.before: dict[Parts, State] = {}
-        self.next: Version | None = None
+    before: dict[Parts, State] = field(default_factory=dict)
+    next: Version | None = None
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Mark:
     """A version that can be restored for as long as the mark is referenced."""
 
-    __slots__ = ("__weakref__", "journal", "version")
-
-    def __init__(self, journal: Journal, version: Version) -> None:
-        self.journal = journal
-        self.version = version
+    journal: Journal
+    version: Version
 
 
 class Journal:
@@ -314,6 +318,80 @@ class Journal:
         return target
 
 
+class Tracker:
+    """The saved states of a whole tree, updated by scans, to detect and undo changes of other processes.
+
+    Each scan saves the files that changed since the last one, judged by their times, size and inode. A file that
+    changed just before a scan is compared by content, because its times might not show a second change.
+    """
+
+    def __init__(self, store: StateStore, ignore: Iterable[str]) -> None:
+        self._store = store
+        self._ignore = [compile_filter(pattern) for pattern in ignore]
+        self._index: dict[Parts, tuple[Signature | None, State]] = {}
+
+    def ignores(self, parts: Parts) -> bool:
+        """True if the path or a directory above it is ignored."""
+        return any(self._skips(parts[:depth]) for depth in range(1, len(parts) + 1))
+
+    def scan(self) -> Mapping[Parts, State]:
+        """The current states of the whole tree."""
+        index: dict[Parts, tuple[Signature | None, State]] = {}
+        now = time.time_ns()
+        for place, status in self._walk(_reject):
+            known = self._index.get(place.parts, (None, None))[1]
+            try:
+                state = known if self._is_unchanged(place, status, known) else self._store.save(place, status)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                _reject(place.parts, error)
+            settled = now - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS
+            index[place.parts] = (_signature(status) if settled else None, state)
+        self._index = index
+        return {parts: state for parts, (_, state) in index.items()}
+
+    def changes_to(self, tree: Mapping[Parts, State]) -> dict[Parts, State]:
+        """The states to put on the disk to turn it into that tree."""
+        changes: dict[Parts, State] = {}
+        missing = dict(tree)
+        for place, status in self._walk():
+            state = missing.pop(place.parts, None)
+            if not self._is_unchanged(place, status, state):
+                changes[place.parts] = state
+        return {**changes, **missing}
+
+    def _walk(
+        self, unreadable: Callable[[Parts, OSError], None] | None = None
+    ) -> Iterator[tuple[Place, os.stat_result]]:
+        with (
+            self._store.jail.locate((), ".") as root,
+            closing(walk(root.fd, (), skip=self._skips, unreadable=unreadable)) as found,
+        ):
+            for place, status in found:
+                if stat.S_IFMT(status.st_mode) in _FORMATS.values():
+                    yield place, status
+
+    def _skips(self, parts: Parts) -> bool:
+        return any(matches(parts) for matches in self._ignore)
+
+    def _is_unchanged(self, place: Place, status: os.stat_result, state: State) -> bool:
+        mode = status.st_mode
+        if isinstance(state, DirectoryState):
+            return stat.S_ISDIR(mode) and stat.S_IMODE(mode) == state.mode
+        if isinstance(state, LinkState):
+            return stat.S_ISLNK(mode) and os.readlink(place.name, dir_fd=place.fd) == state.target
+        if not isinstance(state, FileState) or not stat.S_ISREG(mode) or stat.S_IMODE(mode) != state.mode:
+            return False
+        if self._index.get(place.parts) == (_signature(status), state):
+            return True
+        try:
+            with os.fdopen(place.open(os.O_RDONLY), "rb") as current:
+                return state.blob.equals(current)
+        except OSError:
+            return False
+
+
 def replace(
     place: Place,
     content: Blob | bytes,
@@ -373,14 +451,17 @@ def _set_mode(place: Place, mode: int) -> None:
         os.close(fd)
 
 
-def _same_kind(mode: int, state: State) -> bool:
-    return (
-        (stat.S_ISREG(mode) and isinstance(state, FileState))
-        or (stat.S_ISDIR(mode) and isinstance(state, DirectoryState))
-        or (stat.S_ISLNK(mode) and isinstance(state, LinkState))
-    )
-
-
 def _unlink(file: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(file)
+
+
+def _reject(parts: Parts, error: OSError) -> NoReturn:
+    path = join(parts)
+    raise SnapshotError(
+        f"{path!r} cannot be saved ({error.strerror}) and so could not be restored; add it to ignore=", path=path
+    ) from error
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode)

@@ -3,18 +3,19 @@
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import import_extra, lazy_front
-from weakincentives.mcp.connection import Elicitation, Progress
-from weakincentives.mcp.section import MCPResult, MCPSection, by_prefix, by_resource, mcp_sections
-from weakincentives.mcp.server import (
+from weakincentives.mcp.connection import (
+    Elicitation,
     HttpServer,
     ListedTool,
     Listing,
     MCPServerError,
+    Progress,
     StdioServer,
     lock_file,
     read_lock,
     write_lock,
 )
+from weakincentives.mcp.section import MCPResult, MCPSection, by_prefix, by_resource, mcp_sections
 
 if TYPE_CHECKING:
     from weakincentives.mcp.host import TemplateServer, serve

@@ -16,8 +16,20 @@ from typing import TYPE_CHECKING, Any, Unpack
 from weakincentives._imports import require_extra
 from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.errors import PromptValidationError
-from weakincentives.mcp.connection import Connection, Connections, OnElicit, OnProgress, first_cause
-from weakincentives.mcp.server import HttpServer, ListedTool, Listing, Server, StdioServer, lock_file, read_lock
+from weakincentives.mcp.connection import (
+    Connection,
+    Connections,
+    HttpServer,
+    ListedTool,
+    Listing,
+    OnElicit,
+    OnProgress,
+    Server,
+    StdioServer,
+    first_cause,
+    lock_file,
+    read_lock,
+)
 from weakincentives.prompt import (
     Compensation,
     LateContent,
@@ -167,14 +179,11 @@ class MCPSection(Section[None]):
             name=listed.name,
             description=listed.description,
             schema=listed.schema,
-            handler=partial(self._handle, listed.name),
+            handler=partial(self.call, listed.name),
             result_type=MCPResult,
             read_only=self._trusted and listed.read_only and compensate is None,
             compensate=compensate,
         )
-
-    async def _handle(self, name: str, params: dict[str, Any], *, context: ToolContext) -> ToolResult[MCPResult]:
-        return await self.call(name, params, context=context)
 
     def _default_summary(self, title: str) -> str:
         if self._stored is None or not self._stored.tools:

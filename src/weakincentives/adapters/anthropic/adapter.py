@@ -9,7 +9,6 @@ from weakincentives.adapters.anthropic.reply import found_tools
 from weakincentives.adapters.anthropic.wire import (
     PROVIDER,
     MessagesWire,
-    Route,
     accepts_system_messages,
     best_route,
     binds_thinking,
@@ -57,15 +56,10 @@ class AnthropicAdapter(ClientAdapter):
             )
         super().__init__(model, **options)
         self.max_tokens = max_tokens
-        self._tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+        self._tool_route = best_route(model) if tool_route == "auto" else tool_route
         self._tool_search = tool_search
         if tool_search and not has_tool_search(model):
             raise ValueError(f"tool_search needs Claude 4 or later (Haiku 4.5), got '{model}'")
-
-    @property
-    def tool_route(self) -> Route:
-        """How tools that appear mid-conversation are announced."""
-        return self._tool_route
 
     @property
     def supports_operator_text(self) -> bool:
@@ -77,10 +71,6 @@ class AnthropicAdapter(ClientAdapter):
 
     def binds_reasoning(self, message: Message) -> bool:
         return binds_thinking(self.model) and has_thinking(message)
-
-    @property
-    def defers_tools(self) -> bool:
-        return self._tool_search
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)

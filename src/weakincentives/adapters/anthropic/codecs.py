@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from weakincentives.adapters.hosted import (
     HONOURED,
+    LOCATION,
     ItemReader,
     Rule,
     SettingsCodec,
@@ -29,6 +31,12 @@ from weakincentives.tools.code_interpreter import (
 from weakincentives.tools.web_fetch import DocumentCitation, FetchedDocument, WebFetchConfig, WebFetchResult
 from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
 
+ResultT = TypeVar("ResultT", bound="_ToolResult")
+
+_DOMAINS = {
+    "domain_filter.allowed": Rule(without=("domain_filter.blocked",)),
+    "domain_filter.blocked": Rule(without=("domain_filter.allowed",)),
+}
 _CODES: dict[str, FailureCode] = {
     "invalid_tool_input": "invalid_input",
     "query_too_long": "too_large",
@@ -81,10 +89,13 @@ def _name_of(item: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _failed(reader: ItemReader, result: _ToolResult) -> bool:
-    """Whether the content of a result is an error; if so, record it."""
+def _result(reader: ItemReader, item: Any, shape: type[ResultT]) -> ResultT | None:
+    """The result of a call; None if it is an error, which is recorded, or cannot be read."""
+    result = reader.call(item, _ToolResult)
+    if result is None:
+        return None
     if not type_of(result.content).endswith("_error"):
-        return False
+        return reader.part(item, shape)
     error = reader.part(result.content, _Error)
     if error is not None:
         reader.fail(
@@ -93,7 +104,7 @@ def _failed(reader: ItemReader, result: _ToolResult) -> bool:
             message=error.error_message or "",
             call_id=result.tool_use_id,
         )
-    return True
+    return None
 
 
 class _FoundPage(msgspec.Struct):
@@ -115,14 +126,7 @@ class AnthropicWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
     kind = "web_search"
     adapter = "anthropic"
     config_type = WebSearchConfig
-    honours: ClassVar[Mapping[str, Rule]] = {
-        "domain_filter.allowed": Rule(without=("domain_filter.blocked",)),
-        "domain_filter.blocked": Rule(without=("domain_filter.allowed",)),
-        "geo_hint.country_code": HONOURED,
-        "geo_hint.city": HONOURED,
-        "geo_hint.region": HONOURED,
-        "geo_hint.timezone": HONOURED,
-    }
+    honours: ClassVar[Mapping[str, Rule]] = _DOMAINS | LOCATION
 
     def declare(self, tool: HostedTool[WebSearchConfig]) -> dict[str, Any]:
         config = tool.config
@@ -132,11 +136,10 @@ class AnthropicWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
             declared["user_location"] = {"type": "approximate", **location_fields(config.geo_hint)}
         return declared
 
-    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> WebSearchResult | None:
-        reader = ItemReader(tool, self.adapter)
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> WebSearchResult:
         citations: list[Citation] = []
         sources: dict[str, None] = {}
-        for item in response_items:
+        for item in items:
             match type_of(item):
                 case "server_tool_use" if _name_of(item) == "web_search":
                     reader.call(item, _ToolUse)
@@ -147,17 +150,12 @@ class AnthropicWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
                     if block is not None:
                         reader.add_text(block.text)
                         citations += cited_pages(reader, block.citations or ())
-        if not reader.used():
-            return None
         return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))
 
 
 def pages(reader: ItemReader, item: Any) -> list[str]:
     """The pages a search found; a failed search is recorded as an error."""
-    result = reader.call(item, _ToolResult)
-    if result is None or _failed(reader, result):
-        return []
-    answered = reader.part(item, _FoundPages)
+    answered = _result(reader, item, _FoundPages)
     found = [reader.part(page, _FoundPage) for page in answered.content] if answered else []
     return [page.url for page in found if page is not None]
 
@@ -207,13 +205,10 @@ class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInt
     def declare(self, tool: HostedTool[CodeInterpreterConfig]) -> dict[str, Any]:
         return {"type": "code_execution_20260521", "name": "code_execution"}
 
-    def parse_output(
-        self, response_items: Sequence[Any], tool: HostedTool[CodeInterpreterConfig]
-    ) -> CodeInterpreterResult | None:
-        reader = ItemReader(tool, self.adapter)
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> CodeInterpreterResult:
         uses: dict[str, _ToolUse] = {}
         results: dict[str, CodeExecution] = {}
-        for item in response_items:
+        for item in items:
             kind = type_of(item)
             if kind == "server_tool_use" and _name_of(item) in _LANGUAGES:
                 use = reader.call(item, _ToolUse)
@@ -226,8 +221,6 @@ class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInt
             elif kind == "text":
                 block = reader.part(item, _Text)
                 reader.add_text(block.text if block else "")
-        if not reader.used():
-            return None
         executions = [_code_execution(use, results.pop(use.id, None)) for use in uses.values()]
         executions += results.values()
         files = [file for execution in executions for file in execution.files]
@@ -236,22 +229,19 @@ class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInt
 
 def _code_result(reader: ItemReader, item: Any) -> CodeExecution | None:
     """The outcome of a call; its code is filled in later."""
-    result = reader.call(item, _ToolResult)
-    if result is None or _failed(reader, result):
-        return None
     language = _LANGUAGES[type_of(item).removesuffix("_tool_result")]
     if language == "editor":
-        edited = reader.part(item, _EditResult)
+        edited = _result(reader, item, _EditResult)
         if edited is None:
             return None
         shown = edited.content.content or "\n".join(edited.content.lines or ())
-        return CodeExecution("", stdout=shown, language=language, call_id=result.tool_use_id)
-    ran = reader.part(item, _RunResult)
+        return CodeExecution("", stdout=shown, language=language, call_id=edited.tool_use_id)
+    ran = _result(reader, item, _RunResult)
     if ran is None:
         return None
     run = ran.content
     files = tuple(CodeFile(file.file_id) for file in run.content or () if file.file_id)
-    return CodeExecution("", run.stdout, run.stderr, run.return_code, language, files, result.tool_use_id)
+    return CodeExecution("", run.stdout, run.stderr, run.return_code, language, files, ran.tool_use_id)
 
 
 def _code_execution(use: _ToolUse, result: CodeExecution | None) -> CodeExecution:
@@ -259,17 +249,7 @@ def _code_execution(use: _ToolUse, result: CodeExecution | None) -> CodeExecutio
     written = use.input.get("code", use.input.get("command", ""))
     if language == "editor":
         written = msgspec.json.encode(use.input).decode()
-    if result is None:
-        return CodeExecution(str(written), language=language, call_id=use.id)
-    return CodeExecution(
-        code=str(written),
-        stdout=result.stdout,
-        stderr=result.stderr,
-        exit_code=result.exit_code,
-        language=language,
-        files=result.files,
-        call_id=use.id,
-    )
+    return replace(result or CodeExecution(""), code=str(written), language=language, call_id=use.id)
 
 
 _LOCATIONS = ("char_location", "page_location", "content_block_location")
@@ -311,8 +291,7 @@ class AnthropicWebFetchCodec(SettingsCodec[WebFetchConfig, WebFetchResult]):
     adapter = "anthropic"
     config_type = WebFetchConfig
     honours: ClassVar[Mapping[str, Rule]] = {
-        "domain_filter.allowed": Rule(without=("domain_filter.blocked",)),
-        "domain_filter.blocked": Rule(without=("domain_filter.allowed",)),
+        **_DOMAINS,
         "max_uses": HONOURED,
         "max_content_tokens": HONOURED,
         "citations": HONOURED,
@@ -323,21 +302,19 @@ class AnthropicWebFetchCodec(SettingsCodec[WebFetchConfig, WebFetchResult]):
         config = tool.config
         declared: dict[str, Any] = {"type": "web_fetch_20260318", "name": "web_fetch"}
         declared.update(domain_fields(config.domain_filter))
-        if config.max_uses is not None:
-            declared["max_uses"] = config.max_uses
-        if config.max_content_tokens is not None:
-            declared["max_content_tokens"] = config.max_content_tokens
+        for limit in ("max_uses", "max_content_tokens"):
+            if (value := getattr(config, limit)) is not None:
+                declared[limit] = value
         if config.citations:
             declared["citations"] = {"enabled": True}
         if not config.allow_cache:
             declared["use_cache"] = False
         return declared
 
-    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebFetchConfig]) -> WebFetchResult | None:
-        reader = ItemReader(tool, self.adapter)
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> WebFetchResult:
         documents: list[FetchedDocument] = []
         citations: list[DocumentCitation] = []
-        for item in response_items:
+        for item in items:
             match type_of(item):
                 case "server_tool_use" if _name_of(item) == "web_fetch":
                     reader.call(item, _ToolUse)
@@ -345,16 +322,11 @@ class AnthropicWebFetchCodec(SettingsCodec[WebFetchConfig, WebFetchResult]):
                     documents += _documents(reader, item)
                 case "text":
                     citations += _document_citations(reader, item, documents)
-        if not reader.used():
-            return None
         return WebFetchResult(reader.text, tuple(documents), tuple(citations), tuple(reader.errors))
 
 
 def _documents(reader: ItemReader, item: Any) -> list[FetchedDocument]:
-    result = reader.call(item, _ToolResult)
-    if result is None or _failed(reader, result):
-        return []
-    fetched = reader.part(item, _FetchResult)
+    fetched = _result(reader, item, _FetchResult)
     if fetched is None:
         return []
     page, source = fetched.content, fetched.content.content.source
@@ -363,7 +335,7 @@ def _documents(reader: ItemReader, item: Any) -> list[FetchedDocument]:
         try:
             text, data = "", b64decode(source.data, validate=True)
         except ValueError as error:
-            reader.fail("malformed", message=f"web_fetch_tool_result: {error}", call_id=result.tool_use_id)
+            reader.fail("malformed", message=f"web_fetch_tool_result: {error}", call_id=fetched.tool_use_id)
             text = ""
     return [FetchedDocument(page.url, page.content.title or "", text, source.media_type, data, page.retrieved_at)]
 

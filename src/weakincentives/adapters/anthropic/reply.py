@@ -23,7 +23,7 @@ CONTAINER = '{"type":"container",'
 """How a reply's container is kept among its items: it is not sent back, but the next request names it."""
 
 _RETRYABLE = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
-_STOPS: dict[str, StopReason] = {
+STOPS: dict[str, StopReason] = {
     "end_turn": "end",
     "stop_sequence": "end",
     "tool_use": "tool_calls",
@@ -41,12 +41,9 @@ def parse_reply(body: bytes | bytearray) -> ModelReply:
     return _reply(_decode_answer(body))
 
 
-class _ServerTools(msgspec.Struct):
+class _Details(msgspec.Struct):
     web_search_requests: int | None = 0
     web_fetch_requests: int | None = 0
-
-
-class _OutputDetails(msgspec.Struct):
     thinking_tokens: int | None = 0
 
 
@@ -64,8 +61,8 @@ class _Iteration(msgspec.Struct):
 
 
 class _Usage(_Iteration):
-    server_tool_use: _ServerTools | None = None
-    output_tokens_details: _OutputDetails | None = None
+    server_tool_use: _Details | None = None
+    output_tokens_details: _Details | None = None
     iterations: list[_Iteration] | None = None
 
 
@@ -125,16 +122,12 @@ def _reply(answer: _Answer) -> ModelReply:
             thoughts += filter(None, [_decode_text(raw).thinking])
         elif kind == "server_tool_use":
             hosted += 1
-    stop = _STOPS.get(answer.stop_reason or "end_turn", "end")
+    stop = STOPS.get(answer.stop_reason or "end_turn", "end")
     if stop == "refusal" and not texts:
         texts = [str((answer.stop_details or {}).get("explanation") or "")]
     if not items and stop == "end":
-        raise TransportError(
-            "anthropic answered without any content",
-            phase="response",
-            payload={"id": answer.id, "stop_reason": answer.stop_reason, "content": []},
-            retryable=False,
-        )
+        found: object = {"id": answer.id, "stop_reason": answer.stop_reason, "content": []}
+        raise TransportError.unusable("anthropic answered without any content", found)
     if answer.container is not None:
         items.append(encode({"type": "container", "id": answer.container.id}).decode())
     return ModelReply(
@@ -152,11 +145,10 @@ def _reply(answer: _Answer) -> ModelReply:
 def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     if usage is None:
         return TokenUsage(hosted_requests=hosted)
-    counted = usage.server_tool_use or _ServerTools()
+    counted, details = usage.server_tool_use or _Details(), usage.output_tokens_details or _Details()
     # A reply may omit blocks, and the vendor does not count every kind.
     requests = max(hosted, (counted.web_search_requests or 0) + (counted.web_fetch_requests or 0))
-    thinking = usage.output_tokens_details.thinking_tokens if usage.output_tokens_details else 0
-    total = usage.usage() + TokenUsage(reasoning_tokens=thinking or 0, hosted_requests=requests)
+    total = usage.usage() + TokenUsage(reasoning_tokens=details.thinking_tokens or 0, hosted_requests=requests)
     # The totals include all iterations but those that summarize the conversation.
     return sum((one.usage() for one in usage.iterations or () if one.type == "compaction"), total)
 
@@ -197,12 +189,8 @@ class MessageEventParser:
                 return (_reply(_decode_answer(encode({**self._answer, "content": blocks}))),)
             case "error":
                 error = data.get("error") or {}
-                raise TransportError(
-                    f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}",
-                    phase="response",
-                    payload=data,
-                    retryable=error.get("type") in _RETRYABLE,
-                )
+                told = f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}"
+                raise TransportError.unusable(told, data, retryable=error.get("type") in _RETRYABLE)
         return ()
 
     def _delta(self, index: int, delta: dict[str, Any]) -> Iterable[ModelDelta | ModelReply]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from weakincentives.adapters.network import (
     select_tools,
 )
 from weakincentives.content import Image, Media, Part
-from weakincentives.prompt import Tool, portable_name
+from weakincentives.prompt import HostedTool, Tool, portable_name
 from weakincentives.runtime import (
     MEGABYTE,
     TEXT_TYPES,
@@ -138,16 +138,11 @@ class MessagesWire(Wire):
     tools = ToolCache(declare_tool)
     search_tool = b'{"type":"tool_search_tool_bm25_20251119","name":"tool_search_tool_bm25"}'
 
-    def __init__(
-        self, model: str, *, route: Route, max_tokens: int, parameters: Mapping[str, Any], **options: Any
-    ) -> None:
+    def __init__(self, model: str, *, max_tokens: int, parameters: Mapping[str, Any], **options: Any) -> None:
         plain = {name: value for name, value in parameters.items() if name != "cache_control"}
         super().__init__(model, parameters=plain, **options)
-        self._route = route
         self._cached: Mapping[str, Any] | None = parameters.get("cache_control", CACHED)
         self._max_tokens = max_tokens
-        self._start = b""
-        self._start_of: tuple[object, ...] = ()
         self._forget()
 
     def _forget(self) -> None:
@@ -170,7 +165,8 @@ class MessagesWire(Wire):
         end = (b'],"cache_control":' + encode(self._cached) if self._cached else b"]") + self._container
         if stream:
             end += b',"stream":true'
-        return EncodedRequest((self._begin(request), self._buffer, turn, end, b"}"), self._headers(request))
+        start = self._begin(request, *self._system)
+        return EncodedRequest((start, self._buffer, turn, end, b"}"), self._headers(request))
 
     def _headers(self, request: ModelRequest) -> Mapping[str, str]:
         betas = list(self._betas)
@@ -178,22 +174,16 @@ class MessagesWire(Wire):
             betas += self._codec_values("betas", request)
         return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
-    def _begin(self, request: ModelRequest) -> bytes:
-        append = self._route == "append"
-        offered = len(request.tools) if append else request.initial_tools
-        hosted = len(request.hosted_tools) if append else request.initial_hosted_tools
-        system = b",".join(self._system)
-        known = (request.tools[:offered], request.hosted_tools[:hosted], request.output, system, request.settings)
-        if self._start_of != known:
-            tools = self._encode_tools(request.tools[:offered], request.hosted_tools[:hosted], request)
-            limit = request.settings.max_output_tokens or self._max_tokens
-            fields = {"model": self._model, "max_tokens": limit, **self._parameters}
-            head = encode(fields | self._settings(request, limit))
-            listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
-            told = b',"system":[' + system + b"]" if system else b""
-            self._start = head[:-1] + listed + told + b',"messages":['
-            self._start_of = known
-        return self._start
+    def _encode_start(
+        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
+    ) -> bytes:
+        encoded = self._encode_tools(tools, hosted, request)
+        limit = request.settings.max_output_tokens or self._max_tokens
+        fields = {"model": self._model, "max_tokens": limit, **self._parameters}
+        head = encode(fields | self._settings(request, limit))
+        listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
+        told = b',"system":[' + b",".join(self._system) + b"]" if self._system else b""
+        return head[:-1] + listed + told + b',"messages":['
 
     def _settings(self, request: ModelRequest, limit: int) -> dict[str, Any]:
         """Settings and output as fields; what the model does not take is refused here, before the request."""

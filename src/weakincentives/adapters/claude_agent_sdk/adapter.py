@@ -16,14 +16,17 @@ from weakref import WeakKeyDictionary
 
 from weakincentives._imports import require_extra
 from weakincentives.adapters.anthropic.wire import media_support
-from weakincentives.adapters.claude_agent_sdk.cli import Cli, disprove, find_cli, follows_list_changes
-from weakincentives.adapters.claude_agent_sdk.home import credentials
-from weakincentives.adapters.claude_agent_sdk.permissions import (
+from weakincentives.adapters.claude_agent_sdk.cli import (
+    Cli,
     check_options,
+    disprove,
+    find_cli,
+    follows_list_changes,
     hooks_for_cli_tools,
     permissions,
     require_names,
 )
+from weakincentives.adapters.claude_agent_sdk.home import credentials
 from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, TOOLS, CliRunEnded, CliToolUse
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem

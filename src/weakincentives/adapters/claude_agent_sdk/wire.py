@@ -10,6 +10,7 @@ from itertools import dropwhile, takewhile
 from typing import Any
 from uuid import uuid4
 
+from weakincentives.adapters.anthropic.reply import STOPS
 from weakincentives.adapters.anthropic.wire import content_block
 from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache, base64_text
 from weakincentives.content import Document, Image, Part, Text
@@ -36,16 +37,6 @@ WRONG_OUTPUT = "error_max_structured_output_retries"
 CONTINUE = "Continue."
 THINKING = ("thinking", "redacted_thinking")
 MEANWHILE = "While this ran, the following was said:"
-
-_STOP_REASONS: Mapping[str, StopReason] = {
-    "end_turn": "end",
-    "stop_sequence": "end",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "overflow",
-    "refusal": "refusal",
-    "pause_turn": "pause",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +241,7 @@ class Turn:
             text=self.text if text is None else text,
             tool_calls=self.tool_calls,
             usage=self.usage + (extra or TokenUsage()),
-            stop_reason=stop_reason or _STOP_REASONS.get(self._stop_reason, "end"),
+            stop_reason=stop_reason or STOPS.get(self._stop_reason, "end"),
             items=tuple(json.dumps(block) for block in self._blocks),
             response_id=self._id,
             model=self._model,

@@ -1,25 +1,44 @@
-"""The adapter for every model LiteLLM reaches."""
+"""The adapter for every model LiteLLM reaches, through LiteLLM's own functions or a user's Router."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Unpack
 
 import msgspec
 
+from weakincentives._imports import import_extra
 from weakincentives.adapters.anthropic.wire import accepts_system_messages, binds_thinking
-from weakincentives.adapters.litellm.transport import LiteLLMTransport, litellm
 from weakincentives.adapters.litellm.wire import MAX_DESCRIPTION, PROVIDER, ChatWire, vendor_of
-from weakincentives.adapters.network import ClientOptions, NetworkAdapter
+from weakincentives.adapters.network import (
+    AsyncStream,
+    ClientOptions,
+    EncodedRequest,
+    NetworkAdapter,
+    Response,
+    Stream,
+    TransportError,
+    encode,
+    within,
+)
+from weakincentives.adapters.network.transport import AsyncIteratedStream, IteratedStream
 from weakincentives.content import Audio, Image
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message
 from weakincentives.session import Session
 
+END = b"[DONE]"
+
 _NEEDS_NO_USER_TURN = frozenset({"openai", "azure"})
+# LiteLLM reads these while it is imported: do not fetch price lists, do not load a stray .env file.
+_SETTINGS = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_MODE": "PRODUCTION",
+}
 
 
 class LiteLLMAdapter(NetworkAdapter):
@@ -108,3 +127,104 @@ class LiteLLMAdapter(NetworkAdapter):
         for name, value in os.environ.items():
             if name.endswith(("_API_KEY", "_TOKEN", "_SECRET", "_SECRET_ACCESS_KEY")):
                 yield value
+
+
+def litellm() -> Any:
+    """The package, imported without the network."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    module: Any = import_extra("litellm", "litellm", "LiteLLMAdapter")
+    module.suppress_debug_info = True
+    return module
+
+
+class LiteLLMTransport:
+    """Calls `completion` and `acompletion` of the package or of a Router, with their own retries turned off."""
+
+    def __init__(self, client: Any, options: Mapping[str, Any]) -> None:
+        self._client = client
+        self._options = {**options, "num_retries": 0, "max_retries": 0}
+
+    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
+        try:
+            arguments = self._arguments(request, timeout)
+            return _whole(within(timeout, lambda: self._client.completion(**arguments)))
+        except Exception as error:
+            return _answer(error)
+
+    def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
+        try:
+            arguments = self._arguments(request, timeout)
+            chunks = iter(within(timeout, lambda: self._client.completion(**arguments)))
+            return IteratedStream(_batches(chunks), getattr(chunks, "close", lambda: None), _failure)
+        except Exception as error:
+            return _answer(error)
+
+    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
+        try:
+            return _whole(await self._client.acompletion(**self._arguments(request, timeout)))
+        except Exception as error:
+            return _answer(error)
+
+    async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
+        try:
+            chunks = aiter(await self._client.acompletion(**self._arguments(request, timeout)))
+            return AsyncIteratedStream(_batches_async(chunks), getattr(chunks, "aclose", _nothing), _failure)
+        except Exception as error:
+            return _answer(error)
+
+    def _arguments(self, request: EncodedRequest, timeout: float | None) -> dict[str, Any]:
+        # Decoded for each request, since some of LiteLLM's providers change the messages they are given.
+        arguments = {**self._options, **msgspec.json.decode(request.body())}
+        if timeout is not None:
+            arguments["timeout"] = timeout
+        return arguments
+
+
+def _batches(chunks: Iterator[Any]) -> Iterator[list[bytes]]:
+    for chunk in chunks:
+        yield [_json(chunk)]
+    yield [END]
+
+
+async def _batches_async(chunks: AsyncIterator[Any]) -> AsyncGenerator[list[bytes], None]:
+    async for chunk in chunks:
+        yield [_json(chunk)]
+    yield [END]
+
+
+async def _nothing() -> None:
+    """For streams that cannot be closed."""
+
+
+def _json(model: Any) -> bytes:
+    return encode(model.model_dump(exclude_none=True, mode="json"))
+
+
+def _whole(completion: Any) -> Response:
+    return Response(200, {}, _json(completion))
+
+
+def _answer(error: Exception) -> Response:
+    """LiteLLM's error for a status as that response; raises for any other error."""
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        raise _failure(error) from None
+    headers = getattr(error, "litellm_response_headers", None) or getattr(
+        getattr(error, "response", None), "headers", None
+    )
+    found = {str(name).lower(): str(value) for name, value in dict(headers or {}).items()}
+    body = getattr(error, "body", None)
+    code = getattr(error, "code", None)
+    payload = {"error": {"message": str(error), "type": type(error).__name__, "code": code, "body": body}}
+    return Response(status, found, encode(payload))
+
+
+def _failure(error: Exception) -> Exception:
+    if isinstance(error, TimeoutError):
+        return TransportError("the server did not answer in time")
+    if type(error).__module__.partition(".")[0] in ("litellm", "openai", "httpx", "httpx2", "aiohttp") or isinstance(
+        error, OSError
+    ):
+        return TransportError(f"litellm failed: {error}")
+    return error

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from weakincentives.adapters.anthropic.codecs import cited_pages, pages
-from weakincentives.adapters.hosted import HONOURED, ItemReader, Rule, SettingsCodec, location_fields, type_of
+from weakincentives.adapters.hosted import LOCATION, ItemReader, Rule, SettingsCodec, location_fields, type_of
 from weakincentives.prompt import HostedTool
 from weakincentives.runtime import HostedToolCodec
 from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
@@ -51,12 +51,7 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
     kind = "web_search"
     adapter = "litellm"
     config_type = WebSearchConfig
-    honours: ClassVar[Mapping[str, Rule]] = {
-        "geo_hint.country_code": HONOURED,
-        "geo_hint.city": HONOURED,
-        "geo_hint.region": HONOURED,
-        "geo_hint.timezone": HONOURED,
-    }
+    honours: ClassVar[Mapping[str, Rule]] = LOCATION
 
     def __init__(self, model: str = "") -> None:
         self._provider = model.partition("/")[0] if "/" in model else ""
@@ -76,12 +71,11 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
         beside = {"include_server_side_tool_invocations": True} if self._provider in _KEEPS_BOTH else {}
         return {"web_search_options": options, **beside}
 
-    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> WebSearchResult | None:
-        reader = ItemReader(tool, self.adapter)
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> WebSearchResult:
         citations: list[Citation] = []
         sources: dict[str, None] = {}
         length = 0
-        for item in response_items:
+        for item in items:
             if type_of(item) == "grounding":
                 found = reader.call(item, _Grounding) or _Grounding()
                 citations += _citations(reader, found.annotations or (), length)
@@ -92,8 +86,6 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
                 text = (message.content if message else None) or ""
                 reader.add_text(text)
                 length = len(text)
-        if not reader.used():
-            return None
         sources.update(dict.fromkeys(citation.url for citation in citations))
         return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))
 

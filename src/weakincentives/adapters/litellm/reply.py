@@ -47,16 +47,12 @@ class _Details(msgspec.Struct):
     web_search_requests: int | None = 0
 
 
-class _ServerTools(msgspec.Struct):
-    web_search_requests: int | None = 0
-
-
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
-    server_tool_use: _ServerTools | None = None
+    server_tool_use: _Details | None = None
 
 
 class _Function(msgspec.Struct):
@@ -99,12 +95,7 @@ _decode_message = msgspec.json.Decoder(_Message).decode
 
 def _reply(completion: _Completion, origin: str) -> ModelReply:
     if not completion.choices:
-        raise TransportError(
-            "litellm answered without any choices",
-            phase="response",
-            payload={"id": completion.id, "choices": []},
-            retryable=False,
-        )
+        raise TransportError.unusable("litellm answered without any choices", {"id": completion.id, "choices": []})
     choice = completion.choices[0]
     message = _decode_message(choice.message)
     own = [call for call in message.tool_calls or () if not (call.id or "").startswith(SERVER_CALL)]
@@ -117,18 +108,14 @@ def _reply(completion: _Completion, origin: str) -> ModelReply:
     elif calls and stop == "end":
         stop = "tool_calls"
     if not text and not calls and stop == "end":
-        raise TransportError(
-            "litellm answered without any content",
-            phase="response",
-            payload={"id": completion.id, "message": msgspec.json.decode(choice.message)},
-            retryable=False,
-        )
+        found = {"id": completion.id, "message": msgspec.json.decode(choice.message)}
+        raise TransportError.unusable("litellm answered without any content", found)
     return ModelReply(
         text=text,
         tool_calls=calls,
         usage=_usage(completion.usage, hosted),
         stop_reason=stop,
-        items=(_echo(choice.message), *_grounding(message, hosted), *_origin(message, origin)),
+        items=(_echo(choice.message), *_grounding(message, hosted), *((origin,) if _bound(message) else ())),
         response_id=completion.id or "",
         model=completion.model or "",
         reasoning=message.reasoning_content or "",
@@ -142,14 +129,10 @@ def _echo(raw: msgspec.Raw) -> str:
     return encode({"role": "assistant", "content": None, **kept}).decode()
 
 
-def _origin(message: _Message, origin: str) -> tuple[str, ...]:
-    own = (
-        message.thinking_blocks,
-        message.reasoning_items,
-        message.reasoning_content,
-        message.provider_specific_fields,
-    )
-    return (origin,) if any(own) else ()
+def _bound(message: _Message) -> bool:
+    """Whether only the vendor that wrote the message understands all of it."""
+    reasoning = message.thinking_blocks or message.reasoning_items or message.reasoning_content
+    return bool(reasoning or message.provider_specific_fields)
 
 
 def _grounding(message: _Message, hosted: int) -> tuple[str, ...]:
@@ -181,13 +164,8 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     )
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: list[_Call] | None = None
+class _Delta(_Message):
     annotations: list[Any] | None = None
-    provider_specific_fields: dict[str, Any] | None = None
-    reasoning_content: str | None = None
     thinking_blocks: list[dict[str, Any]] | None = None
     reasoning_items: list[Any] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from weakincentives.adapters.anthropic.wire import binds_thinking
@@ -17,7 +18,7 @@ from weakincentives.adapters.network import (
     encode,
 )
 from weakincentives.content import Audio, Image, Media, Part
-from weakincentives.prompt import Tool, portable_name
+from weakincentives.prompt import HostedTool, Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest
 from weakincentives.serde import is_strict
 
@@ -56,8 +57,6 @@ class ChatWire(Wire):
         self._first_user_turn = first_user_turn
         self._opened = not first_user_turn
         self._origin = encode({"type": "origin", "vendor": vendor_of(model)}).decode()
-        self._start = b""
-        self._start_of: tuple[object, ...] = ()
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
@@ -75,26 +74,24 @@ class ChatWire(Wire):
         super()._restart()
         self._opened = not self._first_user_turn
 
-    def _begin(self, request: ModelRequest) -> bytes:
-        known = (request.tools, request.hosted_tools, request.output, request.settings)
-        if self._start_of != known:
-            head: dict[str, Any] = {"model": self._model, **self._settings(request)}
-            tools = [self.tools.encoded(tool) for tool in request.tools]
-            for hosted in request.hosted_tools:
-                declared = self._codec(hosted, request).serialize(hosted)
-                # A codec for this format returns a tool or, without a type, fields of the request itself.
-                if "type" in declared:
-                    tools.append(encode(declared))
-                else:
-                    head.update(declared)
-            if request.output is not None:
-                schema = request.output.wire_schema
-                form = {"name": "output", "strict": is_strict(schema), "schema": schema}
-                head["response_format"] = {"type": "json_schema", "json_schema": form}
-            listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
-            self._start = encode(head)[:-1] + listed + b',"messages":['
-            self._start_of = known
-        return self._start
+    def _encode_start(
+        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
+    ) -> bytes:
+        head: dict[str, Any] = {"model": self._model, **self._settings(request)}
+        encoded = [self.tools.encoded(tool) for tool in tools]
+        for tool in hosted:
+            declared = self._codec(tool, request).serialize(tool)
+            # A codec for this format returns a tool or, without a type, fields of the request itself.
+            if "type" in declared:
+                encoded.append(encode(declared))
+            else:
+                head.update(declared)
+        if request.output is not None:
+            schema = request.output.wire_schema
+            form = {"name": "output", "strict": is_strict(schema), "schema": schema}
+            head["response_format"] = {"type": "json_schema", "json_schema": form}
+        listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
+        return encode(head)[:-1] + listed + b',"messages":['
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral settings as LiteLLM's arguments; it refuses by itself what a model does not take."""
@@ -134,7 +131,11 @@ class ChatWire(Wire):
             origin = next((item for item in message.items[1:] if item.startswith(ORIGIN)), self._origin)
             if origin == self._origin:
                 return message.items[0].encode()
-        return _assistant(message)
+        spoken: dict[str, Any] = {"role": "assistant", "content": message.text or None}
+        for call in message.tool_calls:
+            asked = {"name": portable_name(call.name), "arguments": call.arguments}
+            spoken.setdefault("tool_calls", []).append({"id": call.id, "type": "function", "function": asked})
+        return encode(spoken)
 
     def _part(self, part: Part) -> dict[str, Any]:
         if not isinstance(part, Media):
@@ -161,17 +162,3 @@ class ChatWire(Wire):
 
     def event_parser(self) -> ChunkParser:
         return ChunkParser(self._origin)
-
-
-def _assistant(message: Message) -> bytes:
-    spoken: dict[str, Any] = {"role": "assistant", "content": message.text or None}
-    if message.tool_calls:
-        spoken["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": portable_name(call.name), "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    return encode(spoken)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType, TracebackType
-from typing import Any, ClassVar, Self, TypedDict
+from types import ModuleType
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
-from weakincentives.adapters.network.channel import NetworkChannel
-from weakincentives.adapters.network.client import ClientTransport
-from weakincentives.adapters.network.endpoint import keys
-from weakincentives.adapters.network.retry import KeyRedactor, Retries
-from weakincentives.adapters.network.transport import Transport
-from weakincentives.adapters.network.wire import CountingWire, Format, Wire, define_hosted_tool
+from weakincentives.adapters.network.awaited import AwaitedTransport
+from weakincentives.adapters.network.blocking import BlockingTransport
+from weakincentives.adapters.network.channel import KeyRedactor, NetworkChannel, Retries
+from weakincentives.adapters.network.endpoint import Endpoint, endpoint, fingerprint, keys
+from weakincentives.adapters.network.sdk import SdkTransport
+from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
+from weakincentives.adapters.network.wire import CountingWire, EncodedRequest, Format, Wire, define_hosted_tool
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import AnyTool, HostedTool, Prompt, Tokenizer
 from weakincentives.runtime import HostedToolCodec, InnerLoop, ProviderAdapter, Settings
 from weakincentives.session import Session
+
+OpenedT = TypeVar("OpenedT")
+
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class ClientOptions(TypedDict, total=False):
@@ -98,9 +104,7 @@ class NetworkAdapter(ProviderAdapter):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _channel(self, wire: Format, transport: Transport) -> NetworkChannel:
@@ -132,6 +136,8 @@ class ClientAdapter(NetworkAdapter):
     count_fields: ClassVar[tuple[str, ...]]
     client_types: ClassVar[tuple[str, str]]
     reserved: ClassVar[frozenset[str]]
+    _tool_route: str | None = None
+    _tool_search = False
 
     def __init__(self, model: str, **options: Any) -> None:
         if unknown := options.keys() - ClientOptions.__annotations__.keys():
@@ -151,6 +157,15 @@ class ClientAdapter(NetworkAdapter):
         """The vendor's client."""
         self._connected()
         return self._client
+
+    @property
+    def tool_route(self) -> str:
+        """How tools that appear mid-conversation are announced."""
+        return self._tool_route or super().tool_route
+
+    @property
+    def defers_tools(self) -> bool:
+        return self._tool_search
 
     @property
     def uses_own_connections(self) -> bool:
@@ -209,3 +224,72 @@ class ClientAdapter(NetworkAdapter):
                 f"Set the SDK's variables or pass client={name}(...).",
                 phase="request",
             ) from None
+
+
+class ClientTransport:
+    """Sends requests for a client: over our own connections if it only carries settings, else through itself."""
+
+    def __init__(self, client: Any, sdk: Any, path: str, *, plain: tuple[type, ...]) -> None:
+        self._client = client
+        self._extra = sdk.__name__
+        self._path = path
+        self._plain = plain
+        self._sdk = SdkTransport(client, sdk, path, awaits=inspect.iscoroutinefunction(client.post))
+        self._known: tuple[object, ...] | None = None
+        self._blocking: BlockingTransport | None = None
+        self._awaited: AwaitedTransport | None = None
+        self.refresh()
+
+    @property
+    def direct(self) -> bool:
+        """Whether requests go over our own connections."""
+        return self._blocking is not None
+
+    def refresh(self) -> None:
+        """Apply what the user has changed on the client since."""
+        current = fingerprint(self._client)
+        if current != self._known:
+            self._known = current
+            self._use(endpoint(self._client, self._plain, self._path))
+
+    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
+        return cast(Response, self.open(request, timeout, whole=True))
+
+    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool = False) -> Response | Stream:
+        direct = self._blocking
+        if direct is None:
+            return self._sdk.open(request, timeout, whole=whole)
+        return self._checked(direct.open(request, timeout, whole=whole))
+
+    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
+        return cast(Response, await self.open_async(request, timeout, whole=True))
+
+    async def open_async(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool = False
+    ) -> Response | AsyncStream:
+        direct = self._awaited
+        if direct is None:
+            return await self._sdk.open_async(request, timeout, whole=whole)
+        return self._checked(await direct.open(request, timeout, whole=whole))
+
+    def close(self) -> None:
+        """Close the idle connections; the client itself belongs to whoever created it."""
+        if self._blocking is not None:
+            self._blocking.close()
+        if self._awaited is not None:
+            self._awaited.close()
+
+    def _use(self, found: Endpoint | None) -> None:
+        self.close()
+        self._blocking = None if found is None else BlockingTransport(found, self._extra)
+        self._awaited = None if found is None else AwaitedTransport(found, self._extra)
+
+    def _checked(self, opened: OpenedT) -> OpenedT:
+        """Leave redirects to the client: it follows them, and sends every later request."""
+        if isinstance(opened, Response) and opened.status in _REDIRECTS:
+            self._use(None)
+            raise TransportError(
+                f"the server redirects to {opened.headers.get('location', 'nowhere')}; set the client's base_url",
+                wait=0.0,
+            )
+        return opened

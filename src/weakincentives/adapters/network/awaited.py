@@ -32,24 +32,22 @@ class AwaitedTransport:
         self._extra = extra
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[Any, None]]] = {}
 
-    async def send(self, request: EncodedRequest, timeout: float | None) -> Response:
-        """Send a request and read the whole response."""
-        return await _bounded(self._send(request), timeout)
-
-    async def open(self, request: EncodedRequest, timeout: float | None) -> Response | AwaitedStream:
-        """Send a request and return the response as it arrives; anything but 200 is read to its end."""
-        return await _bounded(self._open(request), timeout)
+    async def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | AwaitedStream:
+        """Send a request; the response is read to its end if it is not 200 or must be `whole`."""
+        return await _bounded(self._open(request, whole), timeout)
 
     def close(self) -> None:
         """Close the sessions; their event loops do it as soon as they run and no request needs them."""
         self._sessions.clear()
 
-    async def _send(self, request: EncodedRequest) -> Response:
-        return await _finish(await self._post(request))
-
-    async def _open(self, request: EncodedRequest) -> Response | AwaitedStream:
-        response = await self._post(request)
-        return AwaitedStream(response) if response.status == 200 else await _finish(response)
+    async def _open(self, request: EncodedRequest, whole: bool) -> Response | AwaitedStream:
+        body = await self._post(request)
+        if body.status == 200 and not whole:
+            return AwaitedStream(body)
+        content = bytearray()
+        while data := await body.read():
+            content += data
+        return Response(body.status, body.headers, content)
 
     async def _post(self, request: EncodedRequest) -> _Body:
         (session, keeper), body = await self._session(), request.body()
@@ -179,13 +177,6 @@ def _retrieve(closed: asyncio.Future[None]) -> None:
     """Keep asyncio from reporting how a connection ended that nobody waits for."""
     if not closed.cancelled():
         closed.exception()
-
-
-async def _finish(body: _Body) -> Response:
-    content = bytearray()
-    while data := await body.read():
-        content += data
-    return Response(body.status, body.headers, content)
 
 
 async def _session_of_loop(endpoint: Endpoint, extra: str) -> AsyncGenerator[Any, None]:

@@ -21,6 +21,7 @@ from weakincentives.adapters.network.transport import (
     EventReader,
     Response,
     TransportError,
+    end_of,
     too_large,
 )
 from weakincentives.adapters.network.wire import EncodedRequest
@@ -46,19 +47,19 @@ class BlockingTransport:
         self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
-    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
-        """Send a request and read the whole response."""
+    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | BlockingStream:
+        """Send a request; the response is read to its end if it is not 200 or must be `whole`."""
         message = self._endpoint.message(request)
         with _errors(connection := self._connection(timeout)):
             connection.post(message, self._parser)
-            return self._finish(connection)
-
-    def open(self, request: EncodedRequest, timeout: float | None) -> Response | BlockingStream:
-        """Send a request and return the response as it arrives; anything but 200 is read to its end."""
-        message = self._endpoint.message(request)
-        with _errors(connection := self._connection(timeout)):
-            connection.post(message, self._parser)
-            return BlockingStream(self, connection) if connection.response.status == 200 else self._finish(connection)
+            response = connection.response
+            if response.status == 200 and not whole:
+                return BlockingStream(self, connection)
+            body = bytearray()
+            while data := connection.read():
+                body += data
+            self.release(connection)
+            return Response(response.status, response.headers, body)
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -74,15 +75,8 @@ class BlockingTransport:
         if now - self._idle[0].idle_since > IDLE_SECONDS:
             self._idle.popleft().discard()
 
-    def _finish(self, connection: _Connection) -> Response:
-        body = bytearray()
-        while data := connection.read():
-            body += data
-        self.release(connection)
-        return Response(connection.response.status, connection.response.headers, body)
-
     def _connection(self, timeout: float | None) -> _Connection:
-        ends = None if timeout is None else time.monotonic() + timeout
+        ends = end_of(timeout)
         if self._pid != os.getpid():
             self._pid = os.getpid()
             _close_all(self._idle)
@@ -111,7 +105,7 @@ class BlockingStream:
         connection = self._connection
         if connection is None:
             return None
-        connection.ends = None if timeout is None else time.monotonic() + timeout
+        connection.ends = end_of(timeout)
         with _errors(connection):
             while data := connection.read():
                 if events := self._reader.feed(data):

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from weakincentives.adapters.network.transport import (
+    AsyncIteratedStream,
     AsyncStream,
     BodyDecoder,
     EventReader,
+    IteratedStream,
     Response,
     Stream,
     TransportError,
+    end_of,
     within,
 )
 from weakincentives.adapters.network.wire import EncodedRequest
+
+FedT = TypeVar("FedT")
 
 
 class SdkTransport:
@@ -33,39 +38,29 @@ class SdkTransport:
         self._path = path
         self._awaits = awaits
 
-    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
-        ends = _ends(timeout)
-        return within(timeout, lambda: _finish(self._post(request, timeout), ends, self._errors))
-
-    def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
-        ends = _ends(timeout)
+    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
+        """Send a request; the response is read to its end if it is not 200 or must be `whole`."""
+        ends = end_of(timeout)
 
         def opened() -> Response | Stream:
             response = self._post(request, timeout)
-            if response.status_code == 200:
-                return _BlockingStream(response, self._errors)
+            if response.status_code == 200 and not whole:
+                return IteratedStream(_body(response, EventReader().feed), response.close, self._errors)
             return _finish(response, ends, self._errors)
 
         return within(timeout, opened)
 
-    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
+    async def open_async(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool
+    ) -> Response | AsyncStream:
         if not self._awaits:
-            return await asyncio.to_thread(self.send, request, timeout)
-        try:
-            async with asyncio.timeout(timeout):
-                return await _finish_async(await self._post_async(request, timeout))
-        except Exception as error:
-            raise self._errors(error) from None
-
-    async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
-        if not self._awaits:
-            opened = await asyncio.to_thread(self.open, request, timeout)
+            opened = await asyncio.to_thread(self.open, request, timeout, whole=whole)
             return opened if isinstance(opened, Response) else _ThreadedStream(opened)
         try:
             async with asyncio.timeout(timeout):
                 response = await self._post_async(request, timeout)
-                if response.status_code == 200:
-                    return _AwaitedStream(response, self._errors)
+                if response.status_code == 200 and not whole:
+                    return AsyncIteratedStream(_body_async(response, EventReader().feed), response.aclose, self._errors)
                 return await _finish_async(response)
         except Exception as error:
             raise self._errors(error) from None
@@ -129,54 +124,6 @@ class SdkTransport:
         return error
 
 
-class _BlockingStream:
-    def __init__(self, response: Any, errors: Callable[[Exception], Exception]) -> None:
-        self._response = response
-        self._body = _body(response)
-        self._reader = EventReader()
-        self._errors = errors
-
-    def read(self, timeout: float | None) -> list[bytes] | None:
-        ends = _ends(timeout)
-        return within(timeout, lambda: self._next(ends))
-
-    def close(self) -> None:
-        self._response.close()
-
-    def _next(self, ends: float | None) -> list[bytes] | None:
-        try:
-            for data in self._body:
-                events = self._reader.feed(data)
-                if events or (ends is not None and time.monotonic() > ends):
-                    return events
-        except Exception as error:
-            raise self._errors(error) from None
-        return None
-
-
-class _AwaitedStream:
-    def __init__(self, response: Any, errors: Callable[[Exception], Exception]) -> None:
-        self._response = response
-        self._body = _body_async(response)
-        self._reader = EventReader()
-        self._errors = errors
-
-    async def read(self, timeout: float | None) -> list[bytes] | None:
-        try:
-            async with asyncio.timeout(timeout):
-                async for data in self._body:
-                    events = self._reader.feed(data)
-                    if events:
-                        return events
-        except Exception as error:
-            raise self._errors(error) from None
-        return None
-
-    async def close(self) -> None:
-        await self._body.aclose()
-        await self._response.aclose()
-
-
 class _ThreadedStream:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -191,7 +138,7 @@ class _ThreadedStream:
 def _finish(response: Any, ends: float | None, errors: Callable[[Exception], Exception]) -> Response:
     body = bytearray()
     try:
-        for data in _body(response):
+        for data in _body(response, bytes):
             body += data
             if ends is not None and time.monotonic() > ends:
                 break
@@ -204,37 +151,32 @@ def _finish(response: Any, ends: float | None, errors: Callable[[Exception], Exc
 
 async def _finish_async(response: Any) -> Response:
     try:
-        return Response(
-            response.status_code, _headers(response), b"".join([data async for data in _body_async(response)])
-        )
+        body = b"".join([data async for data in _body_async(response, bytes)])
+        return Response(response.status_code, _headers(response), body)
     finally:
         await response.aclose()
 
 
-def _body(response: Any) -> Iterator[bytes]:
-    """The body, decompressed and bounded; a hook of the user's may have read it already."""
+def _body(response: Any, feed: Callable[[bytes], FedT]) -> Iterator[FedT]:
+    """What `feed` makes of the body, decompressed and bounded; a hook of the user's may have read it already."""
     if response.is_stream_consumed:
-        yield response.content
+        yield feed(response.content)
         return
     decoder = BodyDecoder(_headers(response))
     for data in response.iter_raw():
-        yield decoder.decode(data)
+        yield feed(decoder.decode(data))
     decoder.finish()
 
 
-async def _body_async(response: Any) -> AsyncGenerator[bytes, None]:
+async def _body_async(response: Any, feed: Callable[[bytes], FedT]) -> AsyncGenerator[FedT, None]:
     if response.is_stream_consumed:
-        yield response.content
+        yield feed(response.content)
         return
     decoder = BodyDecoder(_headers(response))
     async for data in response.aiter_raw():
-        yield decoder.decode(data)
+        yield feed(decoder.decode(data))
     decoder.finish()
 
 
 def _headers(response: Any) -> dict[str, str]:
     return {name.lower(): value for name, value in response.headers.items()}
-
-
-def _ends(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
+import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
@@ -77,6 +79,11 @@ class TransportError(Exception):
         self.payload = payload
         self.retryable = retryable
         self.wait = wait
+
+    @classmethod
+    def unusable(cls, message: str, payload: object, *, retryable: bool = False) -> TransportError:
+        """The error for a response that arrived and has no answer in it."""
+        return cls(message, phase="response", payload=payload, retryable=retryable)
 
 
 class BodyDecoder:
@@ -161,6 +168,59 @@ class EventReader:
         elif line.startswith(b"data:") or line == b"data":
             self._data.append(line[5:].removeprefix(b" "))
             self._size += len(line)
+
+
+@dataclass(slots=True)
+class IteratedStream:
+    """The stream of a foreign client: batches of events from an iterator, which may be empty.
+
+    `close` closes the response, and `errors` makes a `TransportError` of the client's errors.
+    """
+
+    batches: Iterator[list[bytes]]
+    close: Callable[[], None]
+    errors: Callable[[Exception], Exception]
+
+    def read(self, timeout: float | None) -> list[bytes] | None:
+        ends = end_of(timeout)
+        return within(timeout, lambda: self._next(ends))
+
+    def _next(self, ends: float | None) -> list[bytes] | None:
+        try:
+            for batch in self.batches:
+                if batch or (ends is not None and time.monotonic() > ends):
+                    return batch
+        except Exception as error:
+            raise self.errors(error) from None
+        return None
+
+
+@dataclass(slots=True)
+class AsyncIteratedStream:
+    """The stream of a foreign client on an event loop."""
+
+    batches: AsyncGenerator[list[bytes], None]
+    close_response: Callable[[], Awaitable[object]]
+    errors: Callable[[Exception], Exception]
+
+    async def read(self, timeout: float | None) -> list[bytes] | None:
+        try:
+            async with asyncio.timeout(timeout):
+                async for batch in self.batches:
+                    if batch:
+                        return batch
+        except Exception as error:
+            raise self.errors(error) from None
+        return None
+
+    async def close(self) -> None:
+        await self.batches.aclose()
+        await self.close_response()
+
+
+def end_of(timeout: float | None) -> float | None:
+    """When a step ends that may take so many seconds, by the monotonic clock."""
+    return None if timeout is None else time.monotonic() + timeout
 
 
 def within(seconds: float | None, work: Callable[[], ResultT]) -> ResultT:

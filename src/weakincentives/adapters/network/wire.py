@@ -126,8 +126,10 @@ class Wire(Format):
         codecs: Mapping[str, HostedToolCodec[Any, Any]],
         parameters: Mapping[str, Any] = MappingProxyType({}),
         media: MediaSupport = TEXT_ONLY,
+        route: str = "append",
     ) -> None:
         self._model = model
+        self._route = route
         self._codecs = codecs
         self._parameters = parameters
         self._media = media
@@ -136,6 +138,8 @@ class Wire(Format):
         self._known: tuple[tuple[int, Message], ...] = ()
         # How many messages are sent without their reasoning, because the vendor no longer accepts it.
         self._unreasoned = 0
+        self._start = b""
+        self._start_of: tuple[object, ...] = ()
 
     @abstractmethod
     def _add(self, message: Message, request: ModelRequest) -> None:
@@ -167,6 +171,22 @@ class Wire(Format):
             self._count = index + 1
         # A conversation that was begun anew differs in its first message, or in what the model has said.
         self._known = tuple((at, messages[at]) for at in {0, spoken, total - 1}) if total else ()
+
+    def _begin(self, request: ModelRequest, *more: object) -> bytes:
+        """The body up to the conversation; encoded again only if tools, output, settings or `more` have changed."""
+        tools, hosted = request.tools, request.hosted_tools
+        if self._route != "append":
+            tools, hosted = tools[: request.initial_tools], hosted[: request.initial_hosted_tools]
+        known = (tools, hosted, request.output, request.settings, *more)
+        if self._start_of != known:
+            self._start, self._start_of = self._encode_start(request, tools, hosted), known
+        return self._start
+
+    def _encode_start(
+        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
+    ) -> bytes:
+        """The body up to the conversation, with the tools that are listed there."""
+        raise NotImplementedError(f"{type(self).__name__} must define _encode_start to use _begin")
 
     @property
     def binds_reasoning(self) -> bool:

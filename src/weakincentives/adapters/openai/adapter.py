@@ -11,7 +11,6 @@ from weakincentives.adapters.openai.wire import (
     MAX_DESCRIPTION,
     PROVIDER,
     ResponsesWire,
-    Route,
     best_route,
     has_tool_search,
     media_support,
@@ -49,15 +48,10 @@ class OpenAIAdapter(ClientAdapter):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(model, **options)
-        self._tool_route: Route = best_route(model) if tool_route == "auto" else tool_route
+        self._tool_route = best_route(model) if tool_route == "auto" else tool_route
         self._tool_search = tool_search
         if tool_search and not has_tool_search(model):
             raise ValueError(f"tool_search needs gpt-5.4 or later, got '{model}'")
-
-    @property
-    def tool_route(self) -> Route:
-        """How tools that appear mid-conversation are announced."""
-        return self._tool_route
 
     @property
     def supports_operator_text(self) -> bool:
@@ -66,10 +60,6 @@ class OpenAIAdapter(ClientAdapter):
     @property
     def media(self) -> MediaSupport:
         return media_support(self.model)
-
-    @property
-    def defers_tools(self) -> bool:
-        return self._tool_search
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from weakincentives.adapters.hosted import (
     HONOURED,
+    LOCATION,
     ItemReader,
     Rule,
     SettingsCodec,
@@ -36,6 +37,53 @@ from weakincentives.tools.file_search import (
 )
 from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
 
+CallT = TypeVar("CallT", bound="_Call")
+
+
+class _Call(msgspec.Struct):
+    id: str = ""
+    status: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: list[Any] | None = None
+
+
+class _Text(msgspec.Struct):
+    text: str = ""
+    annotations: list[Any] | None = None
+
+
+def _calls(
+    reader: ItemReader,
+    items: Sequence[Any],
+    kind: str,
+    shape: type[CallT],
+    annotation: str,
+    cite: Callable[[Any, int], None],
+) -> Iterator[CallT]:
+    """The calls of a tool; one that did not complete is recorded as an error.
+
+    Adds the text of messages, and passes each annotation of this type to `cite` with the length of its text.
+    """
+    codes: dict[str | None, FailureCode] = {"failed": "failed", "incomplete": "incomplete"}
+    for item in items:
+        if type_of(item) == f"{kind}_call":
+            call = reader.call(item, shape)
+            if call is not None:
+                yield call
+                if call.status in codes:
+                    reader.fail(codes[call.status], call.status or "", call_id=call.id)
+        elif type_of(item) == "message":
+            message = reader.part(item, _Message)
+            pieces = (message.content or ()) if message else ()
+            for part in (reader.part(piece, _Text) for piece in pieces if type_of(piece) == "output_text"):
+                if part is not None:
+                    reader.add_text(part.text)
+                    for note in part.annotations or ():
+                        if type_of(note) == annotation:
+                            cite(note, len(part.text))
+
 
 class _Source(msgspec.Struct):
     url: str | None = None
@@ -46,9 +94,7 @@ class _SearchAction(msgspec.Struct):
     url: str | None = None
 
 
-class _SearchCall(msgspec.Struct):
-    id: str = ""
-    status: str | None = None
+class _SearchCall(_Call):
     action: _SearchAction | None = None
 
 
@@ -67,16 +113,7 @@ class OpenAIWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
     config_type = WebSearchConfig
     include: ClassVar[tuple[str, ...]] = ("web_search_call.action.sources",)
     honours: ClassVar[Mapping[str, Rule]] = dict.fromkeys(
-        (
-            "domain_filter.allowed",
-            "domain_filter.blocked",
-            "geo_hint.country_code",
-            "geo_hint.city",
-            "geo_hint.region",
-            "geo_hint.timezone",
-            "allow_live_access",
-        ),
-        HONOURED,
+        ("domain_filter.allowed", "domain_filter.blocked", *LOCATION, "allow_live_access"), HONOURED
     )
 
     def declare(self, tool: HostedTool[WebSearchConfig]) -> dict[str, Any]:
@@ -90,8 +127,7 @@ class OpenAIWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
             declared["external_web_access"] = False
         return declared
 
-    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> WebSearchResult | None:
-        reader = ItemReader(tool, self.adapter)
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> WebSearchResult:
         citations: list[Citation] = []
         sources: dict[str, None] = {}
 
@@ -101,26 +137,12 @@ class OpenAIWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
                 span = reader.span(found.start_index, found.end_index, of=length)
                 citations.append(Citation(found.url, found.title or "", span))
 
-        for item in response_items:
-            match type_of(item):
-                case "web_search_call":
-                    call = reader.call(item, _SearchCall)
-                    if call is not None:
-                        sources.update(dict.fromkeys(_consulted(call.action)))
-                        _check_status(reader, call.status, call.id)
-                case "message":
-                    _read_message(reader, item, "url_citation", cite)
-        if not reader.used():
-            return None
+        for call in _calls(reader, items, self.kind, _SearchCall, "url_citation", cite):
+            # The pages a search returned, or the page that was opened or searched.
+            action = call.action or _SearchAction()
+            urls = (*(source.url for source in action.sources or ()), action.url)
+            sources.update(dict.fromkeys(url for url in urls if url))
         return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))
-
-
-def _consulted(action: _SearchAction | None) -> list[str]:
-    """The pages a search returned, or the page that was opened or searched."""
-    if action is None:
-        return []
-    urls = [source.url for source in action.sources or ()]
-    return [url for url in (*urls, action.url) if url]
 
 
 class _CodeOutput(msgspec.Struct):
@@ -129,12 +151,10 @@ class _CodeOutput(msgspec.Struct):
     url: str | None = None
 
 
-class _CodeCall(msgspec.Struct):
-    id: str = ""
+class _CodeCall(_Call):
     code: str | None = None
     container_id: str = ""
     outputs: list[_CodeOutput] | None = None
-    status: str | None = None
 
 
 class _ContainerFile(msgspec.Struct):
@@ -161,11 +181,7 @@ class OpenAICodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterp
     def declare(self, tool: HostedTool[CodeInterpreterConfig]) -> dict[str, Any]:
         return {"type": self.kind, "container": tool.config.container_id or _container(tool.config)}
 
-    def parse_output(
-        self, response_items: Sequence[Any], tool: HostedTool[CodeInterpreterConfig]
-    ) -> CodeInterpreterResult | None:
-        reader = ItemReader(tool, self.adapter)
-        executions: list[CodeExecution] = []
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> CodeInterpreterResult:
         files: list[CodeFile] = []
 
         def cite(note: Any, length: int) -> None:
@@ -174,17 +190,8 @@ class OpenAICodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterp
                 name, container = found.filename or "", found.container_id or ""
                 files.append(CodeFile(found.file_id, name, container_id=container))
 
-        for item in response_items:
-            match type_of(item):
-                case "code_interpreter_call":
-                    call = reader.call(item, _CodeCall)
-                    if call is not None:
-                        executions.append(_code_execution(call))
-                        _check_status(reader, call.status, call.id)
-                case "message":
-                    _read_message(reader, item, "container_file_citation", cite)
-        if not reader.used():
-            return None
+        calls = _calls(reader, items, self.kind, _CodeCall, "container_file_citation", cite)
+        executions = [_code_execution(call) for call in calls]
         return CodeInterpreterResult.of(executions, text=reader.text, files=files, errors=reader.errors)
 
 
@@ -220,11 +227,9 @@ class _FileResult(msgspec.Struct):
     attributes: dict[str, str | float | bool] | None = None
 
 
-class _FileCall(msgspec.Struct):
-    id: str = ""
+class _FileCall(_Call):
     queries: list[str] | None = None
     results: list[_FileResult] | None = None
-    status: str | None = None
 
 
 class _FileCitation(msgspec.Struct):
@@ -258,10 +263,7 @@ class OpenAIFileSearchCodec(SettingsCodec[FileSearchConfig, FileSearchResult]):
             declared["filters"] = _filter(config.filters)
         return declared
 
-    def parse_output(
-        self, response_items: Sequence[Any], tool: HostedTool[FileSearchConfig]
-    ) -> FileSearchResult | None:
-        reader = ItemReader(tool, self.adapter)
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> FileSearchResult:
         queries: list[str] = []
         passages: list[FilePassage] = []
         citations: list[FileCitation] = []
@@ -272,18 +274,12 @@ class OpenAIFileSearchCodec(SettingsCodec[FileSearchConfig, FileSearchResult]):
                 span = reader.span(found.index, found.index, of=length)
                 citations.append(FileCitation(found.file_id, found.filename or "", None if span is None else span[0]))
 
-        for item in response_items:
-            match type_of(item):
-                case "file_search_call":
-                    call = reader.call(item, _FileCall)
-                    if call is not None:
-                        queries += call.queries or ()
-                        passages += [_passage(result) for result in call.results or ()]
-                        _check_status(reader, call.status, call.id)
-                case "message":
-                    _read_message(reader, item, "file_citation", cite)
-        if not reader.used():
-            return None
+        for call in _calls(reader, items, self.kind, _FileCall, "file_citation", cite):
+            queries += call.queries or ()
+            passages += [
+                FilePassage(one.file_id or "", one.filename or "", one.text or "", one.score, one.attributes or {})
+                for one in call.results or ()
+            ]
         return FileSearchResult(reader.text, tuple(queries), tuple(passages), tuple(citations), tuple(reader.errors))
 
 
@@ -293,47 +289,6 @@ def _filter(chosen: FileFilter) -> dict[str, Any]:
         return {"type": chosen.op, "key": chosen.key, "value": value}
     word = "and" if isinstance(chosen, AllOf) else "or"
     return {"type": word, "filters": [_filter(one) for one in chosen.filters]}
-
-
-def _passage(result: _FileResult) -> FilePassage:
-    return FilePassage(
-        file_id=result.file_id or "",
-        filename=result.filename or "",
-        text=result.text or "",
-        score=result.score,
-        attributes=result.attributes or {},
-    )
-
-
-class _Message(msgspec.Struct):
-    content: list[Any] | None = None
-
-
-class _Text(msgspec.Struct):
-    text: str = ""
-    annotations: list[Any] | None = None
-
-
-def _read_message(reader: ItemReader, item: Any, annotation: str, take: Callable[[Any, int], None]) -> None:
-    """Add the message's text, and pass each annotation of this type to `take` with the length of its text."""
-    message = reader.part(item, _Message)
-    for piece in (message.content or ()) if message else ():
-        if type_of(piece) != "output_text":
-            continue
-        part = reader.part(piece, _Text)
-        if part is None:
-            continue
-        reader.add_text(part.text)
-        for note in part.annotations or ():
-            if type_of(note) == annotation:
-                take(note, len(part.text))
-
-
-def _check_status(reader: ItemReader, status: str | None, call_id: str) -> None:
-    """Record a call that did not complete."""
-    codes: dict[str, FailureCode] = {"failed": "failed", "incomplete": "incomplete"}
-    if status in codes:
-        reader.fail(codes[status], status, call_id=call_id)
 
 
 CODECS: dict[str, HostedToolCodec[Any, Any]] = {

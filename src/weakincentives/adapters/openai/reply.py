@@ -56,11 +56,9 @@ class ResponseEventParser:
         if kind == "error":
             # Flat in the SDK's types, nested in practice.
             error = seen.error or seen
-            raise TransportError(
-                f"openai reported an error in the stream: {error.message or error.code or 'no explanation'}",
-                phase="response",
-                payload=msgspec.json.decode(event),
-                retryable=bool({error.code, error.type} & _RETRYABLE),
+            told = f"openai reported an error in the stream: {error.message or error.code or 'no explanation'}"
+            raise TransportError.unusable(
+                told, msgspec.json.decode(event), retryable=bool({error.code, error.type} & _RETRYABLE)
             )
         return ()
 
@@ -70,19 +68,16 @@ class ResponseEventParser:
         return "" if before in (None, self._summary) else "\n\n"
 
 
-class _InputDetails(msgspec.Struct):
+class _Details(msgspec.Struct):
     cached_tokens: int | None = 0
-
-
-class _OutputDetails(msgspec.Struct):
     reasoning_tokens: int | None = 0
 
 
 class _Usage(msgspec.Struct):
     input_tokens: int = 0
     output_tokens: int = 0
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
+    input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
 
 
 class _Why(msgspec.Struct):
@@ -154,11 +149,9 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 def _reply(response: _Response) -> ModelReply:
     if response.error or response.status not in ("completed", "incomplete", None):
         error = response.error or {}
-        raise TransportError(
-            f"openai could not answer: {error.get('message') or response.status}",
-            phase="response",
-            payload=error or {"status": response.status},
-            retryable=error.get("code") in _RETRYABLE,
+        told = f"openai could not answer: {error.get('message') or response.status}"
+        raise TransportError.unusable(
+            told, error or {"status": response.status}, retryable=error.get("code") in _RETRYABLE
         )
     texts: list[str] = []
     refusals: list[str] = []
@@ -190,12 +183,8 @@ def _reply(response: _Response) -> ModelReply:
     elif refusals:
         stop, texts = "refusal", refusals
     if not items and stop == "end":
-        raise TransportError(
-            "openai answered without any output",
-            phase="response",
-            payload={"id": response.id, "status": response.status, "output": []},
-            retryable=False,
-        )
+        found: object = {"id": response.id, "status": response.status, "output": []}
+        raise TransportError.unusable("openai answered without any output", found)
     return ModelReply(
         text="".join(texts),
         tool_calls=tuple(calls),

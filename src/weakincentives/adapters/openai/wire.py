@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, data_url, encode, refused, select_tools
 from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
 from weakincentives.content import Document, Image, Media, Part
-from weakincentives.prompt import Tool, portable_name
+from weakincentives.prompt import HostedTool, Tool, portable_name
 from weakincentives.runtime import MEGABYTE, MediaSupport, Message, ModelReply, ModelRequest, document_tokens
 from weakincentives.serde import is_strict
 
@@ -75,12 +76,9 @@ class ResponsesWire(Wire):
     tools = ToolCache(declare_tool)
     search_tool = b'{"type":"tool_search"}'
 
-    def __init__(self, model: str, *, route: Route, **options: Any) -> None:
+    def __init__(self, model: str, **options: Any) -> None:
         super().__init__(model, **options)
-        self._route = route
         self._declared: set[str] = set()
-        self._start: bytes = b""
-        self._start_of: tuple[object, ...] = ()
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
@@ -89,20 +87,15 @@ class ResponsesWire(Wire):
             end += b',"stream":true'
         return EncodedRequest((self._begin(request), self._buffer, b"]", end, b"}"), {})
 
-    def _begin(self, request: ModelRequest) -> bytes:
-        append = self._route == "append"
-        offered = len(request.tools) if append else request.initial_tools
-        hosted = len(request.hosted_tools) if append else request.initial_hosted_tools
-        known = (request.tools[:offered], request.hosted_tools[:hosted], request.output, request.settings)
-        if self._start_of != known:
-            tools = self._encode_tools(request.tools[:offered], request.hosted_tools[:hosted], request)
-            further = {name: value for name, value in self._parameters.items() if name != "include"}
-            further |= self._settings(request)
-            head = encode({"model": self._model, "store": False, **further, **self._text(request)})
-            listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
-            self._start = head[:-1] + listed + b',"input":['
-            self._start_of = known
-        return self._start
+    def _encode_start(
+        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
+    ) -> bytes:
+        encoded = self._encode_tools(tools, hosted, request)
+        further = {name: value for name, value in self._parameters.items() if name != "include"}
+        further |= self._settings(request)
+        head = encode({"model": self._model, "store": False, **further, **self._text(request)})
+        listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
+        return head[:-1] + listed + b',"input":['
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral settings as fields; what the model does not take is refused here, before the request."""
@@ -160,10 +153,11 @@ class ResponsesWire(Wire):
         """The tools that may still be called, as a `tool_choice`; None if the model does not accept it."""
         tools = [tool for tool in request.tools if tool.name not in request.revoked]
         hosted = [tool for tool in request.hosted_tools if tool.name not in request.revoked]
-        if self._route == "additional_tools" and not _names_added_tools(self._model):
+        # From gpt-5.6 on, `tool_choice` may name a tool that an `additional_tools` item declared.
+        if self._route == "additional_tools" and _version(self._model) < (5, 6):
             added = {tool.name for tool in request.tools[request.initial_tools :]}
             added |= {tool.name for tool in request.hosted_tools[request.initial_hosted_tools :]}
-            if added & {tool.name for tool in tools} or added & {tool.name for tool in hosted}:
+            if added - request.revoked:
                 return None
         if not tools and not hosted:
             return "none"
@@ -240,13 +234,7 @@ class ResponsesWire(Wire):
 
 def has_tool_search(model: str) -> bool:
     """From gpt-5.4 on, the provider can search deferred tools."""
-    found = _VERSION.match(model)
-    return found is not None and (int(found[1]), int(found[2] or 0)) >= (5, 4)
-
-
-def _names_added_tools(model: str) -> bool:
-    """From gpt-5.6 on, `tool_choice` may name a tool that an `additional_tools` item declared."""
-    return _version(model) >= (5, 6)
+    return _version(model) >= (5, 4)
 
 
 def _version(model: str) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 from weakincentives import serde
@@ -91,9 +90,7 @@ class ScriptedAdapter(ProviderAdapter):
     def __enter__(self) -> ScriptedAdapter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.assert_used_up()
 

@@ -1,4 +1,4 @@
-"""Codecs that declare as data which settings a provider honours, and the tables made from them."""
+"""What codecs of hosted tools share: the settings a provider honours, declared as data, and reading its items."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
+import msgspec
+
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
 from weakincentives.runtime import adapter_specs
-from weakincentives.tools import DomainFilter
+from weakincentives.tools import DomainFilter, FailureCode, HostedToolFailure
 from weakincentives.tools.web_search import GeoHint
 
 ConfigT = TypeVar("ConfigT")
 OutputT = TypeVar("OutputT")
+ShapeT = TypeVar("ShapeT", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Rule:
 
 
 HONOURED = Rule()
+LOCATION = dict.fromkeys((f"geo_hint.{name}" for name in ("country_code", "city", "region", "timezone")), HONOURED)
 
 
 class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
@@ -92,9 +96,15 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
     def declare(self, tool: HostedTool[ConfigT]) -> dict[str, Any]:
         """The declaration of a tool, all of whose settings the provider honours."""
 
-    @abstractmethod
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[ConfigT]) -> OutputT | None:
         """The typed output from all items of a run, or None if the tool was not used."""
+        reader = ItemReader(tool, self.adapter)
+        output = self.read(reader, response_items)
+        return output if reader.used() else None
+
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> OutputT:
+        """The typed output of the items that the reader can read."""
+        raise NotImplementedError(f"{type(self).__name__} must define read or parse_output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,37 +141,28 @@ def _all_codecs() -> Iterator[tuple[str, Any]]:
             yield spec.name, codec
 
 
-@cache
-def all_settings(config_type: type[Any]) -> tuple[str, ...]:
+def all_settings(config_type: type) -> tuple[str, ...]:
     """Every setting of a config type; those of nested dataclasses have dotted names."""
-    return tuple(_settings(config_type, ""))
+    found: list[str] = []
+    for name, nested in _fields(config_type).items():
+        found += [name] if nested is None else [f"{name}.{inner}" for inner in all_settings(nested)]
+    return tuple(found)
 
 
 def used_settings(config: Any) -> Mapping[str, object]:
     """The settings that differ from their defaults, with their values."""
-    return dict(_used(config, ""))
-
-
-def _settings(config_type: type, prefix: str) -> Iterator[str]:
-    for name, nested in _fields(config_type).items():
-        if nested is None:
-            yield prefix + name
-        else:
-            yield from _settings(nested, f"{prefix}{name}.")
-
-
-def _used(config: Any, prefix: str) -> Iterator[tuple[str, object]]:
     config_type: type = type(config)
     nested = _fields(config_type)
+    used: dict[str, object] = {}
     for one in fields(config):
         value = getattr(config, one.name)
-        if nested[one.name] is not None:
-            if value is not None:
-                yield from _used(value, f"{prefix}{one.name}.")
-            continue
         default = one.default_factory() if one.default_factory is not MISSING else one.default
-        if default is MISSING or value != default:
-            yield prefix + one.name, value
+        if nested[one.name] is not None:
+            inner = {} if value is None else used_settings(value)
+            used |= {f"{one.name}.{name}": chosen for name, chosen in inner.items()}
+        elif default is MISSING or value != default:
+            used[one.name] = value
+    return used
 
 
 @cache
@@ -187,3 +188,74 @@ def location_fields(hint: GeoHint) -> dict[str, str]:
     """The user's place as the fields that every provider takes, without empty ones."""
     fields = {"country": hint.country_code, "city": hint.city, "region": hint.region, "timezone": hint.timezone}
     return {name: value for name, value in fields.items() if value}
+
+
+class ItemReader:
+    """One pass over the items of a run for one hosted tool: what has the expected shape is used.
+
+    It collects the text of the answers, so that a citation's range can be shifted by the length of earlier text. An
+    item of the tool that cannot be read is recorded in `errors`; if none can be read, there is no output and `used`
+    raises.
+    """
+
+    def __init__(self, tool: HostedTool[Any], adapter: str) -> None:
+        self.errors: list[HostedToolFailure] = []
+        self._tool = tool
+        self._adapter = adapter
+        self._texts: list[str] = []
+        self._length = 0
+        self._calls = 0
+        self._malformed: Any = None
+        self._why = ""
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def add_text(self, text: str) -> None:
+        self._texts.append(text)
+        self._length += len(text)
+
+    def call(self, item: Any, shape: type[ShapeT]) -> ShapeT | None:
+        """Read an item that shows the tool was used."""
+        found = self.part(item, shape)
+        if found is None:
+            self._malformed, self._why = item, self.errors[-1].message
+        else:
+            self._calls += 1
+        return found
+
+    def part(self, item: Any, shape: type[ShapeT]) -> ShapeT | None:
+        """Read something else that belongs to the tool, such as a citation."""
+        try:
+            return msgspec.convert(item, shape, from_attributes=True)
+        except msgspec.ValidationError as error:
+            self.fail("malformed", message=f"{type_of(item) or 'item'}: {error}")
+            return None
+
+    def fail(self, code: FailureCode, provider_code: str = "", *, message: str = "", call_id: str = "") -> None:
+        self.errors.append(HostedToolFailure(code, provider_code, message, call_id))
+
+    def used(self) -> bool:
+        """Whether the tool was used; raises if none of its items could be read."""
+        if self._calls == 0 and self._malformed is not None:
+            raise PromptEvaluationError(
+                f"Hosted tool '{self._tool.name}': {self._adapter} answered with items that cannot be read "
+                f"({self._why}).",
+                phase="parse",
+                payload=self._malformed,
+            )
+        return self._calls > 0
+
+    def span(self, start: int | None, end: int | None, *, of: int) -> tuple[int, int] | None:
+        """A range of the text added last (of length `of`) as a range of all text; None if it is out of bounds."""
+        if start is None or end is None or not 0 <= start <= end <= of:
+            return None
+        before = self._length - of
+        return before + start, before + end
+
+
+def type_of(item: Any) -> str:
+    """The `type` of an item, which is decoded JSON or an object of the vendor's SDK."""
+    name = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
+    return name if isinstance(name, str) else ""
