@@ -295,11 +295,12 @@ class Threads:
                 value = context.run(function)
             except BaseException as raised:
                 error = raised
+            # Before the result is known: whoever waits for it may have the next function, which needs no new thread.
+            self._idle.release()
             # An event loop that has been closed has nobody waiting.
             with contextlib.suppress(RuntimeError):
                 future.get_loop().call_soon_threadsafe(_settle, future, value, error)
             del function, context, future, value, error
-            self._idle.release()
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
