@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.errors import DeadlineExceededError
+from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from weakincentives.runtime import ToolInvoked
+from weakincentives.runtime.bridge import MAX_THREADS
 from weakincentives.session import Session
 
 tenant: ContextVar[str] = ContextVar("tenant")
@@ -43,6 +46,32 @@ def test_blocking_tools_of_several_runs_wait_for_each_other() -> None:
         return await asyncio.gather(*(one(f"tenant {number}") for number in range(8)))
 
     assert asyncio.run(main()) == [f"tenant {number}" for number in range(8)]
+
+
+def test_a_call_that_waits_for_a_thread_until_its_deadline_is_never_made() -> None:
+    all_hang, go, made = threading.Barrier(MAX_THREADS + 1), threading.Event(), list[str]()
+
+    def hang(params: None, *, context: ToolContext) -> ToolResult[None]:
+        all_hang.wait(30)
+        go.wait(30)
+        return ToolResult("ok")
+
+    def note(params: None, *, context: ToolContext) -> ToolResult[None]:
+        made.append("made")
+        return ToolResult("ok")
+
+    async def main() -> None:
+        hanging = [asked(hang) for _ in range(MAX_THREADS)]
+        runs = [asyncio.ensure_future(one.evaluate_async(prompt, session=Session())) for one, prompt in hanging]
+        await asyncio.to_thread(all_hang.wait, 30)
+        adapter, prompt = asked(note)
+        with pytest.raises(DeadlineExceededError):
+            await adapter.evaluate_async(prompt, session=Session(), deadline=Deadline.after(0.5))
+        go.set()
+        await asyncio.gather(*runs)
+
+    asyncio.run(main())
+    assert made == []
 
 
 HANGS = """

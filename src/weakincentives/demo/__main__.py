@@ -54,9 +54,7 @@ def answer(arguments: argparse.Namespace) -> int:
     for label, command in next_commands(recorded=recording is not None):
         print_labelled(label, command)
     if not composes:
-        print_labelled(
-            "", "./run --model  (fetches a larger model, 1.1 GB, which picks the answer itself)"
-        )
+        print_labelled("", "./run --model  (fetches a larger model, 1.1 GB, which picks the answer itself)")
     if recording is not None and arguments.view:
         print_line()
         try:

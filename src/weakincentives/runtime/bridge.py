@@ -216,7 +216,8 @@ async def _in_thread(call: HandlerCall) -> Any:
         return await _in_time(call, work)
     finally:
         if work.cancelled():
-            await threads.call(call.abandon)
+            # Not in the threads of handlers, all of which may hang.
+            await asyncio.to_thread(call.abandon)
 
 
 async def _in_time(call: HandlerCall, work: Awaitable[Any]) -> Any:
@@ -292,7 +293,8 @@ class Threads:
             function, context, future = self._jobs.get()
             value, error = None, None
             try:
-                value = context.run(function)
+                # What was given up while it waited for a thread is not begun.
+                value = None if future.cancelled() else context.run(function)
             except BaseException as raised:
                 error = raised
             # Before the result is known: whoever waits for it may have the next function, which needs no new thread.
