@@ -20,6 +20,7 @@ from bench.row import Row
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Prompt
+from weakincentives.runtime.bridge import MAX_THREADS
 from weakincentives.session import Session
 
 SLOW = True
@@ -131,13 +132,18 @@ def memory_mb() -> float:
 
 
 def thread_count() -> int:
-    """The threads of the process, Python's or not; those that are ending have a moment to do so."""
+    """The threads of the process, Python's or not; those that are ending have a moment to do so.
+
+    Those that blocking tools are called in do not count: a limited number of them is kept.
+    """
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join(1)
         elif thread.name == "weakincentives-request":
             thread.join(5)
-    return len(list(Path("/proc/self/task").iterdir()))
+    kept = sum(thread.name.startswith("wink-tools-") for thread in threading.enumerate())
+    assert kept <= MAX_THREADS
+    return len(list(Path("/proc/self/task").iterdir())) - kept
 
 
 def descriptor_count() -> int:
