@@ -54,6 +54,11 @@ class StructuredOutputConfig:
         return self.schema if self.container in ("object", "text") else self._wrapped.schema()
 
     @cached_property
+    def is_strict(self) -> bool:
+        """Whether strict modes take the schema to send as it is."""
+        return serde.is_strict(self.wire_schema)
+
+    @cached_property
     def _codec(self) -> serde.Codec[Any]:
         annotation: Any = list[self.output_type] if self.container == "array" else self.output_type  # type: ignore[name-defined]
         return serde.codec(annotation)

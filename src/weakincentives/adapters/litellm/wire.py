@@ -87,8 +87,7 @@ class ChatWire(Wire):
             else:
                 head.update(declared)
         if request.output is not None:
-            schema = request.output.wire_schema
-            form = {"name": "output", "strict": is_strict(schema), "schema": schema}
+            form = {"name": "output", "strict": request.output.is_strict, "schema": request.output.wire_schema}
             head["response_format"] = {"type": "json_schema", "json_schema": form}
         listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
         return encode(head)[:-1] + listed + b',"messages":['

@@ -132,8 +132,8 @@ class ResponsesWire(Wire):
     def _text(self, request: ModelRequest) -> dict[str, Any]:
         if request.output is None:
             return {}
-        schema = request.output.wire_schema
-        form = {"type": "json_schema", "name": "output", "strict": is_strict(schema), "schema": schema}
+        output = request.output
+        form = {"type": "json_schema", "name": "output", "strict": output.is_strict, "schema": output.wire_schema}
         return {"text": {**self._parameters.get("text", {}), "format": form}}
 
     def _end(self, request: ModelRequest) -> bytes:
