@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
 if TYPE_CHECKING:
     # Type checkers bundle typing_extensions; the default lets `PromptTemplate(...)` go without a type argument.
@@ -55,7 +55,12 @@ class Specialized:
 
 
 class Specializable:
-    """A generic class whose constructor finds in its attributes what `_attributes_for` makes of its type arguments."""
+    """A generic class whose constructor finds in its attributes what `_attributes_for` makes of its type arguments.
+
+    `_type_keywords` are the keyword arguments that say the same, one for each.
+    """
+
+    _type_keywords: ClassVar[tuple[str, ...]] = ()
 
     def __class_getitem__(cls, item: Any) -> Any:
         args = item if isinstance(item, tuple) else (item,)
@@ -65,6 +70,8 @@ class Specializable:
         attributes = cls._attributes_for(args)
 
         def build(*positional: Any, **named: Any) -> Any:
+            if twice := [name for name in cls._type_keywords if name in named]:
+                raise TypeError(f"{cls.__name__}[...]() has its types in brackets, got {', '.join(twice)} as well")
             instance = cls.__new__(cls)
             vars(instance).update(attributes)
             instance.__init__(*positional, **named)  # type: ignore[misc]

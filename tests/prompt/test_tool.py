@@ -31,6 +31,11 @@ def handle(params: Params, *, context: Any) -> ToolResult[Weather]:
     return ToolResult("Measured.", Weather(20))
 
 
+def test_types_are_given_once() -> None:
+    with pytest.raises(TypeError, match=r"Tool\[...\]\(\) has its types in brackets, got params_type as well"):
+        Tool[Params, Weather](name="weather", description="Weather.", handler=handle, params_type=Weather)
+
+
 def test_a_tool_knows_its_types_and_schema() -> None:
     declared = Tool[Params, Weather](name="weather", description="Weather of a city.", handler=handle)
     assert (declared.params_type, declared.result_type) == (Params, Weather)

@@ -23,8 +23,8 @@ from weakincentives.session import Session
 tenant: ContextVar[str] = ContextVar("tenant")
 
 
-def asked(handler: Any) -> tuple[ScriptedAdapter, Prompt[None]]:
-    work: Tool[None, None] = Tool(name="work", description="Work.", handler=handler)
+def asked(handler: Any, compensate: Any = None) -> tuple[ScriptedAdapter, Prompt[None]]:
+    work: Tool[None, None] = Tool(name="work", description="Work.", handler=handler, compensate=compensate)
     task = MarkdownSection(title="Task", key="task", template="Go.", tools=[work])
     return ScriptedAdapter([call("work"), "Done."]), Prompt(ns="tests", key="threads", sections=[task])
 
@@ -48,30 +48,62 @@ def test_blocking_tools_of_several_runs_wait_for_each_other() -> None:
     assert asyncio.run(main()) == [f"tenant {number}" for number in range(8)]
 
 
-def test_a_call_that_waits_for_a_thread_until_its_deadline_is_never_made() -> None:
-    all_hang, go, made = threading.Barrier(MAX_THREADS + 1), threading.Event(), list[str]()
+async def hanging(go: threading.Event) -> asyncio.Future[list[Any]]:
+    """Runs that keep all threads busy until `go`."""
+    all_hang = threading.Barrier(MAX_THREADS + 1)
 
     def hang(params: None, *, context: ToolContext) -> ToolResult[None]:
         all_hang.wait(30)
         go.wait(30)
         return ToolResult("ok")
 
-    def note(params: None, *, context: ToolContext) -> ToolResult[None]:
-        made.append("made")
+    agents = [asked(hang) for _ in range(MAX_THREADS)]
+    runs = asyncio.gather(*(adapter.evaluate_async(prompt, session=Session()) for adapter, prompt in agents))
+    await asyncio.to_thread(all_hang.wait, 30)
+    return runs
+
+
+def test_a_call_that_is_given_up_while_it_waits_for_a_thread_is_neither_made_nor_compensated() -> None:
+    go, made = threading.Event(), list[str]()
+
+    def pay(params: None, *, context: ToolContext) -> ToolResult[None]:
+        made.append("pay")
         return ToolResult("ok")
 
     async def main() -> None:
-        hanging = [asked(hang) for _ in range(MAX_THREADS)]
-        runs = [asyncio.ensure_future(one.evaluate_async(prompt, session=Session())) for one, prompt in hanging]
-        await asyncio.to_thread(all_hang.wait, 30)
-        adapter, prompt = asked(note)
+        runs = await hanging(go)
+        adapter, prompt = asked(pay, lambda *arguments, **named: made.append("undo"))
         with pytest.raises(DeadlineExceededError):
             await adapter.evaluate_async(prompt, session=Session(), deadline=Deadline.after(0.5))
         go.set()
-        await asyncio.gather(*runs)
+        await runs
 
     asyncio.run(main())
     assert made == []
+
+
+def test_a_compensation_that_waits_for_a_thread_is_made_although_the_run_is_cancelled() -> None:
+    go, failed, made = threading.Event(), asyncio.Event(), list[str]()
+
+    async def pay(params: None, *, context: ToolContext) -> ToolResult[None]:
+        made.append("pay")
+        failed.set()
+        return ToolResult("no", success=False)
+
+    async def main() -> None:
+        runs = await hanging(go)
+        adapter, prompt = asked(pay, lambda *arguments, **named: made.append("undo"))
+        run = asyncio.ensure_future(adapter.evaluate_async(prompt, session=Session()))
+        await failed.wait()
+        await asyncio.sleep(0)
+        run.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await runs
+
+    asyncio.run(main())
+    assert made == ["pay", "undo"]
 
 
 HANGS = """

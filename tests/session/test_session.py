@@ -77,6 +77,22 @@ def test_an_observer_may_dispatch():
     assert session[Note].all() == (Note("seen"),)
 
 
+def test_observers_that_compare_as_equal_are_told_apart():
+    @dataclass
+    class Collector:
+        heard: list[object]
+
+        def __call__(self, session: Session, event: object) -> None:
+            self.heard.append(event)
+
+    first, second = Collector([]), Collector([])
+    with observing(first):
+        with observing(second):
+            Session().dispatch(Note("both"))
+        Session().dispatch(Note("first"))
+    assert (first.heard, second.heard) == ([Note("both"), Note("first")], [Note("both")])
+
+
 def test_observing_hears_every_session_of_the_process():
     first, second, heard = Session(), Session(), []
     with observing(lambda session, event: heard.append((session, event))):

@@ -20,6 +20,20 @@ ConfigT = TypeVar("ConfigT")
 OutputT = TypeVar("OutputT")
 ShapeT = TypeVar("ShapeT", bound=msgspec.Struct)
 
+__all__ = [
+    "HONOURED",
+    "Capability",
+    "ItemReader",
+    "Rule",
+    "SettingsCodec",
+    "all_settings",
+    "capabilities",
+    "domain_fields",
+    "location_fields",
+    "type_of",
+    "used_settings",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:

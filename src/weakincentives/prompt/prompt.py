@@ -43,6 +43,7 @@ class _HasOutput(Specializable):
     """A class with an output type as its argument."""
 
     _output_type: Any = None
+    _type_keywords = ("output_type",)
 
     @classmethod
     def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:

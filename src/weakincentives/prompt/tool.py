@@ -104,6 +104,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     """
 
     _declared_types: tuple[Any, Any] = (None, None)
+    _type_keywords = ("params_type", "result_type")
 
     def __init__(
         self,

@@ -24,8 +24,8 @@ class ResourceRegistry:
 
     __slots__ = ("_bindings",)
 
-    def __init__(self, _bindings: Mapping[type, Binding[Any]] | None = None) -> None:
-        self._bindings: Mapping[type, Binding[Any]] = MappingProxyType(_bindings or {})
+    def __init__(self) -> None:
+        self._bindings: Mapping[type, Binding[Any]] = MappingProxyType({})
 
     @classmethod
     def of(cls, *bindings: Binding[Any]) -> ResourceRegistry:
@@ -41,7 +41,7 @@ class ResourceRegistry:
                     f"{type_name(binding.protocol)} is bound twice; keep one, or merge() two registries to override"
                 )
             found[binding.protocol] = binding
-        return cls(found)
+        return _registry(found)
 
     @classmethod
     def build(cls, instances: Mapping[type, Any]) -> ResourceRegistry:
@@ -53,7 +53,7 @@ class ResourceRegistry:
                     f"The instance for {type_name(protocol)} must not be a Binding; pass bindings to of()"
                 )
             found[protocol] = Binding.instance(protocol, value)
-        return cls(found)
+        return _registry(found)
 
     def merge(self, other: ResourceRegistry | Mapping[type, Any] | None) -> ResourceRegistry:
         """A registry of both sets of bindings. For a protocol in both, `other` wins unless its binding is a fallback.
@@ -77,7 +77,7 @@ class ResourceRegistry:
             for protocol, binding in other._bindings.items()
             if not (binding.fallback and protocol in self._bindings)
         }
-        return ResourceRegistry({**self._bindings, **winners})
+        return _registry({**self._bindings, **winners})
 
     @property
     def bindings(self) -> Mapping[type, Binding[Any]]:
@@ -102,3 +102,9 @@ class ResourceRegistry:
 
     def __repr__(self) -> str:
         return f"ResourceRegistry({', '.join(type_name(protocol) for protocol in self._bindings)})"
+
+
+def _registry(bindings: Mapping[type, Binding[Any]]) -> ResourceRegistry:
+    registry = ResourceRegistry()
+    registry._bindings = MappingProxyType(bindings)
+    return registry

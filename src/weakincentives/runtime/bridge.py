@@ -37,21 +37,28 @@ class HandlerCall:
     """A tool handler to call behind a fence, until the deadline.
 
     `effect` says that it may do something outside that has to be compensated: when it is stopped, it is first given
-    some time to end, so that the compensation comes after what it undoes.
+    some time to end, so that the compensation comes after what it undoes. One that is stopped while it waits for a
+    thread is `dropped`: it never begins, and there is nothing to compensate.
     """
 
-    __slots__ = ("_deadline", "ended", "fence", "function")
+    __slots__ = ("_deadline", "_lock", "dropped", "ended", "fence", "function", "waits")
 
     def __init__(self, function: Callable[[], Any], deadline: Deadline | None, *, effect: bool = False) -> None:
         self.function = function
         self.fence = Fence(None if deadline is None else lambda: deadline.expired)
         self.ended = threading.Event() if effect else None
+        self.waits = self.dropped = False
+        self._lock = threading.Lock()
         self._deadline = deadline
 
     def seconds(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline.remaining().total_seconds())
 
     def call(self) -> Any:
+        with self._lock:
+            self.waits = False
+            if self.dropped:
+                return None
         try:
             return self.function()
         except StopIteration as error:
@@ -63,7 +70,9 @@ class HandlerCall:
 
     def abandon(self) -> None:
         """Fence the handler off, wherever it runs; one that has an effect is given some time to end before."""
-        if self.ended is not None:
+        with self._lock:
+            self.dropped = self.waits
+        if self.ended is not None and not self.dropped:
             self.ended.wait(CLEANUP_SECONDS)
         self.fence.close()
 
@@ -210,7 +219,8 @@ async def _handle(call: HandlerCall) -> Any:
 
 
 async def _in_thread(call: HandlerCall) -> Any:
-    """Call a blocking handler; when it is cancelled or late it goes on in its thread, behind its fence."""
+    """Call a blocking handler; one that has begun when it is cancelled or late goes on, behind its fence."""
+    call.waits = True
     work = threads.call(call.call)
     try:
         return await _in_time(call, work)
@@ -293,8 +303,7 @@ class Threads:
             function, context, future = self._jobs.get()
             value, error = None, None
             try:
-                # What was given up while it waited for a thread is not begun.
-                value = None if future.cancelled() else context.run(function)
+                value = context.run(function)
             except BaseException as raised:
                 error = raised
             # Before the result is known: whoever waits for it may have the next function, which needs no new thread.

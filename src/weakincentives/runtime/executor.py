@@ -184,7 +184,7 @@ class ToolExecutor:
 
     def _settle(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
         """Compensate and roll back a call that failed, and close its resources."""
-        if not attempt.result.success:
+        if not attempt.result.success and not flight.handler.dropped:
             yield from self._compensate(flight, attempt)
         if not attempt.result.success or attempt.expansion is not None:
             self._roll_back(flight, attempt)

@@ -266,11 +266,13 @@ class Bus:
 @contextmanager
 def observing(callback: Callable[[Any, object], None]) -> Iterator[None]:
     """Call `callback(session, event)` for every event of every session in this process while the block runs."""
-    process_observers.append(callback)
+    # Found again by identity: callbacks may compare as equal.
+    observer = partial(callback)
+    process_observers.append(observer)
     try:
         yield
     finally:
-        process_observers.remove(callback)
+        process_observers.remove(observer)
 
 
 def notify(callbacks: Iterable[Callable[..., None]], *arguments: object) -> None:

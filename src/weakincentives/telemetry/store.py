@@ -263,8 +263,9 @@ _USAGE = "input_tokens, output_tokens, cached_tokens, reasoning_tokens"
 _COLUMNS = ", ".join(_USAGE if field.name == "usage" else field.name for field in fields(RunSummary))
 # A run whose recorder went silent without closing was killed.
 _STATUS = "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status"
+_OTHERWISE = {"status": _STATUS, "started": "runs.started"}
 _RUNS = (
-    f"(SELECT {_COLUMNS.replace('status', _STATUS).replace('started', 'runs.started')} "
+    f"(SELECT {', '.join(_OTHERWISE.get(name, name) for name in _COLUMNS.split(', '))} "
     "FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
 )
 # What stands for a column of another type, in the order of the columns.
