@@ -44,11 +44,11 @@ class SqliteLease:
         self.identity = new_identity()
 
     def is_valid(self, identity: str) -> bool:
-        """Whether work started under this identity may go on now; raises `Released` if it never may again."""
+        """Always: the lock is held until its process ends."""
         return True
 
     def renew(self) -> None:
-        """Keep the lease; called several times in a lease's duration."""
+        """Nothing to do: a file lock does not expire."""
 
     def leave(self) -> None:
         self._lock.release()
@@ -76,11 +76,13 @@ class PostgresLease:
         self._store.ownership.release_cancelled()
 
     def is_valid(self, identity: str) -> bool:
+        """Whether work started under this identity may go on now; raises `Released` if it never may again."""
         if identity != self.identity:
             raise Released(f"{identity} lost its lease")
         return time.monotonic() < self._valid_until
 
     def renew(self) -> None:
+        """Keep the lease; called several times in a lease's duration."""
         try:
             if not self._extend():
                 lost = self.identity

@@ -146,7 +146,7 @@ def freeze(event: object) -> object:
         return event
     try:
         return event if _is_immutable(event) else FrozenEvent(event)
-    except Exception:
+    except Exception:  # A value whose own code fails when it is looked at; `dump` finds out which part.
         return FrozenEvent(event)
 
 

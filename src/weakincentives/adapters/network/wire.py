@@ -182,11 +182,11 @@ class Wire(Format):
             self._start, self._start_of = self._encode_start(request, tools, hosted), known
         return self._start
 
+    @abstractmethod
     def _encode_start(
         self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
     ) -> bytes:
         """The body up to the conversation, with the tools that are listed there."""
-        raise NotImplementedError(f"{type(self).__name__} must define _encode_start to use _begin")
 
     @property
     def binds_reasoning(self) -> bool:
