@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 
+from weakincentives._frozen import quick_init
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError
 
@@ -80,6 +81,7 @@ class Deadline(_Clocked):
         object.__setattr__(self, "_clock", clock)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
     """Tokens spent. Cached tokens are included in the input, reasoning tokens in the output."""
@@ -104,6 +106,7 @@ class TokenUsage:
         )
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Spent:
     """What a run has spent so far; `turns` counts model replies."""

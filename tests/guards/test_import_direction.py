@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
 
 GROUND = frozenset(
-    {"errors", "clock", "content", "redaction", "_display", "_fence", "_generics", "_imports", "_secrets"}
+    {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports", "_secrets"}
 )
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": GROUND,
     "clock": GROUND,
     "content": GROUND,
+    "_frozen": GROUND,
     "_generics": GROUND,
     "_secrets": GROUND,
     "redaction": GROUND,

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
+from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT, Specializable
 from weakincentives.errors import DeadlineExceededError, PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
@@ -552,6 +553,7 @@ class PromptResources:
         return context
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a tool handler can reach: the session, resources and limits of the run, and which call this is.

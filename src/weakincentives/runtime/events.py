@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from weakincentives._frozen import quick_init
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import DisclosureRequest, Overrides, SectionPath, SectionVisibility, Span, ToolResult
 from weakincentives.runtime.messages import StopReason
@@ -104,6 +105,7 @@ class PossibleMiss(RunEvent):
     reason: str
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ModelCalled(RunEvent):
     """The model was called once, with the first `messages` messages; `tools` are those it could call.
@@ -126,6 +128,7 @@ class ModelCalled(RunEvent):
     overrides: Overrides = field(default_factory=dict)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolInvoked(RunEvent):
     """A tool was called, or the call was refused; the event is kept when the changes were rolled back."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weakincentives._frozen import quick_init
 from weakincentives.content import Part
 from weakincentives.errors import (
     AbandonedCallError,
@@ -47,6 +48,9 @@ from weakincentives.session import Session
 logger = logging.getLogger("weakincentives.runtime")
 
 
+_NO_RESULT: ToolResult[Any] = ToolResult()
+
+
 class CallSuspended(BaseException):
     """Leaves a tool call as if it had not been made: it is rolled back, neither compensated nor recorded.
 
@@ -54,6 +58,7 @@ class CallSuspended(BaseException):
     """
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolExecutionOutcome:
     """The outcome of one call. `message` is what the model reads.
@@ -163,7 +168,7 @@ class ToolExecutor:
 
     def _attempt(self, flight: _Flight) -> Generator[Step, Any, _Attempt]:
         """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
-        attempt = _Attempt(ToolResult())
+        attempt = _Attempt(_NO_RESULT)
         self._flights.append(flight)
         try:
             result = yield flight.handler

@@ -176,6 +176,8 @@ class InnerLoop:
         # How many messages there are by this loop's count; a difference means that somebody else spoke.
         self._messages = 0
         self._context_tokens = 0
+        self._conversation = session[Message]
+        self._runs = session[Run]
         self._run = Run("", "", "", {})
 
     @property
@@ -241,11 +243,11 @@ class InnerLoop:
         partial, self.partial_text = "".join(self.partial_text), []
         if partial:
             self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
-        self._say(*not_run(unanswered_calls(self.session[Message].view()), "the run was stopped."))
+        self._say(*not_run(unanswered_calls(self._conversation.view()), "the run was stopped."))
         self._emit(events.EvaluationStopped, prompt_name=self.prompt.name)
 
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
-        last = self.session[Message].latest()
+        last = self._conversation.latest()
         if not pending and last is not None and last.role == "assistant" and not last.paused:
             answer = self._answer(ModelReply(text=last.text, tool_calls=last.tool_calls))
             if answer is not None:
@@ -294,7 +296,7 @@ class InnerLoop:
 
     def _begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Put the session into the state of the first request; return the calls that are still to be made."""
-        run = self.session[Run].latest()
+        run = self._runs.latest()
         self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
         if self._message is not None:
             self._check_content(self._message.parts, earlier=self._beginning == "turn")
@@ -326,7 +328,7 @@ class InnerLoop:
 
     def _open_by_rule(self) -> None:
         """Open what the rules of sections open now."""
-        opened = self.prompt.opened_by_rule(self.session, lambda: user_words(self.session[Message].view()))
+        opened = self.prompt.opened_by_rule(self.session, lambda: user_words(self._conversation.view()))
         self._open(opened, "rule")
 
     def _open(self, paths: Sequence[SectionPath], decider: str) -> None:
@@ -399,7 +401,7 @@ class InnerLoop:
 
     def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
-        messages = self.session[Message].all()
+        messages = self._conversation.all()
         goes_on = restarts or self._beginning == "turn"
         kept = rebased(messages) if goes_on else unanswered_words(messages)
         said = next((m for m in (*kept, self._message) if m is not None and m.role == "user"), None)
@@ -423,7 +425,7 @@ class InnerLoop:
         self._told_version = self.toolbox.version
         self._save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
-        self.session[Message].clear()
+        self._conversation.clear()
         self._emit_rendered(rendered, view)
         if goes_on and any(self.config.binds_reasoning(message) for message in messages if not message.rebased):
             self._emit(events.ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew")
@@ -497,9 +499,9 @@ class InnerLoop:
                     read=run.read,
                 )
             )
-        self._say(*not_run(unanswered_calls(self.session[Message].view()), "the user spoke before it was made."))
+        self._say(*not_run(unanswered_calls(self._conversation.view()), "the user spoke before it was made."))
         self._say_message()
-        last = self.session[Message].latest()
+        last = self._conversation.latest()
         if last is None or last.role == "assistant":
             raise self._render_error(
                 f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content."
@@ -527,7 +529,7 @@ class InnerLoop:
         self._check_hosted((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
         self.scope.meter.restore(run.spent)
         self._order_messages()
-        pending = unanswered_calls(self.session[Message].view())
+        pending = unanswered_calls(self._conversation.view())
         if pending and self.config.supports_dynamic_tools:
             self._register_tools()
         self._tell_changes(removed)
@@ -564,7 +566,7 @@ class InnerLoop:
         output = self.prompt.template.structured_output
         return ModelRequest(
             prompt_name=self.prompt.name,
-            messages=self.session[Message].view(),
+            messages=self._conversation.view(),
             output=None if output is None or output.container == "text" else output,
             deadline=self.scope.meter.deadline,
             settings=self.config.settings,
@@ -637,7 +639,7 @@ class InnerLoop:
         if not any(isinstance(part, Media) for part in parts):
             return
         self.config.check_content(parts)
-        messages = self.session[Message].view() if earlier else ()
+        messages = self._conversation.view() if earlier else ()
         self.config.check_amount([*(part for message in messages for part in message.parts), *parts])
 
     def _say_operator_texts(self) -> None:
@@ -648,12 +650,12 @@ class InnerLoop:
 
     def _order_messages(self) -> None:
         """Put results before what the user said meanwhile: every provider insists on that order."""
-        if len(self.session[Message]) == self._messages:
+        if len(self._conversation) == self._messages:
             return
-        ordered = results_before_user(self.session[Message].view())
+        ordered = results_before_user(self._conversation.view())
         if ordered is not None:
-            self.session[Message].seed(ordered)
-        self._messages = len(self.session[Message])
+            self._conversation.seed(ordered)
+        self._messages = len(self._conversation)
 
     def _register_tools(self) -> None:
         """Make the tools of the sections now shown callable, and those of closed ones not; the model is told later."""
@@ -730,7 +732,7 @@ class InnerLoop:
     def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
         """The response, or None if the model was asked to correct its answer."""
         output = self.prompt.template.structured_output
-        text = text_before_pauses(self.session[Message].view()) + reply.text
+        text = text_before_pauses(self._conversation.view()) + reply.text
         if output is None:
             return self._response(text, None, None)
         try:
@@ -786,7 +788,7 @@ class InnerLoop:
         return [(node.key, tool) for node in view.existing() for tool in node.hosted_tools]
 
     def _hosted_outputs(self) -> Mapping[str, Any]:
-        messages, codecs = self.session[Message].view(), self.config.hosted_tool_codecs
+        messages, codecs = self._conversation.view(), self.config.hosted_tool_codecs
         tools = {tool.name: tool for tool in self.toolbox.hosted_tools}
         for tool in self.toolbox.hosted_tools:
             for _, other in self._same_hosted(tool, self.prompt.view(self.session)):
@@ -801,8 +803,8 @@ class InnerLoop:
         check_hosted(owned, self.config.hosted_tool_codecs, self.config.adapter, self.prompt.name)
 
     def _save(self, **changes: Any) -> None:
-        self._run = replace(self._run, **changes)
-        self.session[Run].seed(self._run)
+        self._run = self._run.updated(changes)
+        self._runs.seed(self._run)
 
     def _overrides(self) -> Overrides:
         """The session's overrides by which the last request was made, or the first one will be."""
@@ -818,8 +820,8 @@ class InnerLoop:
 
     def _emit(self, event: Callable[..., LogEntry], /, **fields: Any) -> None:
         """Record an event of this run, at the session's time, so that a replay records the same times."""
-        ids = {"run_id": self.scope.run_id, "conversation_id": self.scope.conversation_id}
-        self.session.dispatch(event(**ids, timestamp=self.session.timestamp(), **fields))
+        fields["run_id"], fields["conversation_id"] = self.scope.run_id, self.scope.conversation_id
+        self.session.dispatch(event(timestamp=self.session.timestamp(), **fields))
 
     def _say(self, *messages: Message) -> None:
         for message in messages:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Literal, get_args
 
 from weakincentives._display import Displayed, Shown, shortened
+from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptEvaluationError
@@ -52,6 +53,7 @@ class Settings:
         return replace(self, **chosen)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A model's request to call a tool; `arguments` is the JSON text as the model wrote it."""
@@ -61,6 +63,7 @@ class ToolCall:
     arguments: str
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Message:
     """One step of a conversation.
@@ -93,6 +96,7 @@ class Message:
             raise ValueError(f"Message role must be one of {', '.join(get_args(Role))}, got {self.role!r}")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ModelReply:
     """One answer of a model; `reasoning` is what it showed of its thinking.
@@ -112,6 +116,7 @@ class ModelReply:
     reasoning_dropped: bool = False
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """Everything an adapter needs to call the model once.

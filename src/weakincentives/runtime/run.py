@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from weakincentives._fence import Fence
+from weakincentives._frozen import quick_init
 from weakincentives.limits import Meter, Spent
 from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool, portable_name
 from weakincentives.runtime.messages import ModelReply
@@ -46,6 +48,7 @@ def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
     return grouped
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Run:
     """One evaluation so far. `visibility` is what it began with, by section key; `read` are the sections read since.
@@ -66,6 +69,14 @@ class Run:
     unsaid: tuple[str, ...] = ()
     conversation_id: str = ""
     spent: Spent = field(default_factory=Spent)
+
+    def updated(self, changes: Mapping[str, Any]) -> Run:
+        """`dataclasses.replace` at half the cost: a run is saved twice in a turn."""
+        return Run(**{**dict(zip(_FIELDS, _values(self), strict=True)), **changes})
+
+
+_FIELDS = tuple(each.name for each in fields(Run))
+_values = attrgetter(*_FIELDS)
 
 
 @dataclass(slots=True)

@@ -313,8 +313,6 @@ class Column:
 
     def reducers(self, event_type: type) -> tuple[Callable[[Any], object], ...]:
         """Every reducer of this slice for the event, each as a function of the event alone."""
-        if not self.methods and not self.functions:
-            return ()
         functions = [function for base, function in self.functions if issubclass(event_type, base)]
         return (
             *(_method_reducer(self, method) for method in self.methods_for(event_type)),

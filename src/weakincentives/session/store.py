@@ -164,9 +164,10 @@ class SliceStore:
             if slice_type not in self._columns and has_default_constructor(slice_type):
                 self._add(slice_type)
         own = None
-        if is_dataclass(event_type) and not self.column(event_type).reduces_itself:
-            own = self.column(event_type)
-        steps = tuple((column, step) for column in self._columns.values() for step in column.reducers(event_type))
+        if is_dataclass(event_type) and not (column := self.column(event_type)).reduces_itself:
+            own = column
+        reducing = [column for column in self._columns.values() if column.methods or column.functions]
+        steps = tuple((column, step) for column in reducing for step in column.reducers(event_type))
         if own is None and not steps:
             raise SessionError(
                 f"An event must be a dataclass or have a reducer, got a '{event_type.__qualname__}'; "

@@ -10,7 +10,6 @@ import ssl
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 from weakincentives._imports import import_extra
@@ -50,16 +49,21 @@ class BlockingTransport:
     def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | BlockingStream:
         """Send a request; the response is read to its end if it is not 200 or must be `whole`."""
         message = self._endpoint.message(request)
-        with _errors(connection := self._connection(timeout)):
+        connection = self._connection(timeout)
+        try:
             connection.post(message, self._parser)
             response = connection.response
             if response.status == 200 and not whole:
                 return BlockingStream(self, connection)
-            body = bytearray()
+            pieces: list[bytes] = []
             while data := connection.read():
-                body += data
+                pieces.append(data)
             self.release(connection)
-            return Response(response.status, response.headers, body)
+            return Response(response.status, response.headers, b"".join(pieces))
+        except BaseException as error:
+            if (failure := connection.fail(error)) is None:
+                raise
+            raise failure from None
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -106,10 +110,14 @@ class BlockingStream:
         if connection is None:
             return None
         connection.ends = end_of(timeout)
-        with _errors(connection):
+        try:
             while data := connection.read():
                 if events := self._reader.feed(data):
                     return events
+        except BaseException as error:
+            if (failure := connection.fail(error)) is None:
+                raise
+            raise failure from None
         self._connection = None
         self._transport.release(connection)
         return None
@@ -166,6 +174,17 @@ class _Connection:
         with contextlib.suppress(OSError):
             self.sock.close()
 
+    def fail(self, error: BaseException) -> TransportError | None:
+        """Close the connection after an error; return the `TransportError` for one of the network."""
+        self.discard()
+        if isinstance(error, TimeoutError):
+            return TransportError("The server did not answer in time.")
+        if isinstance(error, OSError):
+            return TransportError(f"The connection broke: {error}.")
+        if type(error).__module__.startswith("httptools"):
+            return TransportError(f"The server sent a malformed response: {error}.", phase="response")
+        return None
+
     def _send(self, data: bytes) -> None:
         """Send, but stop if the server answers before it has everything."""
         view = memoryview(data)
@@ -199,6 +218,8 @@ class _Connection:
 
 class _Response:
     """One response, with what of its body was not read yet; its methods are called by the parser."""
+
+    __slots__ = ("_overhead", "_parser", "body", "complete", "headers", "keep_alive", "status", "surplus")
 
     def __init__(self, parser: Any) -> None:
         self.status = 0
@@ -284,22 +305,6 @@ def _wait(sock: socket.socket, timeout: float | None, *, writing: bool = False) 
     poll.register(sock, select.POLLIN | (select.POLLOUT if writing else 0))
     ready = poll.poll(None if timeout is None else timeout * 1000)
     return bool(ready and ready[0][1] & ~select.POLLOUT)
-
-
-@contextlib.contextmanager
-def _errors(connection: _Connection) -> Iterator[None]:
-    """Close the connection on any error, and raise those of the network as `TransportError`."""
-    try:
-        yield
-    except BaseException as error:
-        connection.discard()
-        if isinstance(error, TimeoutError):
-            raise TransportError("The server did not answer in time.") from None
-        if isinstance(error, OSError):
-            raise TransportError(f"The connection broke: {error}.") from None
-        if type(error).__module__.startswith("httptools"):
-            raise TransportError(f"The server sent a malformed response: {error}.", phase="response") from None
-        raise
 
 
 def _close_all(idle: deque[_Connection]) -> None:

@@ -59,7 +59,7 @@ class Endpoint:
     def message(self, request: EncodedRequest) -> bytes:
         """A request as HTTP/1.1 sends it."""
         try:
-            headers = _header_lines(request.headers)
+            headers = _header_lines(request.headers) if request.headers else b""
         except ValueError as error:
             raise TransportError(f"a header of the request cannot be sent: {error}", retryable=False) from None
         length = b"content-length: %d\r\n\r\n" % sum(map(len, request.pieces))

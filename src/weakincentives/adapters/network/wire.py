@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from weakincentives._frozen import quick_init
 from weakincentives.content import Media, Part, Text
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
@@ -34,6 +35,7 @@ def encode(value: object) -> bytes:
         return _encode(_without_surrogates(value))
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
     """One request body in pieces, and the headers that belong to it."""
@@ -157,10 +159,14 @@ class Wire(Format):
     def _extend(self, request: ModelRequest) -> None:
         messages = request.messages
         total = len(messages)
-        if any(index >= total or messages[index] is not known for index, known in self._known):
-            self._restart()
-            self._known, self._unreasoned = (), 0
-        spoken = max((at for at, known in self._known if known.role == "assistant"), default=0)
+        spoken = 0
+        for index, known in self._known:
+            if index >= total or messages[index] is not known:
+                self._restart()
+                self._known, self._unreasoned, spoken = (), 0, 0
+                break
+            if known.role == "assistant":
+                spoken = max(spoken, index)
         for index in range(self._count, total):
             message = messages[index]
             if message.role == "assistant":

@@ -79,6 +79,8 @@ class ResponsesWire(Wire):
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(model, **options)
         self._declared: set[str] = set()
+        reasoning = ("reasoning.encrypted_content",) if _REASONS.match(model) else ()
+        self._include = (*self._parameters.get("include", ()), *reasoning)
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
@@ -138,12 +140,7 @@ class ResponsesWire(Wire):
 
     def _end(self, request: ModelRequest) -> bytes:
         end = b""
-        include = list(self._parameters.get("include", ()))
-        if _REASONS.match(self._model):
-            include.append("reasoning.encrypted_content")
-        if request.hosted_tools:
-            include += self._codec_values("include", request)
-        if include:
+        if include := (*self._include, *self._codec_values("include", request)):
             end += b',"include":' + encode(list(dict.fromkeys(include)))
         if request.revoked and (choice := self._allowed(request)) is not None:
             end += b',"tool_choice":' + encode(choice)
