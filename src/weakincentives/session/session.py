@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -207,7 +208,8 @@ class Session(Displayed):
     def timestamp(self) -> float:
         """The time by the session's clock, never the same twice: sorted by it, events are in their order."""
         with self._claim_lock:
-            self._last_time = max(self.clock.now().timestamp(), self._last_time + 1e-6)
+            now = time.time() if self.clock is SYSTEM_CLOCK else self.clock.now().timestamp()
+            self._last_time = max(now, self._last_time + 1e-6)
             return self._last_time
 
     @contextmanager
