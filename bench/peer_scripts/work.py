@@ -34,6 +34,7 @@ def measure(run: Callable[[], Any], run_async: Callable[[], Awaitable[Any]]) -> 
 
 def _timed(run: Callable[[], Any]) -> float:
     gc.collect()
+    gc.disable()
     start = time.process_time()
     run()
     return time.process_time() - start
@@ -41,6 +42,8 @@ def _timed(run: Callable[[], Any]) -> float:
 
 async def _crowd(run: Callable[[], Awaitable[Any]]) -> dict[str, float]:
     await run()
+    gc.collect()
+    gc.freeze()
     wall, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(run() for _ in range(CROWD)))
     return {"wall": time.perf_counter() - wall, "cpu": (time.process_time() - cpu) / CROWD}
