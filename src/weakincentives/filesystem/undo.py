@@ -15,9 +15,15 @@ from dataclasses import dataclass, field
 from typing import IO, NoReturn
 from uuid import uuid4
 
-from weakincentives.filesystem.errors import FilesystemError, NotDirectoryError, NotFoundError, SnapshotError
 from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated, walk
-from weakincentives.filesystem.protocol import Parts, join
+from weakincentives.filesystem.protocol import (
+    FilesystemError,
+    NotDirectoryError,
+    NotFoundError,
+    Parts,
+    SnapshotError,
+    join,
+)
 from weakincentives.filesystem.search import compile_filter
 
 MAX_IN_MEMORY = 16 * 1024

@@ -26,8 +26,7 @@ from weakincentives.runtime import (
     TurnSection,
 )
 from weakincentives.telemetry.payload import check_for
-from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
-from weakincentives.telemetry.schema import RunFileError
+from weakincentives.telemetry.reader import EventReader, RecordedEvent, RunFileError, marks
 from weakincentives.telemetry.values import Unreadable
 
 T = TypeVar("T")
