@@ -9,10 +9,11 @@ import enum
 import math
 import reprlib
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from pathlib import PurePath
 from types import NoneType
 from typing import Any
@@ -235,13 +236,25 @@ def _is_immutable(value: Any) -> bool:
     return check(value)
 
 
+def _all_immutable(values: Iterable[Any]) -> bool:
+    for value in values:
+        if type(value) not in _ATOMS and not _is_immutable(value):
+            return False
+    return True
+
+
 def _check_for(cls: type) -> Callable[[Any], bool]:
     if cls in (tuple, frozenset):
-        return lambda value: all(map(_is_immutable, value))
+        return _all_immutable
     if issubclass(cls, enum.Enum | PurePath | type):
         return lambda value: True
     parameters = getattr(cls, "__dataclass_params__", None)
     if parameters is not None and parameters.frozen and is_dataclass(cls):
-        names = tuple(field.name for field in fields(cls))
-        return lambda value: all(_is_immutable(getattr(value, name)) for name in names)
+        names = [field.name for field in fields(cls)]
+        if not names:
+            return lambda value: True
+        of = attrgetter(*names)
+        if len(names) == 1:
+            return lambda value: _is_immutable(of(value))
+        return lambda value: _all_immutable(of(value))
     return lambda value: False
