@@ -237,7 +237,8 @@ def _is_immutable(value: Any) -> bool:
 
 
 def _all_immutable(values: Iterable[Any]) -> bool:
-    for value in values:
+    # Not `all` with a generator, which takes twice as long in the agent's thread.
+    for value in values:  # noqa: SIM110
         if type(value) not in _ATOMS and not _is_immutable(value):
             return False
     return True
