@@ -50,7 +50,7 @@ from weakincentives.runtime import (
     ToolsWithdrawn,
 )
 from weakincentives.serde import load_tagged
-from weakincentives.telemetry.values import FrozenEvent, UnknownType, Unreadable, dump, placeholder
+from weakincentives.telemetry.values import MAPPINGS, FrozenEvent, UnknownType, Unreadable, dump, placeholder
 
 logger = logging.getLogger("weakincentives.telemetry")
 
@@ -195,7 +195,7 @@ class Packer:
             return self._encoded(data, "latin-1", "replace")
         if tag == "blob":
             return data
-        if tag in _MAPPINGS:
+        if tag in MAPPINGS:
             return {"$": tag, "v": [self._pair(pair) for pair in data["v"]]}
         if tag is not None:
             return {"$": tag, "v": self._pair(data["v"]) if tag == "tuple" else self._walk(data["v"])}
@@ -418,7 +418,6 @@ _PACKED = re.compile(r'"\$":"(?:text|texts|json|rows)"')
 _REFERENCE = re.compile(r'"\$":"(json|texts?)","v":(?:"(\w+)"|\[([^\[\]]*)\])')
 _HASH = re.compile(r"\w+")
 _BLOB = re.compile(r'"\$":"blob","v":\{"sha256":"([0-9a-f]{64})"')
-_MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})
 _BYTES = frozenset({"bytes", "bytearray"})
 _TEXTS = _BYTES | {"str"}

@@ -30,7 +30,9 @@ SILENT_SECONDS = 30.0
 MAX_SHARED = 500
 MAX_PROBLEMS = 100
 _VARIABLES = 500
+COLUMNS = "run_id, seq, kind, time, turn, payload"
 _ROW_TYPES = {(str, int, str, number, int, str) for number in (float, int)}
+# What decoding a damaged payload may raise.
 _DAMAGED = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 TABLES = """
@@ -192,7 +194,6 @@ class RecordedEvent:
     event: Any
 
 
-# What decoding a damaged payload may raise.
 class EventReader:
     """A run file open for reading; it may still be written to.
 
@@ -223,6 +224,14 @@ class EventReader:
             self._note(str(problem))
         return rows
 
+    def _salvage_each(self, sql: str, values: Sequence[Any], *before: Any) -> list[tuple[Any, ...]]:
+        """`salvage` with `{}` in place of many values, some at a time: SQLite takes only so many at once."""
+        rows: list[tuple[Any, ...]] = []
+        for start in range(0, len(values), _VARIABLES):
+            some = values[start : start + _VARIABLES]
+            rows += self.salvage(sql.format(marks(some)), (*before, *some))
+        return rows
+
     def _read(self, sql: str, values: Sequence[Any]) -> tuple[list[tuple[Any, ...]], Exception | None]:
         rows: list[tuple[Any, ...]] = []
         try:
@@ -240,8 +249,7 @@ class EventReader:
     ) -> tuple[RecordedEvent, ...]:
         """Events by a condition on the columns of `events`, oldest first; `index` is the one to search by."""
         rows = self.salvage(
-            f"SELECT run_id, seq, kind, time, turn, payload FROM events {f'INDEXED BY {index}' if index else ''} "
-            f"WHERE {where} ORDER BY seq LIMIT ?",
+            f"SELECT {COLUMNS} FROM events {f'INDEXED BY {index}' if index else ''} WHERE {where} ORDER BY seq LIMIT ?",
             (*values, limit),
         )
         return tuple(self.decode_rows(rows))
@@ -255,22 +263,12 @@ class EventReader:
 
     def numbered(self, run_id: str, seqs: Sequence[int]) -> list[RecordedEvent]:
         """Events of a run by their numbers, oldest first."""
-        found: list[RecordedEvent] = []
-        for start in range(0, len(seqs), _VARIABLES):
-            some = seqs[start : start + _VARIABLES]
-            found += self.events_where(f"run_id = ? AND seq IN ({marks(some)})", (run_id, *some))
-        return found
+        sql = f"SELECT {COLUMNS} FROM events WHERE run_id = ? AND seq IN ({{}}) ORDER BY seq"
+        return self.decode_rows(self._salvage_each(sql, seqs, run_id))
 
     def identified(self, ids: Sequence[int]) -> list[RecordedEvent]:
         """Events by their place in the file, which orders those of several runs."""
-        found: list[RecordedEvent] = []
-        for start in range(0, len(ids), _VARIABLES):
-            some = ids[start : start + _VARIABLES]
-            columns = "run_id, seq, kind, time, turn, payload"
-            found += self.decode_rows(
-                self.salvage(f"SELECT {columns} FROM events WHERE id IN ({marks(some)}) ORDER BY id", some)
-            )
-        return found
+        return self.decode_rows(self._salvage_each(f"SELECT {COLUMNS} FROM events WHERE id IN ({{}}) ORDER BY id", ids))
 
     def decode_rows(self, rows: Sequence[tuple[Any, ...]]) -> list[RecordedEvent]:
         """Events by their rows in `events`; one that cannot be decoded is `Unreadable`."""
@@ -307,10 +305,7 @@ class EventReader:
 
     def blobs(self, digests: Iterable[str]) -> dict[str, Blob]:
         """Recorded media by digest."""
-        wanted = list(digests)
-        if not wanted:
-            return {}
-        rows = self.salvage(f"SELECT digest, data FROM blobs WHERE digest IN ({marks(wanted)})", wanted)
+        rows = self._salvage_each("SELECT digest, data FROM blobs WHERE digest IN ({})", list(digests))
         return {digest: Blob(data) for digest, data in rows if isinstance(data, bytes)}
 
     def _keep(self, shared: Mapping[str, Any]) -> None:
@@ -321,10 +316,7 @@ class EventReader:
 
     def _texts(self, keys: Iterable[str]) -> dict[str, str]:
         wanted = list(keys)
-        texts: dict[str, str] = {}
-        for start in range(0, len(wanted), _VARIABLES):
-            some = wanted[start : start + _VARIABLES]
-            texts.update(self.salvage(f"SELECT hash, text FROM texts WHERE hash IN ({marks(some)})", some))
+        texts = dict(self._salvage_each("SELECT hash, text FROM texts WHERE hash IN ({})", wanted))
         missing = [key for key in wanted if not isinstance(texts.get(key), str)]
         if missing:
             self._note(f"{len(missing)} texts are missing, such as {missing[0]}")

@@ -26,7 +26,7 @@ from weakincentives.runtime import (
     TurnSection,
 )
 from weakincentives.telemetry.payload import check_for
-from weakincentives.telemetry.reader import EventReader, RecordedEvent, RunFileError, marks
+from weakincentives.telemetry.reader import COLUMNS, EventReader, RecordedEvent, RunFileError, marks
 from weakincentives.telemetry.values import Unreadable
 
 T = TypeVar("T")
@@ -155,8 +155,7 @@ def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[Re
     """The events of a run that a history needs but messages: those that can be decoded fast, and the others."""
     kinds = (*_RARE, "ModelCalled", "ToolInvoked")
     rows = reader.salvage(
-        "SELECT run_id, seq, kind, time, turn, payload FROM events INDEXED BY events_by_kind "
-        f"WHERE run_id = ? AND kind IN ({marks(kinds)})",
+        f"SELECT {COLUMNS} FROM events INDEXED BY events_by_kind WHERE run_id = ? AND kind IN ({marks(kinds)})",
         (run_id, *kinds),
     )
     light: list[_Item] = []

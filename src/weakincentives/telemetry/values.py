@@ -38,7 +38,7 @@ from weakincentives.runtime import (
 )
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
-_PAIRS = frozenset({"dict", "OrderedDict", "mappingproxy"})
+MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 MAX_DEPTH = 100
 REPR_LENGTH = 400
 MAX_PARTS = 500
@@ -119,7 +119,7 @@ def _untagged(data: Any, depth: int) -> Any:
     if not isinstance(tag, str):
         return {str(key): _untagged(item, depth + 1) for key, item in data.items()}
     try:
-        if tag in _PAIRS:
+        if tag in MAPPINGS:
             return {_key(_untagged(key, depth + 1)): _untagged(item, depth + 1) for key, item in inner or ()}
         if tag == "str":
             return b64decode(inner or "").decode("utf-8", "surrogatepass")
