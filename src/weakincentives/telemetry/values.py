@@ -25,6 +25,8 @@ from weakincentives.prompt import (
     ClearVisibilityOverride,
     CollapseSection,
     DisclosureRequest,
+    OpenSectionsResult,
+    ReadSectionResult,
     SetVisibilityOverride,
 )
 from weakincentives.runtime import (
@@ -220,8 +222,10 @@ _UNCHANGING = frozenset(
         ToolsWithdrawn,
     }
 )
+# A disclosure has mappings, but nobody changes what a view made of the sections to open.
+_DISCLOSURE = {DisclosureRequest, OpenSectionsResult, ReadSectionResult}
 _ATOMS: frozenset[type] = frozenset(
-    {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta, Decimal, UUID, DisclosureRequest}
+    {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta, Decimal, UUID, *_DISCLOSURE}
 )
 _CHECKS: dict[type, Callable[[Any], bool]] = {}
 
