@@ -77,8 +77,7 @@ class Documents:
 
     def script(self, run_id: str) -> dict[str, Any]:
         """The run as a test: what the model replied, for a `ScriptedAdapter`."""
-        run = self.store.run(run_id)
-        return {"text": _script_of(self.store, run)}
+        return {"text": _script_of(self.store, self.store.run(run_id))}
 
     def run(self, run_id: str) -> dict[str, Any]:
         """A run without its texts: numbers per turn, disclosure, and the ledger."""

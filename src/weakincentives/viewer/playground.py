@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -325,9 +326,7 @@ def prefix_kept(
         cached += count(definition)
     if len(old) > len(new):
         return {"tokens": cached, "breaks_at": f"tool {old[len(new)][0]}, which is gone", "section": ""}
-    same = next((i for i, (a, b) in enumerate(zip(before.text, now.text, strict=False)) if a != b), None)
-    if same is None:
-        same = min(len(before.text), len(now.text))
+    same = len(os.path.commonprefix([before.text, now.text]))
     cached += count(now.text[:same])
     if same == len(before.text) == len(now.text):
         return {"tokens": cached, "breaks_at": "", "section": ""}
