@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -326,7 +325,8 @@ def prefix_kept(
         cached += count(definition)
     if len(old) > len(new):
         return {"tokens": cached, "breaks_at": f"tool {old[len(new)][0]}, which is gone", "section": ""}
-    same = len(os.path.commonprefix([before.text, now.text]))
+    pairs = enumerate(zip(before.text, now.text, strict=False))
+    same = next((index for index, (a, b) in pairs if a != b), min(len(before.text), len(now.text)))
     cached += count(now.text[:same])
     if same == len(before.text) == len(now.text):
         return {"tokens": cached, "breaks_at": "", "section": ""}
