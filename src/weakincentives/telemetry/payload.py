@@ -22,62 +22,14 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
-from weakincentives.prompt import (
-    ClearAllVisibilityOverrides,
-    ClearVisibilityOverride,
-    CollapseSection,
-    SetVisibilityOverride,
-    Span,
-)
+from weakincentives.prompt import Span
 from weakincentives.redaction import REDACTED, Redactor, is_secret_name
-from weakincentives.runtime import (
-    EvaluationFailed,
-    EvaluationStopped,
-    HostedToolInvoked,
-    Message,
-    ModelCalled,
-    PossibleMiss,
-    PromptChanged,
-    PromptExecuted,
-    PromptRendered,
-    ReasoningDropped,
-    ResourcesNotClosed,
-    RunRestarted,
-    SectionLoaded,
-    SectionsOpened,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
+from weakincentives.runtime import ModelCalled, PromptRendered
 from weakincentives.serde import load_tagged
-from weakincentives.telemetry.values import MAPPINGS, FrozenEvent, UnknownType, Unreadable, dump, placeholder
+from weakincentives.telemetry.values import EVENTS, MAPPINGS, FrozenEvent, UnknownType, Unreadable, dump, placeholder
 
 logger = logging.getLogger("weakincentives.telemetry")
 
-# The events of runs, which are checked when they are read.
-EVENTS = (
-    ClearAllVisibilityOverrides,
-    ClearVisibilityOverride,
-    CollapseSection,
-    EvaluationFailed,
-    EvaluationStopped,
-    HostedToolInvoked,
-    Message,
-    ModelCalled,
-    PromptChanged,
-    PromptExecuted,
-    PromptRendered,
-    ReasoningDropped,
-    ResourcesNotClosed,
-    RunRestarted,
-    PossibleMiss,
-    SectionLoaded,
-    SectionsOpened,
-    SetVisibilityOverride,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
 _BY_KIND = {cls.__name__: cls for cls in EVENTS}
 MISSING_TEXT = "[this text is missing in the run file]"
 LONG = 512

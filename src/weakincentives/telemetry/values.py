@@ -31,15 +31,49 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime import (
     EvaluationFailed,
+    EvaluationStopped,
+    HostedToolInvoked,
     Message,
     ModelCalled,
+    PossibleMiss,
+    PromptChanged,
+    PromptExecuted,
     PromptRendered,
+    ReasoningDropped,
+    ResourcesNotClosed,
     RunRestarted,
+    SectionLoaded,
+    SectionsOpened,
+    ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
 )
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
+# The events of runs, which are checked when they are read.
+EVENTS = (
+    ClearAllVisibilityOverrides,
+    ClearVisibilityOverride,
+    CollapseSection,
+    EvaluationFailed,
+    EvaluationStopped,
+    HostedToolInvoked,
+    Message,
+    ModelCalled,
+    PromptChanged,
+    PromptExecuted,
+    PromptRendered,
+    ReasoningDropped,
+    ResourcesNotClosed,
+    RunRestarted,
+    PossibleMiss,
+    SectionLoaded,
+    SectionsOpened,
+    SetVisibilityOverride,
+    ToolInvoked,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
 MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 MAX_DEPTH = 100
 REPR_LENGTH = 400
@@ -206,22 +240,8 @@ class _Parts:
 
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
-# The loop makes these of immutable parts.
-_UNCHANGING = frozenset(
-    {
-        ClearAllVisibilityOverrides,
-        ClearVisibilityOverride,
-        CollapseSection,
-        EvaluationFailed,
-        Message,
-        ModelCalled,
-        PromptRendered,
-        RunRestarted,
-        SetVisibilityOverride,
-        ToolsInjected,
-        ToolsWithdrawn,
-    }
-)
+# The loop makes the others of immutable parts.
+_UNCHANGING = frozenset(EVENTS) - {HostedToolInvoked, PromptExecuted, ToolInvoked}
 # A disclosure has mappings, but nobody changes what a view made of the sections to open.
 _DISCLOSURE = {DisclosureRequest, OpenSectionsResult, ReadSectionResult}
 _ATOMS: frozenset[type] = frozenset(
