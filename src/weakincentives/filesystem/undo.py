@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -17,6 +16,7 @@ from uuid import uuid4
 
 from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated, walk
 from weakincentives.filesystem.protocol import (
+    DirectoryNotEmptyError,
     FilesystemError,
     NotDirectoryError,
     NotFoundError,
@@ -201,19 +201,13 @@ class StateStore:
                 status = place.stat()
                 if status is None or stat.S_IFMT(status.st_mode) == _FORMATS.get(type(state)):
                     return
-                if not stat.S_ISDIR(status.st_mode):
-                    os.unlink(place.name, dir_fd=place.fd)
-                else:
-                    self._remove_directory(place, keep_others=state is None)
+                remove = os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink
+                remove(place.name, dir_fd=place.fd)
         except (FileNotFoundError, NotADirectoryError):
             return
-
-    def _remove_directory(self, place: Place, *, keep_others: bool) -> None:
-        """Remove a directory. Files that others put into it keep it there, unless a file has to take its place."""
-        try:
-            os.rmdir(place.name, dir_fd=place.fd)
-        except OSError as error:
-            if not (keep_others and error.errno == errno.ENOTEMPTY):
+        except DirectoryNotEmptyError:
+            # Files that others put into a directory keep it there, unless a file has to take its place.
+            if state is not None:
                 raise
 
     def _put(self, parts: Parts, state: State) -> None:
