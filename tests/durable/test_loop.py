@@ -268,7 +268,7 @@ def test_another_process_cannot_run_the_work_of_a_file_that_is_in_use(tmp_path: 
     import sys
 
     script = (
-        "from weakincentives.durable.lease import FileLock; "
+        "from weakincentives.durable.ownership import FileLock; "
         f"lock = FileLock({str(tmp_path / 'durable.db')!r}); lock.acquire(); print('locked', flush=True); input()"
     )
     with (

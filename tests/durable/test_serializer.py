@@ -5,8 +5,8 @@ import sys
 from dataclasses import dataclass
 from types import ModuleType
 
-from weakincentives.durable.errors import RemoteError
 from weakincentives.durable.journal import TaggedSerializer
+from weakincentives.durable.work import RemoteError
 from weakincentives.errors import BudgetExceededError
 
 serializer = TaggedSerializer()

@@ -30,9 +30,9 @@ from weakincentives.telemetry import (
     UnknownType,
     Unserialisable,
     read_run,
+    reader,
     record,
     recorder,
-    schema,
 )
 
 
@@ -164,7 +164,7 @@ def test_a_busy_file_holds_up_the_recording_and_not_the_agent(path: Path) -> Non
 def test_a_file_that_stays_busy_is_given_up_and_the_agent_goes_on(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(schema, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(reader, "BUSY_SECONDS", 0.05)
     monkeypatch.setattr(recorder, "CLOSING_SECONDS", 0.05)
     with record(path):
         other = sqlite3.connect(path, isolation_level=None)

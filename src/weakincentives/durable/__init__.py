@@ -8,20 +8,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
-from weakincentives.durable.approval import Approval, Question, ask_approval
-from weakincentives.durable.errors import (
+from weakincentives.durable.loop import DurableClient, DurableMainLoop
+from weakincentives.durable.work import (
+    Approval,
     DatabaseBusyError,
     DatabaseUnavailableError,
     DeadLetterError,
     DurableError,
     KeyConflictError,
     NoSuchWorkError,
+    Question,
+    QueueLimits,
     RemoteError,
+    Step,
+    Work,
     WorkCancelledError,
+    WorkerHealth,
     WorkPendingError,
+    WorkStatus,
+    ask_approval,
 )
-from weakincentives.durable.loop import DurableClient, DurableMainLoop
-from weakincentives.durable.work import QueueLimits, Step, Work, WorkerHealth, WorkStatus
 
 if TYPE_CHECKING:
     from weakincentives.durable.store import WorkStore

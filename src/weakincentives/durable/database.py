@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from dbos._schemas.system_database import SystemSchema
 
-from weakincentives.durable.errors import DatabaseUnavailableError, DurableError
+from weakincentives.durable.work import DatabaseUnavailableError, DurableError
 
 DEFAULT_DATABASE = ".wink/durable.db"
 DATABASE_VARIABLE = "WINK_DATABASE_URL"

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from weakincentives.durable.approval import ApprovalRequired, Question, answers_of
 from weakincentives.durable.engine import Engine
-from weakincentives.durable.errors import DurableError
 from weakincentives.durable.journal import Change, apply_change, record_change
+from weakincentives.durable.work import ApprovalRequired, DurableError, Question, answers_of
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime import (

@@ -18,12 +18,18 @@ from dbos._context import assert_current_dbos_context
 from dbos._error import DBOSException, DBOSWorkflowCancelledError, DBOSWorkflowConflictIDError
 from dbos._utils import GlobalParams
 
-from weakincentives.durable.approval import Approval, Question
 from weakincentives.durable.database import APPLICATION, DIRECT, SCHEMA
-from weakincentives.durable.errors import DatabaseUnavailableError, DurableError, Released
-from weakincentives.durable.lease import PostgresLease, SqliteLease
+from weakincentives.durable.ownership import PostgresLease, SqliteLease
 from weakincentives.durable.store import WorkStore
-from weakincentives.durable.work import QueueLimits, WorkerHealth
+from weakincentives.durable.work import (
+    Approval,
+    DatabaseUnavailableError,
+    DurableError,
+    Question,
+    QueueLimits,
+    Released,
+    WorkerHealth,
+)
 
 T = TypeVar("T")
 Body = Callable[[Any], Any]
@@ -59,7 +65,9 @@ class Engine:
         self._workflows: dict[str, Body] = {}
         self._served: list[str] = []
         self._lease = (
-            SqliteLease(store) if store.is_sqlite else PostgresLease(store, version=version, seconds=lease_seconds)
+            SqliteLease(store.ownership)
+            if store.is_sqlite
+            else PostgresLease(store.ownership, version=version, seconds=lease_seconds)
         )
         self._renew_seconds = lease_seconds / 10
         self._stopping = threading.Event()

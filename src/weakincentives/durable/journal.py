@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from weakincentives.durable.errors import RemoteError
+from weakincentives.durable.work import RemoteError
 from weakincentives.errors import SerdeError
 from weakincentives.filesystem import InMemoryDirectory as Directory, InMemorySnapshot
 from weakincentives.resources import ScopedResourceContext

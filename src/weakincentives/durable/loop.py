@@ -13,16 +13,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from weakincentives._imports import require_extra
-from weakincentives.durable.approval import Approval, Question
-from weakincentives.durable.errors import (
+from weakincentives.durable.work import (
+    FINISHED,
+    Approval,
     DatabaseUnavailableError,
     DeadLetterError,
     DurableError,
+    Question,
+    QueueLimits,
     Released,
+    Work,
     WorkCancelledError,
+    WorkerHealth,
     WorkPendingError,
 )
-from weakincentives.durable.work import FINISHED, QueueLimits, Work, WorkerHealth
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import PromptResponse, ProviderAdapter

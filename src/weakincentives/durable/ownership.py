@@ -1,28 +1,39 @@
-"""Which worker runs which work: handing back, waiting for an answer, taking over.
+"""Which process may run work, and which worker runs which: leases, handing back, waiting for an answer, taking over.
 
-The engine has no calls for these. Each is a guarded UPDATE of its rows, which is why its minor version is pinned.
+A killed process loses its connection at once, and with it its advisory lock. A frozen one keeps both, so it must also
+renew a lease. When the lease expires, others take over its work, and the worker finds itself fenced off when it thaws.
 
-Work that is cancelled while it runs keeps its owner until the execution has left: the step it is in is still recorded,
-and a retry lets that execution go on instead of starting a second one beside it.
+The engine has no calls to hand work over. Each is a guarded UPDATE of its rows, which is why its minor version is
+pinned. Work that is cancelled while it runs keeps its owner until the execution has left: the step it is in is still
+recorded, and a retry lets that execution go on instead of starting a second one beside it.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import secrets
+import socket
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, cast
 
 import sqlalchemy as sa
 
-from weakincentives.durable.approval import Approval, Question
 from weakincentives.durable.database import (
     APPLICATION,
     DIRECT,
     NO_TENANT,
     question_table as questions,
     status_table as status,
+    unavailable,
     worker_table as workers,
 )
 from weakincentives.durable.journal import TaggedSerializer
+from weakincentives.durable.work import Approval, DatabaseBusyError, DatabaseUnavailableError, Question, Released
+
+_log = logging.getLogger(__name__)
 
 _FOREVER_MS = 2**62
 
@@ -31,12 +42,12 @@ class Ownership:
     """Moves work between queues and workers. `owner` is the token that the engine gave to one execution."""
 
     def __init__(self, engine: sa.Engine, serializer: TaggedSerializer) -> None:
-        self._engine = engine
+        self.engine = engine
         self._serializer = serializer
 
     def hand_back(self, work_id: str, owner: str) -> None:
         """Return running work to its queue; the next worker continues after its last recorded step."""
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             if _lock_owned(connection, work_id, owner):
                 _release(connection, work_id)
 
@@ -46,7 +57,7 @@ class Ownership:
         Work that was retried in the meantime goes back to its queue.
         """
         cancelled = (*_owned(work_id, owner), status.c.status == "CANCELLED")
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             if connection.execute(sa.update(status).where(*cancelled).values(owner_xid=None)).rowcount:
                 return
             if _lock_owned(connection, work_id, owner):
@@ -57,18 +68,18 @@ class Ownership:
         query = sa.select(status.c.workflow_uuid, status.c.owner_xid).where(
             status.c.status == "PENDING", status.c.executor_id == worker, status.c.owner_xid.is_not(None)
         )
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return frozenset((row.workflow_uuid, row.owner_xid) for row in connection.execute(query))
 
     def requeue(self, work_id: str, owner: str) -> None:
         """Return work whose execution ended without an outcome to its queue. The attempt stays counted."""
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             running = (*_owned(work_id, owner), status.c.status == "PENDING")
             connection.execute(sa.update(status).where(*running).values(**_queued("ENQUEUED")))
 
     def reset_attempts(self, work_id: str, owner: str) -> None:
         """Count attempts from one again, because the work got further than earlier attempts did."""
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             connection.execute(sa.update(status).where(*_owned(work_id, owner)).values(recovery_attempts=1))
 
     def take_over(self, connection: sa.Connection | None = None) -> int:
@@ -78,7 +89,7 @@ class Ownership:
         locked are left for the next call.
         """
         if connection is None:
-            with self._engine.begin() as own_connection:
+            with self.engine.begin() as own_connection:
                 return self.take_over(own_connection)
         orphaned = _orphaned("PENDING").with_for_update(skip_locked=True)
         taken = sa.update(status).where(status.c.workflow_uuid.in_(orphaned)).values(**_queued("ENQUEUED"))
@@ -87,7 +98,7 @@ class Ownership:
     def release_cancelled(self) -> None:
         """Take cancelled work from workers that died before they left it."""
         left = _orphaned("CANCELLED").where(status.c.owner_xid.is_not(None))
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             connection.execute(sa.update(status).where(status.c.workflow_uuid.in_(left)).values(owner_xid=None))
 
     def ask(self, work_id: str, owner: str, question: Question) -> Approval | None:
@@ -102,7 +113,7 @@ class Ownership:
             questions.c.step == question.step,
             questions.c.call_id == question.call_id,
         )
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             if not _lock_owned(connection, work_id, owner):
                 return None
             row = connection.execute(sa.select(questions).where(*this)).one_or_none()
@@ -131,7 +142,7 @@ class Ownership:
         """Stop the work at its next step, unless it has finished. A running execution keeps it until it leaves."""
         now = int(time.time() * 1000)
         unfinished = (status.c.workflow_uuid == work_id, status.c.status.notin_(("SUCCESS", "ERROR", "CANCELLED")))
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             cancelled = (
                 sa.update(status).where(*unfinished).values(status="CANCELLED", updated_at=now, completed_at=now)
             )
@@ -146,7 +157,7 @@ class Ownership:
             status.c.status.in_(("CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")),
             status.c.owner_xid.is_(None),
         )
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             uncancelled = sa.update(status).where(*stopped).values(status="PENDING", updated_at=now, completed_at=None)
             if connection.execute(uncancelled).rowcount:
                 return True
@@ -198,3 +209,198 @@ def _queued(name: str) -> dict[str, Any]:
         "queue_name": sa.func.coalesce(status.c.queue_name, status.c.name + DIRECT),
         "queue_partition_key": sa.func.coalesce(status.c.queue_partition_key, NO_TENANT),
     }
+
+
+class SqliteLease:
+    """Whoever holds the file lock runs all the work, and takes over everything that was running."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self.identity = ""
+        self._ownership = ownership
+        self._lock = FileLock(str(ownership.engine.url.database))
+
+    def join(self) -> None:
+        """Become a worker, and take over the work of those that are gone."""
+        self._lock.acquire()
+        try:
+            self._ownership.take_over()
+            self._ownership.release_cancelled()
+        except BaseException:
+            self._lock.release()
+            raise
+        self.identity = new_identity()
+
+    def is_valid(self, identity: str) -> bool:
+        """Always: the lock is held until its process ends."""
+        return True
+
+    def renew(self) -> None:
+        """Nothing to do: a file lock does not expire."""
+
+    def leave(self) -> None:
+        self._lock.release()
+
+
+class PostgresLease:
+    """An advisory lock and a lease per worker, whose holder also looks for dead workers.
+
+    A worker whose lease expired while nobody took over its work renews it and goes on. One that was fenced off joins
+    again under a new identity and abandons what it ran under the old one.
+    """
+
+    def __init__(self, ownership: Ownership, *, version: str, seconds: float) -> None:
+        self.identity = ""
+        self._ownership = ownership
+        self._version = version
+        self._seconds = seconds
+        self._valid_until = 0.0
+        self._failed_at = float("-inf")
+        self._connection: sa.Connection | None = None
+
+    def join(self) -> None:
+        self._enter()
+        self._remove_dead_workers()
+        self._ownership.release_cancelled()
+
+    def is_valid(self, identity: str) -> bool:
+        """Whether work started under this identity may go on now; raises `Released` if it never may again."""
+        if identity != self.identity:
+            raise Released(f"{identity} lost its lease")
+        return time.monotonic() < self._valid_until
+
+    def renew(self) -> None:
+        """Keep the lease; called several times in a lease's duration."""
+        try:
+            if not self._extend():
+                lost = self.identity
+                self._enter()
+                _log.warning("Worker %s was fenced off and joined again as %s.", lost, self.identity)
+            # After an outage every lease has expired: give the others time to renew theirs before taking over.
+            if time.monotonic() - self._failed_at >= self._seconds:
+                self._remove_dead_workers()
+        except BaseException:
+            self._failed_at = time.monotonic()
+            self._drop_connection()
+            raise
+
+    def leave(self) -> None:
+        try:
+            with self._ownership.engine.begin() as connection:
+                connection.execute(sa.delete(workers).where(workers.c.executor_id == self.identity))
+        except DatabaseUnavailableError:
+            _log.warning("Could not delete the lease of %s; it will expire.", self.identity)
+        self._drop_connection()
+
+    def _enter(self) -> None:
+        identity = new_identity()
+        asked = time.monotonic()
+        connection = self._locked_connection(identity)
+        connection.execute(
+            sa.insert(workers).values(
+                executor_id=identity, version=self._version, lease_until_ms=_now() + int(self._seconds * 1000)
+            )
+        )
+        self._valid_until = asked + self._seconds
+        self.identity = identity
+
+    def _extend(self) -> bool:
+        """Extend the lease; False if another worker has deleted it."""
+        asked = time.monotonic()
+        connection = self._connection or self._locked_connection(self.identity)
+        extended = connection.execute(
+            sa.update(workers)
+            .where(workers.c.executor_id == self.identity)
+            .values(lease_until_ms=_now() + int(self._seconds * 1000))
+        ).rowcount
+        if extended:
+            self._valid_until = asked + self._seconds
+        return bool(extended)
+
+    def _remove_dead_workers(self) -> None:
+        """Delete workers whose lease expired or whose lock is free, and take over their work.
+
+        Not shortly after the server started, when every worker has lost its connection and most live.
+        """
+        connection = self._connection or self._locked_connection(self.identity)
+        lock_is_free = sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(workers.c.executor_id, 0))
+        up_since = sa.cast(sa.extract("epoch", sa.func.pg_postmaster_start_time()) * 1000, sa.BigInteger)
+        removed = (
+            sa.delete(workers)
+            .where(workers.c.executor_id != self.identity, up_since < _now() - int(self._seconds * 1000))
+            .where(sa.or_(workers.c.lease_until_ms < _now(), lock_is_free))
+            .returning(workers.c.executor_id)
+        )
+        dead = connection.execute(removed).scalars().all()
+        taken = self._ownership.take_over(connection)
+        if dead or taken:
+            _log.warning("Took over %d runs from %s.", taken, ", ".join(dead) or "workers that are gone")
+
+    def _locked_connection(self, identity: str) -> sa.Connection:
+        # Lock before inserting the row: to other workers, a row whose lock is free is a dead worker.
+        self._drop_connection()
+        connection = self._ownership.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection.execute(sa.text(f"SET statement_timeout = {int(self._seconds * 1000)}"))
+        connection.execute(sa.select(sa.func.pg_advisory_lock(sa.func.hashtextextended(identity, 0))))
+        self._connection = connection
+        return connection
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
+
+
+class FileLock:
+    """Marks the process that runs the work of a SQLite file; the operating system frees it when the process dies."""
+
+    def __init__(self, database: str) -> None:
+        self.path = Path(database + ".lock")
+        self._file: Any = None
+
+    def acquire(self) -> None:
+        try:
+            file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            raise unavailable(str(self.path), error) from error
+        try:
+            _lock(file)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            file.close()
+            raise DatabaseBusyError(
+                f"Process {holder} runs the work of {self.path.with_suffix('')}; submit() your work to it and wait "
+                "with result(), as DurableClient does, or use postgresql://... for several workers."
+            ) from error
+        self._file = file
+        # Only for the message above; a full disk must not stop the worker.
+        with suppress(OSError):
+            os.truncate(file.fileno(), 0)
+            os.write(file.fileno(), str(os.getpid()).encode())
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _lock(file: Any) -> None:
+    # A record lock, not flock(): a child process forked by a tool must not hold it after its parent was killed.
+    try:
+        import fcntl
+    except ImportError:
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    else:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def new_identity() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _now() -> Any:
+    return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()) * 1000, sa.BigInteger)

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from dbos import DBOSClient
 from dbos._error import DBOSException
 
-from weakincentives.durable.approval import Approval, Question
 from weakincentives.durable.database import (
     APPLICATION,
     DIRECT,
@@ -29,16 +28,23 @@ from weakincentives.durable.database import (
     status_table,
     step_table,
 )
-from weakincentives.durable.errors import (
+from weakincentives.durable.journal import TaggedSerializer
+from weakincentives.durable.ownership import Ownership
+from weakincentives.durable.work import (
+    ENGINE_STATUS,
+    FINISHED,
+    STATUS_OF,
+    Approval,
     DatabaseUnavailableError,
     DurableError,
     KeyConflictError,
     NoSuchWorkError,
+    Question,
     RemoteError,
+    Step,
+    Work,
+    WorkStatus,
 )
-from weakincentives.durable.journal import TaggedSerializer
-from weakincentives.durable.ownership import Ownership
-from weakincentives.durable.work import ENGINE_STATUS, FINISHED, STATUS_OF, Step, Work, WorkStatus
 
 _SCHEMA_LOCK = 7_739_461
 _PRUNED_AT_ONCE = 500

@@ -1,11 +1,28 @@
-"""Durable work as callers see it: its status, its steps, and how much of a queue runs at once."""
+"""Durable work as callers see it: its status and steps, questions to a person, and its errors.
+
+WinkError
+└── DurableError
+    ├── DatabaseBusyError         another process runs the work of this SQLite file
+    ├── DatabaseUnavailableError  the database cannot be reached or written now
+    ├── KeyConflictError          the key was used for another request
+    ├── NoSuchWorkError           there is no work with this key
+    ├── WorkPendingError          the result is not available yet
+    ├── WorkCancelledError        the work was cancelled
+    ├── DeadLetterError           the work was given up after too many failed attempts
+    └── RemoteError               the work failed with an exception class that this process has not loaded
+"""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakKeyDictionary
 
-from weakincentives.durable.errors import DurableError
+from weakincentives.errors import WinkError
+from weakincentives.prompt import ToolContext
+from weakincentives.runtime import CallSuspended
+from weakincentives.session import Session
 
 WorkStatus = Literal["queued", "running", "waiting", "done", "failed", "cancelled", "dead"]
 
@@ -92,3 +109,117 @@ class QueueLimits:
                 raise DurableError(f"QueueLimits.{name} must be at least 1, got {value}.")
         if self.rate is not None and self.rate <= 0:
             raise DurableError(f"QueueLimits.rate must be more than 0 starts per second, got {self.rate}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question that a person must answer before a tool call can go on: `client.approve(question.key, ...)`.
+
+    `key` is the key of the work and `step` the number of the step that asked. Times are milliseconds since 1970.
+    """
+
+    call_id: str
+    text: str
+    expires_ms: int | None = None
+    step: int = 0
+    key: str = ""
+    asked_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A person's answer: yes or no, a note for the model, and who decided."""
+
+    approved: bool
+    note: str = ""
+    by: str = ""
+    expired: bool = False
+
+
+class ApprovalRequired(CallSuspended):
+    """Unwinds a tool call that needs an answer."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question.text)
+        self.question = question
+
+
+def ask_approval(context: ToolContext, question: str, *, within: float | None = None) -> Approval:
+    """Return a person's answer to this tool call; until there is one, the run leaves its process.
+
+        answer = ask_approval(context, f"Refund {params.amount}?", within=3 * 86400)
+        if not answer.approved:
+            return ToolResult(answer.note or "Refused.", success=False)
+
+    The call is rolled back, and starts again from its first line after `approve(key, call_id)`. Ask before doing
+    anything that must not happen twice. If nobody answers `within` seconds, the answer is no, with `expired=True`.
+    """
+    answers = _answers.get(context.session)
+    if answers is None:
+        raise DurableError("ask_approval() needs a run of DurableMainLoop; other runs cannot wait for a person.")
+    if context.call_id in answers:
+        return answers[context.call_id]
+    expires_ms = None if within is None else int((time.time() + within) * 1000)
+    raise ApprovalRequired(Question(context.call_id, question, expires_ms))
+
+
+_answers: WeakKeyDictionary[Session, dict[str, Approval]] = WeakKeyDictionary()
+
+
+def answers_of(session: Session) -> dict[str, Approval]:
+    """The answers given in this run, by call id. The first call enables `ask_approval` for the session."""
+    return _answers.setdefault(session, {})
+
+
+class DurableError(WinkError):
+    """Base class of the errors of durable work."""
+
+
+class DatabaseBusyError(DurableError):
+    """Another process runs the work of this SQLite file; only one can at a time."""
+
+
+class DatabaseUnavailableError(DurableError):
+    """The database cannot be reached or written now: a lost server, a full disk.
+
+    Try again later. Work that is running waits for its database by itself.
+    """
+
+
+class KeyConflictError(DurableError):
+    """The key was used for another request."""
+
+
+class NoSuchWorkError(DurableError):
+    """There is no work with this key."""
+
+
+class WorkPendingError(DurableError):
+    """The work has not finished; `status` is its current status."""
+
+    def __init__(self, message: str, *, status: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WorkCancelledError(DurableError):
+    """The work was cancelled before it finished."""
+
+
+class DeadLetterError(DurableError):
+    """The work was given up after too many attempts; `wink work retry` starts it again."""
+
+
+class RemoteError(DurableError):
+    """The work failed with an exception whose class this process has not loaded; `type_name` names it."""
+
+    def __init__(self, message: str, *, type_name: str) -> None:
+        super().__init__(message)
+        self.type_name = type_name
+
+
+class Released(BaseException):
+    """Unwinds an execution that no longer owns its work: handed back, waiting for a person, or taken over.
+
+    A BaseException, so that the engine records no outcome and no `except Exception` in a handler swallows it.
+    """

@@ -8,20 +8,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
-from weakincentives.filesystem.errors import (
+from weakincentives.filesystem.memory import InMemoryDirectory, InMemoryFilesystem, InMemorySnapshot
+from weakincentives.filesystem.protocol import (
     AlreadyExistsError,
     BadPatternError,
     DirectoryNotEmptyError,
+    Entry,
+    EntryKind,
+    Filesystem,
     FilesystemError,
     InvalidPathError,
     IsDirectoryError,
+    Match,
     NotDirectoryError,
     NotFoundError,
     NotTextError,
     SnapshotError,
+    Stat,
+    WriteMode,
 )
-from weakincentives.filesystem.memory import InMemoryDirectory, InMemoryFilesystem, InMemorySnapshot
-from weakincentives.filesystem.protocol import Entry, EntryKind, Filesystem, Match, Stat, WriteMode
 
 if TYPE_CHECKING:
     from weakincentives.filesystem.host import HostFilesystem, HostSnapshot

@@ -14,24 +14,22 @@ from functools import partial
 
 from weakincentives._fence import check_fence
 from weakincentives.filesystem import search
-from weakincentives.filesystem.errors import (
-    AlreadyExistsError,
-    DirectoryNotEmptyError,
-    FilesystemError,
-    InvalidPathError,
-    IsDirectoryError,
-    NotDirectoryError,
-    NotFoundError,
-    SnapshotError,
-)
 from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
     SNIFF_LENGTH,
+    AlreadyExistsError,
+    DirectoryNotEmptyError,
     Entry,
     EntryKind,
+    FilesystemError,
+    InvalidPathError,
+    IsDirectoryError,
     Match,
+    NotDirectoryError,
+    NotFoundError,
     Parts,
+    SnapshotError,
     Stat,
     WriteMode,
     check_mode,

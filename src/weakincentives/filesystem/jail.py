@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from weakincentives.filesystem.errors import (
+from weakincentives.filesystem.protocol import (
     AlreadyExistsError,
     DirectoryNotEmptyError,
     FilesystemError,
@@ -21,8 +21,9 @@ from weakincentives.filesystem.errors import (
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
+    Parts,
+    join,
 )
-from weakincentives.filesystem.protocol import Parts, join
 
 MAX_LINKS = 40
 MAX_SWAPS = 10

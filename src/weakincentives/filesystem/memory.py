@@ -10,20 +10,18 @@ from functools import partial
 
 from weakincentives._fence import check_fence
 from weakincentives.filesystem import search
-from weakincentives.filesystem.errors import (
-    AlreadyExistsError,
-    DirectoryNotEmptyError,
-    InvalidPathError,
-    IsDirectoryError,
-    NotDirectoryError,
-    NotFoundError,
-    SnapshotError,
-)
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
+    AlreadyExistsError,
+    DirectoryNotEmptyError,
     Entry,
+    InvalidPathError,
+    IsDirectoryError,
     Match,
+    NotDirectoryError,
+    NotFoundError,
     Parts,
+    SnapshotError,
     Stat,
     WriteMode,
     check_mode,

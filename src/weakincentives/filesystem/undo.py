@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -15,9 +14,16 @@ from dataclasses import dataclass, field
 from typing import IO, NoReturn
 from uuid import uuid4
 
-from weakincentives.filesystem.errors import FilesystemError, NotDirectoryError, NotFoundError, SnapshotError
 from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated, walk
-from weakincentives.filesystem.protocol import Parts, join
+from weakincentives.filesystem.protocol import (
+    DirectoryNotEmptyError,
+    FilesystemError,
+    NotDirectoryError,
+    NotFoundError,
+    Parts,
+    SnapshotError,
+    join,
+)
 from weakincentives.filesystem.search import compile_filter
 
 MAX_IN_MEMORY = 16 * 1024
@@ -195,19 +201,13 @@ class StateStore:
                 status = place.stat()
                 if status is None or stat.S_IFMT(status.st_mode) == _FORMATS.get(type(state)):
                     return
-                if not stat.S_ISDIR(status.st_mode):
-                    os.unlink(place.name, dir_fd=place.fd)
-                else:
-                    self._remove_directory(place, keep_others=state is None)
+                remove = os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink
+                remove(place.name, dir_fd=place.fd)
         except (FileNotFoundError, NotADirectoryError):
             return
-
-    def _remove_directory(self, place: Place, *, keep_others: bool) -> None:
-        """Remove a directory. Files that others put into it keep it there, unless a file has to take its place."""
-        try:
-            os.rmdir(place.name, dir_fd=place.fd)
-        except OSError as error:
-            if not (keep_others and error.errno == errno.ENOTEMPTY):
+        except DirectoryNotEmptyError:
+            # Files that others put into a directory keep it there, unless a file has to take its place.
+            if state is not None:
                 raise
 
     def _put(self, parts: Parts, state: State) -> None:

@@ -1,16 +1,18 @@
 """Resources of a prompt: how they are created, how long they live, how they roll back."""
 
-from weakincentives.resources.binding import Binding, Resolver, Scope, Snapshotable
-from weakincentives.resources.context import ResourceSnapshot, ScopedResourceContext
-from weakincentives.resources.errors import (
+from weakincentives.resources.binding import (
+    Binding,
     CircularDependencyError,
+    Resolver,
     ResourceCloseError,
     ResourceError,
     ResourceRestoreError,
+    Scope,
     ScopeError,
+    Snapshotable,
     UnboundResourceError,
 )
-from weakincentives.resources.registry import ResourceRegistry
+from weakincentives.resources.context import ResourceRegistry, ResourceSnapshot, ScopedResourceContext
 
 __all__ = [
     "Binding",

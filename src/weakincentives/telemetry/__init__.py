@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
 from weakincentives.redaction import Redactor
+from weakincentives.telemetry.reader import RunFileError
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.runfile import AS_OF, prices_for, prune
-from weakincentives.telemetry.schema import RunFileError
 from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, plain
 
 if TYPE_CHECKING:

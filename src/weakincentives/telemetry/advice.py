@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 from weakincentives.limits import Prices
 from weakincentives.prompt import SectionVisibility, Tokenizer
@@ -236,15 +236,9 @@ def _is_inside(state: SectionState, other: SectionState | None) -> bool:
 
 
 def _share(pairs: Iterable[tuple[int, int]]) -> float:
-    parts = wholes = 0
-    for part, whole in pairs:
-        parts += part
-        wholes += whole
-    return min(1.0, parts / wholes) if wholes else 0.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    counted = list(pairs)
+    whole = sum(whole for _, whole in counted)
+    return min(1.0, sum(part for part, _ in counted) / whole) if whole else 0.0
 
 
 def _first_turns(key: str, runs: Iterable[Sequence[tuple[int, str]]]) -> list[int]:
@@ -261,13 +255,13 @@ def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice
     opened = _first_turns(key, [run.openings for run in runs])
     used = _first_turns(key, [run.uses for run in runs])
     full_tokens = _full_tokens(key, runs)
-    summary_tokens = round(_mean([run.sections[key].shown_tokens for run in summarized])) if summarized else None
+    summary_tokens = round(fmean([run.sections[key].shown_tokens for run in summarized])) if summarized else None
     cost_full = cost_summary = None
     if summarized:
-        cost_full = _mean([costs.full(full_tokens, key, run) for run in summarized])
-        cost_summary = _mean([costs.summary(key, run) for run in summarized])
+        cost_full = fmean([costs.full(full_tokens, key, run) for run in summarized])
+        cost_summary = fmean([costs.summary(key, run) for run in summarized])
     elif shown == "full":
-        cost_full = _mean([costs.full(full_tokens, key, run) for run in runs])
+        cost_full = fmean([costs.full(full_tokens, key, run) for run in runs])
     findings = []
     misses = [miss.reason for run in runs for miss in run.misses if miss.section_key == key]
     if misses:
@@ -340,5 +334,5 @@ def _gain(section: SectionAdvice, run: _Run, costs: PriceModel) -> float:
     full = costs.full(section.full_tokens, section.key, run)
     if section.advised == "full":
         return costs.summary(section.key, run) - full
-    typical = round(_mean(costs.summary_tokens)) if costs.summary_tokens else TYPICAL_SUMMARY_TOKENS
+    typical = round(fmean(costs.summary_tokens)) if costs.summary_tokens else TYPICAL_SUMMARY_TOKENS
     return full - costs.full(typical, section.key, run)

@@ -22,62 +22,14 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
-from weakincentives.prompt import (
-    ClearAllVisibilityOverrides,
-    ClearVisibilityOverride,
-    CollapseSection,
-    SetVisibilityOverride,
-    Span,
-)
+from weakincentives.prompt import Span
 from weakincentives.redaction import REDACTED, Redactor, is_secret_name
-from weakincentives.runtime import (
-    EvaluationFailed,
-    EvaluationStopped,
-    HostedToolInvoked,
-    Message,
-    ModelCalled,
-    PossibleMiss,
-    PromptChanged,
-    PromptExecuted,
-    PromptRendered,
-    ReasoningDropped,
-    ResourcesNotClosed,
-    RunRestarted,
-    SectionLoaded,
-    SectionsOpened,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
+from weakincentives.runtime import ModelCalled, PromptRendered
 from weakincentives.serde import load_tagged
-from weakincentives.telemetry.values import FrozenEvent, UnknownType, Unreadable, dump, placeholder
+from weakincentives.telemetry.values import EVENTS, MAPPINGS, FrozenEvent, UnknownType, Unreadable, dump, placeholder
 
 logger = logging.getLogger("weakincentives.telemetry")
 
-# The events of runs, which are checked when they are read.
-EVENTS = (
-    ClearAllVisibilityOverrides,
-    ClearVisibilityOverride,
-    CollapseSection,
-    EvaluationFailed,
-    EvaluationStopped,
-    HostedToolInvoked,
-    Message,
-    ModelCalled,
-    PromptChanged,
-    PromptExecuted,
-    PromptRendered,
-    ReasoningDropped,
-    ResourcesNotClosed,
-    RunRestarted,
-    PossibleMiss,
-    SectionLoaded,
-    SectionsOpened,
-    SetVisibilityOverride,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
 _BY_KIND = {cls.__name__: cls for cls in EVENTS}
 MISSING_TEXT = "[this text is missing in the run file]"
 LONG = 512
@@ -195,7 +147,7 @@ class Packer:
             return self._encoded(data, "latin-1", "replace")
         if tag == "blob":
             return data
-        if tag in _MAPPINGS:
+        if tag in MAPPINGS:
             return {"$": tag, "v": [self._pair(pair) for pair in data["v"]]}
         if tag is not None:
             return {"$": tag, "v": self._pair(data["v"]) if tag == "tuple" else self._walk(data["v"])}
@@ -418,7 +370,6 @@ _PACKED = re.compile(r'"\$":"(?:text|texts|json|rows)"')
 _REFERENCE = re.compile(r'"\$":"(json|texts?)","v":(?:"(\w+)"|\[([^\[\]]*)\])')
 _HASH = re.compile(r"\w+")
 _BLOB = re.compile(r'"\$":"blob","v":\{"sha256":"([0-9a-f]{64})"')
-_MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})
 _BYTES = frozenset({"bytes", "bytearray"})
 _TEXTS = _BYTES | {"str"}

@@ -1,4 +1,8 @@
-"""Reading events back from a run file."""
+"""The tables and views of a run file, opening one, and reading its events back.
+
+Times are seconds since 1970. `payload` is the event as tagged JSON (`{"$": class, "v": fields}`); texts of 512
+characters or more are in `texts`, under the hash that replaces them; the bytes of media are in `blobs`, by digest.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,169 @@ from typing import Any
 import msgspec
 
 from weakincentives.content import Blob
+from weakincentives.errors import WinkError
 from weakincentives.telemetry.payload import blob_digests, checked, is_packed, load, references, unpack
-from weakincentives.telemetry.schema import RunFileError, open_for_reading
 from weakincentives.telemetry.values import Unreadable
 
-_VARIABLES = 500
-_ROW_TYPES = {(str, int, str, number, int, str) for number in (float, int)}
+VERSION = 3
+APPLICATION_ID = 0x57494E4B
+BUSY_SECONDS = 5.0
+# How often a recorder notes that it is alive, and for how long it may be silent before it counts as gone.
+BEAT_SECONDS = 5.0
+SILENT_SECONDS = 30.0
 MAX_SHARED = 500
 MAX_PROBLEMS = 100
+_VARIABLES = 500
+COLUMNS = "run_id, seq, kind, time, turn, payload"
+_ROW_TYPES = {(str, int, str, number, int, str) for number in (float, int)}
+# What decoding a damaged payload may raise.
+_DAMAGED = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
+
+TABLES = """
+CREATE TABLE recorders (
+    id TEXT PRIMARY KEY, pid INTEGER NOT NULL, host TEXT NOT NULL, started REAL NOT NULL, beat REAL NOT NULL,
+    closed INTEGER NOT NULL DEFAULT 0, dropped INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY, session_id TEXT NOT NULL DEFAULT '', recorder_id TEXT NOT NULL,
+    prompt TEXT NOT NULL DEFAULT '', prompt_name TEXT NOT NULL DEFAULT '',
+    adapter TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '',
+    status TEXT NOT NULL DEFAULT 'running' CHECK (status IN ('running', 'ok', 'failed', 'halted', 'interrupted')),
+    started REAL NOT NULL, updated REAL NOT NULL, ended REAL,
+    events INTEGER NOT NULL DEFAULT 0, turns INTEGER NOT NULL DEFAULT 0, tool_calls INTEGER NOT NULL DEFAULT 0,
+    tool_failures INTEGER NOT NULL DEFAULT 0, disclosures INTEGER NOT NULL DEFAULT 0,
+    restarts INTEGER NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0, output_tokens INTEGER NOT NULL DEFAULT 0,
+    cached_tokens INTEGER NOT NULL DEFAULT 0, reasoning_tokens INTEGER NOT NULL DEFAULT 0,
+    cost REAL, error TEXT NOT NULL DEFAULT '', conversation_id TEXT NOT NULL DEFAULT '',
+    question TEXT NOT NULL DEFAULT '', answer TEXT NOT NULL DEFAULT '',
+    full_prompt_tokens INTEGER, opened TEXT NOT NULL DEFAULT '[]'
+) STRICT;
+CREATE INDEX runs_by_start ON runs (started);
+CREATE INDEX runs_by_conversation ON runs (conversation_id, started);
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, seq INTEGER NOT NULL, session_id TEXT NOT NULL,
+    turn INTEGER NOT NULL, kind TEXT NOT NULL, time REAL NOT NULL, payload TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX events_by_run ON events (run_id, seq);
+CREATE INDEX events_by_kind ON events (run_id, kind, seq);
+CREATE INDEX events_disclosing ON events (run_id, seq) WHERE kind = 'ToolInvoked' AND instr(payload, '"disclosure":{');
+CREATE TABLE texts (hash TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT;
+CREATE TABLE blobs (digest TEXT PRIMARY KEY, data BLOB NOT NULL) STRICT;
+CREATE TABLE run_texts (run_id TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (run_id, hash)) STRICT, WITHOUT ROWID;
+
+CREATE VIEW disclosure AS
+    SELECT run_id, seq, turn, time, payload ->> '$.v.name' AS action, key.value AS section,
+           coalesce(payload ->> '$.v.result.v.disclosure.v.reason', '') AS reason,
+           payload ->> '$.v.result.v.success' AS success, '' AS route, '[]' AS tools
+      FROM events, json_each(payload, '$.v.result.v.disclosure.v.requested_sections.v') AS key
+      WHERE kind = 'ToolInvoked'
+    UNION ALL
+    SELECT run_id, seq, turn, time, 'injected', payload ->> '$.v.section_key', '', 1,
+           payload ->> '$.v.route', payload -> '$.v.tool_names.v' FROM events WHERE kind = 'ToolsInjected'
+    UNION ALL
+    SELECT run_id, seq, turn, time, 'withdrawn', payload ->> '$.v.section_key', '', 1,
+           payload ->> '$.v.route', payload -> '$.v.tool_names.v' FROM events WHERE kind = 'ToolsWithdrawn'
+    UNION ALL
+    SELECT run_id, seq, turn, time, 'restart', key.value, coalesce(payload ->> '$.v.reason', ''), 1, 'restart', '[]'
+      FROM events, json_each(payload, '$.v.section_keys.v') AS key WHERE kind = 'RunRestarted'
+    UNION ALL
+    SELECT run_id, seq, turn, time, 'collapsed',
+           (SELECT group_concat(part.value, '.') FROM json_each(payload, '$.v.path.v') AS part),
+           coalesce(payload ->> '$.v.reason', ''), 1, '', '[]' FROM events WHERE kind = 'CollapseSection';
+
+CREATE VIEW tokens AS
+    SELECT run_id, seq, turn, time, payload ->> '$.v.model' AS model,
+           payload ->> '$.v.usage.v.input_tokens' AS input_tokens,
+           payload ->> '$.v.usage.v.cached_tokens' AS cached_tokens,
+           payload ->> '$.v.usage.v.output_tokens' AS output_tokens,
+           payload ->> '$.v.usage.v.reasoning_tokens' AS reasoning_tokens,
+           payload ->> '$.v.latency' AS latency, payload ->> '$.v.stop_reason' AS stop_reason
+      FROM events WHERE kind = 'ModelCalled';
+
+CREATE VIEW errors AS
+    SELECT events.run_id, seq, turn, time, 'tool' AS source, payload ->> '$.v.name' AS name,
+           coalesce(long.text, payload ->> '$.v.result.v.message') AS message
+      FROM events LEFT JOIN texts AS long ON long.hash = payload ->> '$.v.result.v.message.v'
+     WHERE kind = 'ToolInvoked' AND payload ->> '$.v.result.v.success' = 0
+    UNION ALL
+    SELECT events.run_id, seq, turn, time, 'run', payload ->> '$.v.error',
+           coalesce(long.text, payload ->> '$.v.message')
+      FROM events LEFT JOIN texts AS long ON long.hash = payload ->> '$.v.message.v'
+     WHERE kind = 'EvaluationFailed';
+"""
+
+
+class RunFileError(WinkError):
+    """A run file cannot be opened or read, or is not one."""
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Open the file, creating it if it does not exist. The connection may be used by one thread at a time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.Error) as error:
+        raise RunFileError(f"Cannot record to '{path}': {error}; pass record() a path that can be written.") from error
+    try:
+        connection.execute("PRAGMA journal_mode = WAL").close()
+        connection.execute("PRAGMA synchronous = NORMAL").close()
+        connection.execute("BEGIN IMMEDIATE")
+        _create(connection, path)
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        connection.close()
+        raise RunFileError(f"Cannot record to '{path}': {error}; is it a run file that can be written?") from error
+    except RunFileError:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """Open an existing file without changing it."""
+    if not path.is_file():
+        raise RunFileError(f"There is no run file at '{path}'; record one with record('{path}') or --record.")
+    # SQLite cannot create the shared memory of the log in a folder that is read-only, hence the second attempt.
+    for mode in ("mode=ro", "immutable=1"):
+        connection = sqlite3.connect(
+            f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=BUSY_SECONDS, check_same_thread=False
+        )
+        try:
+            _check(connection, path)
+        except sqlite3.Error as error:
+            connection.close()
+            problem = error
+        except RunFileError:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise RunFileError(f"'{path}' cannot be read: {problem}.")
+
+
+def _create(connection: sqlite3.Connection, path: Path) -> None:
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        _check(connection, path)
+        return
+    for statement in TABLES.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    application, version = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
+    if application != APPLICATION_ID:
+        raise RunFileError(f"'{path}' is not a run file; record() writes one.")
+    if version != VERSION:
+        raise RunFileError(
+            f"'{path}' was recorded in format {version} and this release reads {VERSION}; "
+            "record to a new file, or use the release that wrote it."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +192,6 @@ class RecordedEvent:
     time: float
     turn: int
     event: Any
-
-
-# What decoding a damaged payload may raise.
-_DAMAGED = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 class EventReader:
@@ -69,6 +224,14 @@ class EventReader:
             self._note(str(problem))
         return rows
 
+    def _salvage_each(self, sql: str, values: Sequence[Any], *before: Any) -> list[tuple[Any, ...]]:
+        """`salvage` with `{}` in place of many values, some at a time: SQLite takes only so many at once."""
+        rows: list[tuple[Any, ...]] = []
+        for start in range(0, len(values), _VARIABLES):
+            some = values[start : start + _VARIABLES]
+            rows += self.salvage(sql.format(marks(some)), (*before, *some))
+        return rows
+
     def _read(self, sql: str, values: Sequence[Any]) -> tuple[list[tuple[Any, ...]], Exception | None]:
         rows: list[tuple[Any, ...]] = []
         try:
@@ -86,8 +249,7 @@ class EventReader:
     ) -> tuple[RecordedEvent, ...]:
         """Events by a condition on the columns of `events`, oldest first; `index` is the one to search by."""
         rows = self.salvage(
-            f"SELECT run_id, seq, kind, time, turn, payload FROM events {f'INDEXED BY {index}' if index else ''} "
-            f"WHERE {where} ORDER BY seq LIMIT ?",
+            f"SELECT {COLUMNS} FROM events {f'INDEXED BY {index}' if index else ''} WHERE {where} ORDER BY seq LIMIT ?",
             (*values, limit),
         )
         return tuple(self.decode_rows(rows))
@@ -101,22 +263,12 @@ class EventReader:
 
     def numbered(self, run_id: str, seqs: Sequence[int]) -> list[RecordedEvent]:
         """Events of a run by their numbers, oldest first."""
-        found: list[RecordedEvent] = []
-        for start in range(0, len(seqs), _VARIABLES):
-            some = seqs[start : start + _VARIABLES]
-            found += self.events_where(f"run_id = ? AND seq IN ({marks(some)})", (run_id, *some))
-        return found
+        sql = f"SELECT {COLUMNS} FROM events WHERE run_id = ? AND seq IN ({{}}) ORDER BY seq"
+        return self.decode_rows(self._salvage_each(sql, seqs, run_id))
 
     def identified(self, ids: Sequence[int]) -> list[RecordedEvent]:
         """Events by their place in the file, which orders those of several runs."""
-        found: list[RecordedEvent] = []
-        for start in range(0, len(ids), _VARIABLES):
-            some = ids[start : start + _VARIABLES]
-            columns = "run_id, seq, kind, time, turn, payload"
-            found += self.decode_rows(
-                self.salvage(f"SELECT {columns} FROM events WHERE id IN ({marks(some)}) ORDER BY id", some)
-            )
-        return found
+        return self.decode_rows(self._salvage_each(f"SELECT {COLUMNS} FROM events WHERE id IN ({{}}) ORDER BY id", ids))
 
     def decode_rows(self, rows: Sequence[tuple[Any, ...]]) -> list[RecordedEvent]:
         """Events by their rows in `events`; one that cannot be decoded is `Unreadable`."""
@@ -153,10 +305,7 @@ class EventReader:
 
     def blobs(self, digests: Iterable[str]) -> dict[str, Blob]:
         """Recorded media by digest."""
-        wanted = list(digests)
-        if not wanted:
-            return {}
-        rows = self.salvage(f"SELECT digest, data FROM blobs WHERE digest IN ({marks(wanted)})", wanted)
+        rows = self._salvage_each("SELECT digest, data FROM blobs WHERE digest IN ({})", list(digests))
         return {digest: Blob(data) for digest, data in rows if isinstance(data, bytes)}
 
     def _keep(self, shared: Mapping[str, Any]) -> None:
@@ -167,10 +316,7 @@ class EventReader:
 
     def _texts(self, keys: Iterable[str]) -> dict[str, str]:
         wanted = list(keys)
-        texts: dict[str, str] = {}
-        for start in range(0, len(wanted), _VARIABLES):
-            some = wanted[start : start + _VARIABLES]
-            texts.update(self.salvage(f"SELECT hash, text FROM texts WHERE hash IN ({marks(some)})", some))
+        texts = dict(self._salvage_each("SELECT hash, text FROM texts WHERE hash IN ({})", wanted))
         missing = [key for key in wanted if not isinstance(texts.get(key), str)]
         if missing:
             self._note(f"{len(missing)} texts are missing, such as {missing[0]}")

@@ -24,8 +24,8 @@ from weakincentives.redaction import NoRedaction, Redactor
 from weakincentives.runtime import Run
 from weakincentives.session import Session, observing
 from weakincentives.telemetry.payload import Packer
+from weakincentives.telemetry.reader import BEAT_SECONDS, RunFileError
 from weakincentives.telemetry.runfile import Packed, RunFile
-from weakincentives.telemetry.schema import BEAT_SECONDS, RunFileError
 from weakincentives.telemetry.values import FrozenEvent, freeze
 
 logger = logging.getLogger("weakincentives.telemetry")

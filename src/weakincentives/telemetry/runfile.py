@@ -29,8 +29,7 @@ from weakincentives.runtime import (
     ledger_of,
 )
 from weakincentives.telemetry.payload import storable
-from weakincentives.telemetry.reader import EventReader
-from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError, open_for_writing
+from weakincentives.telemetry.reader import SILENT_SECONDS, EventReader, RunFileError, open_for_writing
 from weakincentives.telemetry.turns import read_history
 
 logger = logging.getLogger("weakincentives.telemetry")

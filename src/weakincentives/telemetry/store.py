@@ -15,8 +15,7 @@ from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import Ledger, RunHistory, ledger_of
-from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
-from weakincentives.telemetry.schema import SILENT_SECONDS, RunFileError
+from weakincentives.telemetry.reader import SILENT_SECONDS, EventReader, RecordedEvent, RunFileError, marks
 from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
 
 PAGE = 500

@@ -16,6 +16,7 @@ import msgspec
 from weakincentives.prompt import Span
 from weakincentives.runtime import (
     HistoryBuilder,
+    HostedToolInvoked,
     Message,
     ModelCalled,
     PromptRendered,
@@ -26,9 +27,8 @@ from weakincentives.runtime import (
     TurnSection,
 )
 from weakincentives.telemetry.payload import check_for
-from weakincentives.telemetry.reader import EventReader, RecordedEvent, marks
-from weakincentives.telemetry.schema import RunFileError
-from weakincentives.telemetry.values import Unreadable
+from weakincentives.telemetry.reader import COLUMNS, EventReader, RecordedEvent, RunFileError, marks
+from weakincentives.telemetry.values import EVENTS, Unreadable
 
 T = TypeVar("T")
 
@@ -41,16 +41,8 @@ _CHANGES = (
     "ClearAllVisibilityOverrides",
     "CollapseSection",
 )
-_RARE = (
-    *_CHANGES,
-    "PromptRendered",
-    "SectionLoaded",
-    "SectionsOpened",
-    "PossibleMiss",
-    "RunRestarted",
-    "PromptExecuted",
-    "EvaluationFailed",
-)
+# What a history is made of, besides the messages in which the model read what was opened.
+_KINDS = tuple(cls.__name__ for cls in EVENTS if cls not in (Message, HostedToolInvoked))
 # Tool calls that ask for sections, and a few more: of a long run only the index finds them fast.
 _DISCLOSING = (
     "SELECT seq FROM events INDEXED BY events_disclosing WHERE run_id = ? AND seq > ? AND seq < ? "
@@ -154,11 +146,9 @@ _CALLED: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Tagged[_Called])  # t
 
 def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[RecordedEvent]]:
     """The events of a run that a history needs but messages: those that can be decoded fast, and the others."""
-    kinds = (*_RARE, "ModelCalled", "ToolInvoked")
     rows = reader.salvage(
-        "SELECT run_id, seq, kind, time, turn, payload FROM events INDEXED BY events_by_kind "
-        f"WHERE run_id = ? AND kind IN ({marks(kinds)})",
-        (run_id, *kinds),
+        f"SELECT {COLUMNS} FROM events INDEXED BY events_by_kind WHERE run_id = ? AND kind IN ({marks(_KINDS)})",
+        (run_id, *_KINDS),
     )
     light: list[_Item] = []
     others: list[Any] = []

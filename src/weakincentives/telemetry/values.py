@@ -9,10 +9,11 @@ import enum
 import math
 import reprlib
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from pathlib import PurePath
 from types import NoneType
 from typing import Any
@@ -24,20 +25,56 @@ from weakincentives.prompt import (
     ClearVisibilityOverride,
     CollapseSection,
     DisclosureRequest,
+    OpenSectionsResult,
+    ReadSectionResult,
     SetVisibilityOverride,
 )
 from weakincentives.runtime import (
     EvaluationFailed,
+    EvaluationStopped,
+    HostedToolInvoked,
     Message,
     ModelCalled,
+    PossibleMiss,
+    PromptChanged,
+    PromptExecuted,
     PromptRendered,
+    ReasoningDropped,
+    ResourcesNotClosed,
     RunRestarted,
+    SectionLoaded,
+    SectionsOpened,
+    ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
 )
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
-_PAIRS = frozenset({"dict", "OrderedDict", "mappingproxy"})
+# The events of runs, which are checked when they are read.
+EVENTS = (
+    ClearAllVisibilityOverrides,
+    ClearVisibilityOverride,
+    CollapseSection,
+    EvaluationFailed,
+    EvaluationStopped,
+    HostedToolInvoked,
+    Message,
+    ModelCalled,
+    PromptChanged,
+    PromptExecuted,
+    PromptRendered,
+    ReasoningDropped,
+    ResourcesNotClosed,
+    RunRestarted,
+    PossibleMiss,
+    SectionLoaded,
+    SectionsOpened,
+    SetVisibilityOverride,
+    ToolInvoked,
+    ToolsInjected,
+    ToolsWithdrawn,
+)
+MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 MAX_DEPTH = 100
 REPR_LENGTH = 400
 MAX_PARTS = 500
@@ -118,7 +155,7 @@ def _untagged(data: Any, depth: int) -> Any:
     if not isinstance(tag, str):
         return {str(key): _untagged(item, depth + 1) for key, item in data.items()}
     try:
-        if tag in _PAIRS:
+        if tag in MAPPINGS:
             return {_key(_untagged(key, depth + 1)): _untagged(item, depth + 1) for key, item in inner or ()}
         if tag == "str":
             return b64decode(inner or "").decode("utf-8", "surrogatepass")
@@ -203,24 +240,12 @@ class _Parts:
 
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
-# The loop makes these of immutable parts.
-_UNCHANGING = frozenset(
-    {
-        ClearAllVisibilityOverrides,
-        ClearVisibilityOverride,
-        CollapseSection,
-        EvaluationFailed,
-        Message,
-        ModelCalled,
-        PromptRendered,
-        RunRestarted,
-        SetVisibilityOverride,
-        ToolsInjected,
-        ToolsWithdrawn,
-    }
-)
+# The loop makes the others of immutable parts.
+_UNCHANGING = frozenset(EVENTS) - {HostedToolInvoked, PromptExecuted, ToolInvoked}
+# A disclosure has mappings, but nobody changes what a view made of the sections to open.
+_DISCLOSURE = {DisclosureRequest, OpenSectionsResult, ReadSectionResult}
 _ATOMS: frozenset[type] = frozenset(
-    {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta, Decimal, UUID, DisclosureRequest}
+    {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta, Decimal, UUID, *_DISCLOSURE}
 )
 _CHECKS: dict[type, Callable[[Any], bool]] = {}
 
@@ -235,13 +260,26 @@ def _is_immutable(value: Any) -> bool:
     return check(value)
 
 
+def _all_immutable(values: Iterable[Any]) -> bool:
+    # Not `all` with a generator, which takes twice as long in the agent's thread.
+    for value in values:  # noqa: SIM110
+        if type(value) not in _ATOMS and not _is_immutable(value):
+            return False
+    return True
+
+
 def _check_for(cls: type) -> Callable[[Any], bool]:
     if cls in (tuple, frozenset):
-        return lambda value: all(map(_is_immutable, value))
+        return _all_immutable
     if issubclass(cls, enum.Enum | PurePath | type):
         return lambda value: True
     parameters = getattr(cls, "__dataclass_params__", None)
     if parameters is not None and parameters.frozen and is_dataclass(cls):
-        names = tuple(field.name for field in fields(cls))
-        return lambda value: all(_is_immutable(getattr(value, name)) for name in names)
+        names = [field.name for field in fields(cls)]
+        if not names:
+            return lambda value: True
+        of = attrgetter(*names)
+        if len(names) == 1:
+            return lambda value: _is_immutable(of(value))
+        return lambda value: _all_immutable(of(value))
     return lambda value: False

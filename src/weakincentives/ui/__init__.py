@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from weakincentives._imports import lazy_front, require_extra
 
 if TYPE_CHECKING:
-    from weakincentives.ui.protocols import ag_ui as ag_ui, vercel_ai as vercel_ai
-    from weakincentives.ui.threads import Threads as Threads
+    from weakincentives.ui.protocols import Threads as Threads, ag_ui as ag_ui, vercel_ai as vercel_ai
 
 __all__ = ["Threads", "ag_ui", "vercel_ai"]
 
-_load = lazy_front(__name__, {"Threads": "threads", "ag_ui": "protocols", "vercel_ai": "protocols"})
+_load = lazy_front(__name__, dict.fromkeys(__all__, "protocols"))
 
 
 def __getattr__(name: str) -> object:

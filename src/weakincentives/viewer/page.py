@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,6 @@ class _Export:
         self._calls = {turn.seq: turn for turn in self._history.turns}
         self._states: dict[tuple[int, int], int] = {}
         self._found: list[dict[str, Any]] = []
-        self._kept: list[Any] = []
 
     def data(self, progress: Progress) -> dict[str, Any]:
         """Read the run once, in the order of its events."""
@@ -145,7 +145,6 @@ class _Export:
         """The number of what the model had: sections and tools, which most turns share with the turn before."""
         key = (id(turn.state), turn.attempt)
         if key not in self._states:
-            self._kept.append(turn.state)
             self._states[key] = len(self._found)
             rendered = self._history.renders[turn.attempt - 1] if self._history.renders else None
             self._found.append(state_parts(turn.state, rendered))
@@ -175,7 +174,7 @@ def exported_page(title: str, data: Any) -> str:
     # Turns repeat each other, so that compressed data is a small part of what it would be.
     embedded = b64encode(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6)).decode()
     body = f'<script type="text/plain" id="data">{embedded}</script><script type="module">{start}</script>'
-    return _page(_escaped(title), head, body)
+    return _page(escape(title, quote=False), head, body)
 
 
 def import_map(urls: dict[str, str]) -> str:
@@ -196,7 +195,3 @@ def _data_url(kind: str, content: bytes) -> str:
 
 def _allowed(script: str) -> str:
     return f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

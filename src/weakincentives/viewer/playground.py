@@ -325,9 +325,8 @@ def prefix_kept(
         cached += count(definition)
     if len(old) > len(new):
         return {"tokens": cached, "breaks_at": f"tool {old[len(new)][0]}, which is gone", "section": ""}
-    same = next((i for i, (a, b) in enumerate(zip(before.text, now.text, strict=False)) if a != b), None)
-    if same is None:
-        same = min(len(before.text), len(now.text))
+    pairs = enumerate(zip(before.text, now.text, strict=False))
+    same = next((index for index, (a, b) in pairs if a != b), min(len(before.text), len(now.text)))
     cached += count(now.text[:same])
     if same == len(before.text) == len(now.text):
         return {"tokens": cached, "breaks_at": "", "section": ""}
