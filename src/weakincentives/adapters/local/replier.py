@@ -15,10 +15,9 @@ from functools import partial
 from typing import Any
 
 from weakincentives.adapters.local.arguments import Grounding, ground
-from weakincentives.adapters.local.chat import chat
 from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
 from weakincentives.adapters.local.engine import Engine
-from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook, chat
 from weakincentives.adapters.local.relevance import Ranking, Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
