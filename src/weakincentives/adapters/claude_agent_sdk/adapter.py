@@ -17,16 +17,15 @@ from weakref import WeakKeyDictionary
 from weakincentives._imports import require_extra
 from weakincentives.adapters.anthropic.wire import media_support
 from weakincentives.adapters.claude_agent_sdk.cli import (
+    MIN_VERSION,
     Cli,
     check_options,
-    disprove,
+    credentials,
     find_cli,
-    follows_list_changes,
     hooks_for_cli_tools,
     permissions,
     require_names,
 )
-from weakincentives.adapters.claude_agent_sdk.home import credentials
 from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, TOOLS, CliRunEnded, CliToolUse
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem
@@ -212,8 +211,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli().version, cost))
 
     def _channel(self, workspace: Path | None) -> ClaudeChannel:
-        from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
-        from weakincentives.adapters.claude_agent_sdk.conversation import Settings as RunSettings
+        from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings as RunSettings
 
         cli = self._cli()
         options = {**self._sdk_options, "hooks": hooks_for_cli_tools(self._hooks)} if self._hooks else self._sdk_options
@@ -233,6 +231,32 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         if self._found is None:
             self._found = find_cli(self._cli_path)
         return self._found
+
+
+_disproved: set[Cli] = set()
+
+
+def follows_list_changes(cli: Cli) -> bool:
+    """Whether the CLI lists the tools again when told that they changed; measured once per process."""
+    return cli not in _disproved and _probe(cli)
+
+
+def disprove(cli: Cli) -> None:
+    """Remember that a CLI did not list the tools again."""
+    _disproved.add(cli)
+
+
+@functools.cache
+def _probe(cli: Cli) -> bool:
+    if cli.version == MIN_VERSION:
+        return True
+    from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings as RunSettings
+
+    channel = ClaudeChannel(RunSettings(cli=cli.path, options=permissions(())))
+    try:
+        return channel.follows_list_changes()
+    finally:
+        channel.close()
 
 
 def _record(loop: InnerLoop, use: CliToolUse) -> None:
