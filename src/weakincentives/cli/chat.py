@@ -16,7 +16,6 @@ from typing import Any
 
 from weakincentives._display import Table, cell_width, shortened
 from weakincentives.cli import selection
-from weakincentives.cli.adapter import add_adapter_option, make_adapter
 from weakincentives.cli.output import (
     UsageError,
     did_you_mean,
@@ -30,6 +29,7 @@ from weakincentives.cli.output import (
 )
 from weakincentives.cli.progress import STYLES, describe
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
+from weakincentives.cli.selection import add_adapter_option, make_adapter
 from weakincentives.errors import WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
