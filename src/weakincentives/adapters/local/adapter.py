@@ -164,14 +164,11 @@ class LocalChannel:
         watch = self._watch(request)
         heard: queue.Queue[str | ModelReply | BaseException] = queue.Queue()
         worker = self._start(request, watch, heard.put)
+        part: str | ModelReply = ""
         try:
-            while True:
-                part = heard.get()
-                if isinstance(part, BaseException):
-                    raise part
+            while not isinstance(part, ModelReply):
+                part = _unless_raised(heard.get())
                 yield part
-                if isinstance(part, ModelReply):
-                    return
         finally:
             watch.stopped.set()
             worker.join()
@@ -185,14 +182,11 @@ class LocalChannel:
             loop.call_soon_threadsafe(heard.put_nowait, part)
 
         worker = self._start(request, watch, tell)
+        part: str | ModelReply = ""
         try:
-            while True:
-                part = await heard.get()
-                if isinstance(part, BaseException):
-                    raise part
+            while not isinstance(part, ModelReply):
+                part = _unless_raised(await heard.get())
                 yield part
-                if isinstance(part, ModelReply):
-                    return
         finally:
             watch.stopped.set()
             await asyncio.to_thread(worker.join)
@@ -248,6 +242,12 @@ class _OwnTokens:
 def _give_back(taken: list[Settings]) -> None:
     while taken:
         SHELF.give_back(taken.pop())
+
+
+def _unless_raised(part: str | ModelReply | BaseException) -> str | ModelReply:
+    if isinstance(part, BaseException):
+        raise part
+    return part
 
 
 def _ignore(text: str) -> None:

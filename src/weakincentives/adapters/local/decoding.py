@@ -118,7 +118,12 @@ def write(
     try:
         engine.chat(request, hear)
     except EngineError as error:
-        raise refusal(error, engine, watch.prompt_name) from error
+        name = watch.prompt_name
+        if error.kind == "exceed_context_size_error":
+            raise too_long(error.facts.get("n_prompt_tokens", 0), engine, name) from error
+        raise PromptEvaluationError(
+            f"The local model refused the request of '{name}': {error}", prompt_name=name, phase="request"
+        ) from error
     return Written("".join(parts), usage, finish != "length")
 
 
@@ -138,15 +143,6 @@ def write_json(
     return replace(second, usage=first.usage + second.usage)
 
 
-def refusal(error: EngineError, engine: Engine, prompt_name: str) -> PromptEvaluationError:
-    """The runtime's refusal in the words of a run."""
-    if error.kind == "exceed_context_size_error":
-        return too_long(error.facts.get("n_prompt_tokens", 0), engine, prompt_name)
-    return PromptEvaluationError(
-        f"The local model refused the request of '{prompt_name}': {error}", prompt_name=prompt_name, phase="request"
-    )
-
-
 def too_long(tokens: int, engine: Engine, prompt_name: str) -> ContextOverflowError:
     name, size = engine.settings.path.name, engine.settings.context
     return ContextOverflowError(
@@ -159,9 +155,7 @@ def too_long(tokens: int, engine: Engine, prompt_name: str) -> ContextOverflowEr
 
 def closed(schema: Mapping[str, Any], bounds: Bounds = LOOSE) -> dict[str, Any]:
     """The schema with every text, list and number bounded, so that decoding ends; white space is fixed."""
-    bounded = _bounded(schema, bounds)
-    assert isinstance(bounded, dict)
-    return {**bounded, "x-guidance": _SPACING}
+    return {**_bounded(schema, bounds), "x-guidance": _SPACING}
 
 
 def _bounded(node: Any, bounds: Bounds) -> Any:
@@ -173,7 +167,7 @@ def _bounded(node: Any, bounds: Bounds) -> Any:
         key: {name: _bounded(value, bounds) for name, value in member.items()}
         if key in ("properties", "$defs")
         else member
-        if key in ("enum", "const", "default", "required")
+        if key in ("enum", "const", "required")
         else _bounded(member, bounds)
         for key, member in node.items()
         if key not in ("title", "description", "default", "examples")
@@ -183,17 +177,11 @@ def _bounded(node: Any, bounds: Bounds) -> Any:
         result.setdefault("maxLength", bounds.text)
     elif kind == "array" and "prefixItems" not in node:
         result.setdefault("maxItems", max(bounds.items, node.get("minItems", 0)))
-    elif kind == "integer":
-        _bound_number(result, node, 1)
-    elif kind == "number":
-        _bound_number(result, node, 0.01)
+    elif kind in ("integer", "number"):
+        if not {"minimum", "exclusiveMinimum"} & node.keys():
+            result["minimum"] = -MAX_NUMBER
+        if not {"maximum", "exclusiveMaximum"} & node.keys():
+            result["maximum"] = MAX_NUMBER
+        if kind == "number":
+            result.setdefault("multipleOf", 0.01)
     return result
-
-
-def _bound_number(result: dict[str, Any], node: Mapping[str, Any], step: float) -> None:
-    if not {"minimum", "exclusiveMinimum"} & node.keys():
-        result["minimum"] = -MAX_NUMBER
-    if not {"maximum", "exclusiveMaximum"} & node.keys():
-        result["maximum"] = MAX_NUMBER
-    if step < 1:
-        result.setdefault("multipleOf", step)

