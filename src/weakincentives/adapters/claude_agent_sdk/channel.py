@@ -33,7 +33,6 @@ from weakincentives.adapters.claude_agent_sdk.wire import (
     MEANWHILE,
     SERVER_NAME,
     WRONG_OUTPUT,
-    CliToolUse,
     CliWork,
     Turn,
     has_thinking,
@@ -48,7 +47,7 @@ from weakincentives.content import Text
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool, portable_name
-from weakincentives.runtime import Message, ModelDelta, ModelReply, ModelRequest
+from weakincentives.runtime import Message, ModelDelta, ModelReply, ModelRequest, ToolInvoked
 
 logger = logging.getLogger("weakincentives.adapters")
 ResultT = TypeVar("ResultT")
@@ -78,7 +77,7 @@ class ClaudeChannel:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.report: Callable[[CliToolUse], None] | None = None
+        self.report: Callable[[ToolInvoked], None] | None = None
         self.finalizer: weakref.finalize[Any, Any] | None = None
         self._earlier_cost: float | None = None
         self._home: Home
@@ -229,7 +228,7 @@ class Conversation:
         self._spent = TokenUsage()
         self._retries = 0
         self._work = CliWork()
-        self.uses: deque[CliToolUse] = deque()
+        self.uses: deque[ToolInvoked] = deque()
         self.idle = False
         self.cost_usd: float | None = None
 

@@ -15,7 +15,7 @@ from weakincentives.adapters.anthropic.wire import content_block
 from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache, base64_text
 from weakincentives.content import Document, Image, Part, Text
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import Tool, portable_name
+from weakincentives.prompt import Tool, ToolResult, portable_name
 from weakincentives.runtime import (
     TEXT_TYPES,
     ArgumentsDelta,
@@ -26,6 +26,7 @@ from weakincentives.runtime import (
     StopReason,
     TextDelta,
     ToolCall,
+    ToolInvoked,
 )
 from weakincentives.session import LogEntry
 
@@ -47,18 +48,6 @@ class CliRunEnded(LogEntry):
     cli_version: str
     cost_usd: float | None
     timestamp: float = field(default_factory=time.time)
-
-
-@dataclass(frozen=True, slots=True)
-class CliToolUse:
-    """A call of one of the CLI's own tools."""
-
-    call_id: str
-    name: str
-    arguments: str
-    output: str
-    success: bool
-    duration: float
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -281,15 +270,23 @@ class CliWork:
             if block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT)):
                 self._open[block["id"]] = block, time.perf_counter()
 
-    def results(self, blocks: Iterable[Mapping[str, Any]]) -> list[CliToolUse]:
+    def results(self, blocks: Iterable[Mapping[str, Any]]) -> list[ToolInvoked]:
         """The finished calls of the CLI's tools, from the blocks of a user message."""
         uses = []
         for block in blocks:
             call, started = self._open.pop(block.get("tool_use_id", ""), (None, 0.0))
             if call is not None:
                 output, success = _plain(block["content"]), not block["is_error"]
-                duration = time.perf_counter() - started
-                uses.append(CliToolUse(call["id"], call["name"], json.dumps(call["input"]), output, success, duration))
+                uses.append(
+                    ToolInvoked(
+                        name=call["name"],
+                        params=call["input"],
+                        result=ToolResult(output, success=success),
+                        call_id=call["id"],
+                        arguments=json.dumps(call["input"]),
+                        duration=time.perf_counter() - started,
+                    )
+                )
                 item = {"type": "tool_result", "tool_use_id": call["id"], "content": output, "is_error": not success}
                 self._items.append(json.dumps(item))
         return uses
