@@ -236,11 +236,16 @@ class Screen:
         marks = "·▒█ "
         shown = marks if printable(marks) == marks else ".+# "
         self.glyphs = dict(zip(("closed", "read", "open", "hidden"), shown, strict=True))
-        self.marks = self._marks()
+        self.marks = ""
+        self.refresh()
 
     def refresh(self) -> None:
         """Look again which sections are open."""
-        self.marks = self._marks()
+        view = self._prompt.render(session=self._session).view
+        assert view is not None
+        every = list(view.existing())
+        shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
+        self.marks = "".join(self._mark(node.key, view.visibility_of(node)) for node in shown)
 
     def margin(self) -> str:
         """The marks of the sections, where the terminal is wide enough for them."""
@@ -310,13 +315,6 @@ class Screen:
             print_line(self.margin().rstrip(), end="", style="2")
         print_line()
         self._column, self._space = 0, ""
-
-    def _marks(self) -> str:
-        view = self._prompt.render(session=self._session).view
-        assert view is not None
-        every = list(view.existing())
-        shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
-        return "".join(self._mark(node.key, view.visibility_of(node)) for node in shown)
 
     def _mark(self, key: str, visibility: SectionVisibility) -> str:
         if visibility is SectionVisibility.FULL:

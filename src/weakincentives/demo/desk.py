@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
+from weakincentives.errors import ToolValidationError
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -67,7 +68,6 @@ def chat() -> PromptTemplate[None]:
 
 
 def _template(key: str, visibility: SectionVisibility, *last: Section[Any]) -> PromptTemplate[None]:
-    tools = desk_tools()
     handbook: list[Section[Any]] = [
         MarkdownSection(
             title=page.title,
@@ -75,7 +75,7 @@ def _template(key: str, visibility: SectionVisibility, *last: Section[Any]) -> P
             template=page.body,
             summary=page.summary,
             visibility=visibility,
-            tools=tools.get(page.key, ()),
+            tools=_TOOLS.get(page.key, ()),
         )
         for page in pages()
     ]
@@ -124,8 +124,6 @@ def _page(key: str, text: str) -> Page:
 def lookup_order(order_number: OrderNumber, *, context: ToolContext) -> ToolResult[None]:
     """Look up the state of an order by its number."""
     order = _order(context, order_number)
-    if order is None:
-        return _no_order(order_number)
     return ToolResult(
         f"Order {order['number']} ({order['item']}, {order['paid']:.2f} euros, to {order['country']}) is "
         f"{order['state']}: {order['note']}."
@@ -141,10 +139,10 @@ def change_delivery_address(
 ) -> ToolResult[None]:
     """Change where an order that is not packed yet goes."""
     order = _order(context, order_number)
-    if order is None:
-        return _no_order(order_number)
     if order["state"] not in ("received", "picking"):
-        return _refused(f"Order {order['number']} is {order['state']}; its address can no longer be changed here.")
+        raise ToolValidationError(
+            f"Order {order['number']} is {order['state']}; its address can no longer be changed here."
+        )
     _store(context).change("UPDATE orders SET address = ? WHERE number = ?", (address, order["number"]))
     return ToolResult(f"Order {order['number']} now goes to: {address}.")
 
@@ -159,13 +157,11 @@ def issue_refund(
 ) -> ToolResult[None]:
     """Refund an amount in euros for an order."""
     order = _order(context, order_number)
-    if order is None:
-        return _no_order(order_number)
     left = order["paid"] - order["refunded"]
     if not 0 < amount <= left:
-        return _refused(f"Order {order['number']} has {left:.2f} euros left to refund, not {amount:.2f}.")
+        raise ToolValidationError(f"Order {order['number']} has {left:.2f} euros left to refund, not {amount:.2f}.")
     if amount > 150:
-        return _refused(f"{amount:.2f} euros are more than an agent may approve (150); ask a team lead.")
+        raise ToolValidationError(f"{amount:.2f} euros are more than an agent may approve (150); ask a team lead.")
     _store(context).change("UPDATE orders SET refunded = refunded + ? WHERE number = ?", (amount, order["number"]))
     return ToolResult(f"Refunded {amount:.2f} euros for order {order['number']} ({reason}).")
 
@@ -174,12 +170,12 @@ def issue_refund(
 def create_return_label(order_number: OrderNumber, *, context: ToolContext) -> ToolResult[None]:
     """Send the customer a label to return an order."""
     order = _order(context, order_number)
-    if order is None:
-        return _no_order(order_number)
     if order["state"] != "delivered":
-        return _refused(f"Order {order['number']} is {order['state']}; only delivered orders can be returned.")
+        raise ToolValidationError(
+            f"Order {order['number']} is {order['state']}; only delivered orders can be returned."
+        )
     if order["label"]:
-        return _refused(f"Order {order['number']} has an open label already: {order['label']}.")
+        raise ToolValidationError(f"Order {order['number']} has an open label already: {order['label']}.")
     label = f"RL-{order['number'][3:]}"
     _store(context).change("UPDATE orders SET label = ? WHERE number = ?", (label, order["number"]))
     return ToolResult(f"Return label {label} for order {order['number']} was sent; it is valid for 14 days.")
@@ -190,7 +186,7 @@ def find_part(model: Literal["Mini", "Six", "Tower"], part: Part, *, context: To
     """Find the number, price and stock of a spare part."""
     row = _store(context).one("SELECT * FROM parts WHERE model = ? AND part = ?", (model, part))
     if row is None:
-        return _refused(f"There is no {part} for the {model}.")
+        raise ToolValidationError(f"There is no {part} for the {model}.")
     return ToolResult(
         f"The {row['part']} of the {row['model']} is {row['number']}, {row['price']:.0f} euros, "
         f"{row['stock']} in stock."
@@ -204,7 +200,7 @@ def change_subscription(
     """Skip, pause, resume or cancel a Pod Club membership."""
     member = _store(context).one("SELECT * FROM members WHERE number = ?", (member_number,))
     if member is None:
-        return _refused(f"There is no member {member_number}.")
+        raise ToolValidationError(f"There is no member {member_number}.")
     states = {"skip": "active", "pause": "paused", "resume": "active", "cancel": "cancelled"}
     _store(context).change("UPDATE members SET state = ? WHERE number = ?", (states[action], member_number))
     return ToolResult(
@@ -225,34 +221,27 @@ def escalate(
     return ToolResult(f"Ticket {number} is with: {level}.")
 
 
-def desk_tools() -> dict[str, tuple[Tool[Any, Any], ...]]:
-    """The tools by section key."""
-    return {
-        "order-status": (lookup_order,),
-        "address-change": (change_delivery_address,),
-        "refunds": (issue_refund,),
-        "returns": (create_return_label,),
-        "replacement-parts": (find_part,),
-        "pod-club": (change_subscription,),
-        "escalation": (escalate,),
-    }
-
-
 def _store(context: ToolContext) -> Store:
     return context.resources.get(Store)
 
 
 def _order(context: ToolContext, number: str) -> Any:
-    return _store(context).one("SELECT * FROM orders WHERE number = ?", (number,))
+    order = _store(context).one("SELECT * FROM orders WHERE number = ?", (number,))
+    if order is None:
+        raise ToolValidationError(f"There is no order {number}.")
+    return order
 
 
-def _no_order(number: str) -> ToolResult[None]:
-    return _refused(f"There is no order {number}.")
-
-
-def _refused(message: str) -> ToolResult[None]:
-    return ToolResult(message, success=False)
-
+# The tools by section key.
+_TOOLS: dict[str, tuple[Tool[Any, Any], ...]] = {
+    "order-status": (lookup_order,),
+    "address-change": (change_delivery_address,),
+    "refunds": (issue_refund,),
+    "returns": (create_return_label,),
+    "replacement-parts": (find_part,),
+    "pod-club": (change_subscription,),
+    "escalation": (escalate,),
+}
 
 _SCHEMA = """
 CREATE TABLE orders (
