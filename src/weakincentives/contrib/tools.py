@@ -1,4 +1,4 @@
-"""A section that lets the model work on the prompt's filesystem, and its tools."""
+"""Ready-made sections with tools: one that lets the model work on the prompt's filesystem."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, Literal, Unpack
 from weakincentives.errors import ToolValidationError
 from weakincentives.filesystem import Entry, Filesystem, FilesystemError, Match, NotFoundError, NotTextError
 from weakincentives.prompt import SectionOptions, Tool, ToolContext, ToolResult, WorkspaceSection
+
+__all__ = ["VfsLimits", "VfsToolsSection"]
 
 _READING = """\
 You have files to work with. Paths are relative to the root, such as `src/main.py`; the root itself is `.`.
