@@ -10,7 +10,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Literal
 
 from weakincentives.adapters.local.decoding import Hear, Progress, Stopped, Watch
@@ -126,9 +125,7 @@ class LocalAdapter(ProviderAdapter):
     def __enter__(self) -> LocalAdapter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
 
     def _take(self, settings: Settings) -> Engine:
