@@ -74,7 +74,7 @@ def write(
     watch: Watch,
     *,
     schema: Mapping[str, Any] | None = None,
-    heard: Hear | None = None,
+    heard: Hear = lambda text: None,
     max_tokens: int,
     repeat_penalty: float = 1.1,
 ) -> Written:
@@ -93,8 +93,7 @@ def write(
             finish = choice.get("finish_reason") or finish
             if text:
                 parts.append(text)
-                if heard is not None:
-                    heard(text)
+                heard(text)
         if (spent := chunk.get("usage")) is not None:
             usage = TokenUsage(
                 input_tokens=spent["prompt_tokens"],
