@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         session.dispatch(SetVisibilityOverride(path, visibility))
     recording = recorder(arguments.record)
     adapter = make_adapter(arguments)
-    with ExitStack() as stack:
-        if recording is not None:
-            stack.enter_context(recording)
-        chat = stack.enter_context(Conversation(prompt, adapter=adapter, session=session))
+    chat = Conversation(prompt, adapter=adapter, session=session)
+    with recording or nullcontext(), chat, ExitStack() as stack:
         return Chat(chat, "" if recording is None else runs_file(arguments.record), stack).talk()
 
 

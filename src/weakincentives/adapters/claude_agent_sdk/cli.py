@@ -64,15 +64,12 @@ _SET_BY_THE_SDK = (
     "CLAUDE_CODE_SDK_READS_SESSION_STATE",
 )
 
-_QUIET = {
+_ENVIRONMENT = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_TELEMETRY": "1",
     "DISABLE_ERROR_REPORTING": "1",
     "DISABLE_AUTOUPDATER": "1",
-}
-
-# Keep the CLI from hiding our tools behind a search, moving them to the background or timing them out.
-_PLAIN_TOOLS = {
+    # Keep the CLI from hiding our tools behind a search, moving them to the background or timing them out.
     "ENABLE_TOOL_SEARCH": "false",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     "CLAUDE_CODE_DISABLE_MCP_TASK_BACKGROUND": "1",
@@ -81,11 +78,9 @@ _PLAIN_TOOLS = {
     "MCP_TOOL_TIMEOUT": "86400000",
     "MAX_MCP_OUTPUT_TOKENS": "1000000",
     "CLAUDE_CODE_MAX_MCP_DESCRIPTION_LENGTH": "16384",
+    # Return a wrong answer to our loop at once, which asks for a correction itself.
+    "MAX_STRUCTURED_OUTPUT_RETRIES": "1",
 }
-
-# Return a wrong answer to our loop at once, which asks for a correction itself.
-_ONE_ATTEMPT = {"MAX_STRUCTURED_OUTPUT_RETRIES": "1"}
-
 _NO_MEMORY = {"CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1", "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1"}
 
 
@@ -184,7 +179,7 @@ class Home:
             "lifeline": str(self.path / "lifeline"),
             "cli": str(cli),
             "keep": _SET_BY_THE_SDK,
-            "env": {"LANG": "C.UTF-8", **places, **kept, **_QUIET, **_PLAIN_TOOLS, **_ONE_ATTEMPT, **env},
+            "env": {"LANG": "C.UTF-8", **places, **kept, **_ENVIRONMENT, **env},
         }
         plan_path = self.write("plan.json", json.dumps(plan))
         command = [sys.executable, "-I", "-S", guard.__file__, str(plan_path)]
