@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
 def page() -> str:
     parts = [INTRODUCTION]
     for name, parser in parsers():
-        parts.append("\n".join(section(grammar(parser, PURPOSES[name]), load(name).__doc__ or "")))
+        parts.append("\n".join(section(grammar(parser, PURPOSES[name]), load(name).description)))
     return "\n".join(parts)
 
 

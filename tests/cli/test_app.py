@@ -73,7 +73,7 @@ def test_an_interrupt_ends_with_130(wink: Wink) -> None:
 def test_help_imports_no_command_and_no_optional_package(wink: Wink) -> None:
     script = "import sys; from weakincentives.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     loaded = wink.process("python", "-c", script).stderr.split()
-    assert "weakincentives.cli.render" not in loaded
+    assert "weakincentives.cli.prompts" not in loaded
     assert not {"msgspec", "rich", "dataclasses"} & set(loaded)
 
 

@@ -1,4 +1,4 @@
-"""The command line `wink`: one module per command, imported when that command is called."""
+"""The command line `wink`: a command's module is imported when it is called."""
 
 from typing import TYPE_CHECKING
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from weakincentives._display import Table, cell_width, shortened
 from weakincentives.cli import selection
-from weakincentives.cli.adapter import add_adapter_option, make_adapter
 from weakincentives.cli.output import (
     UsageError,
     did_you_mean,
@@ -30,6 +29,7 @@ from weakincentives.cli.output import (
 )
 from weakincentives.cli.progress import STYLES, describe
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
+from weakincentives.cli.selection import add_adapter_option, make_adapter
 from weakincentives.errors import WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
@@ -71,10 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         session.dispatch(SetVisibilityOverride(path, visibility))
     recording = recorder(arguments.record)
     adapter = make_adapter(arguments)
-    with ExitStack() as stack:
-        if recording is not None:
-            stack.enter_context(recording)
-        chat = stack.enter_context(Conversation(prompt, adapter=adapter, session=session))
+    chat = Conversation(prompt, adapter=adapter, session=session)
+    with recording or nullcontext(), chat, ExitStack() as stack:
         return Chat(chat, "" if recording is None else runs_file(arguments.record), stack).talk()
 
 
@@ -236,11 +234,16 @@ class Screen:
         marks = "·▒█ "
         shown = marks if printable(marks) == marks else ".+# "
         self.glyphs = dict(zip(("closed", "read", "open", "hidden"), shown, strict=True))
-        self.marks = self._marks()
+        self.marks = ""
+        self.refresh()
 
     def refresh(self) -> None:
         """Look again which sections are open."""
-        self.marks = self._marks()
+        view = self._prompt.render(session=self._session).view
+        assert view is not None
+        every = list(view.existing())
+        shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
+        self.marks = "".join(self._mark(node.key, view.visibility_of(node)) for node in shown)
 
     def margin(self) -> str:
         """The marks of the sections, where the terminal is wide enough for them."""
@@ -310,13 +313,6 @@ class Screen:
             print_line(self.margin().rstrip(), end="", style="2")
         print_line()
         self._column, self._space = 0, ""
-
-    def _marks(self) -> str:
-        view = self._prompt.render(session=self._session).view
-        assert view is not None
-        every = list(view.existing())
-        shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
-        return "".join(self._mark(node.key, view.visibility_of(node)) for node in shown)
 
     def _mark(self, key: str, visibility: SectionVisibility) -> str:
         if visibility is SectionVisibility.FULL:

@@ -1,8 +1,11 @@
 """The commands of `wink`: what each is for, how one is run, and the defaults of its flags.
 
-A command's module has `configure(parser)`, which adds its arguments, and `run(arguments)`, which returns the exit code.
-0: done. 1: the run failed, or something was found. 2: wrong usage. 130: interrupted. Data goes to stdout, progress and
-errors to stderr.
+A command's module has `configure(parser)`, which adds its arguments, and `run(arguments)`, which returns the exit code;
+its docstring is the command's description. In a module of several commands these are `configure_NAME`, `run_NAME` and
+`NAME` in capitals.
+
+Exit codes: 0: done. 1: the run failed, or something was found. 2: wrong usage. 130: interrupted. Data goes to stdout,
+progress and errors to stderr.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from weakincentives import __version__
 from weakincentives.cli.output import UsageError, did_you_mean, print_error, print_line, printable
@@ -36,6 +39,12 @@ PURPOSES = {
     "work": "list, show, retry, cancel, approve and prune durable runs",
     "mcp": "serve a prompt to MCP hosts, and lock the listings of MCP servers",
     "completion": "print a completion script for your shell",
+}
+MODULES = {
+    **dict.fromkeys(("run", "render", "explain"), "prompts"),
+    **dict.fromkeys(("init", "skills", "model"), "setup"),
+    **dict.fromkeys(("play", "view"), "browser"),
+    **dict.fromkeys(("worker", "work"), "work"),
 }
 EPILOG = "Run wink COMMAND --help for its options. Agents and prompts are given as module:variable."
 
@@ -71,8 +80,7 @@ def dispatch(words: Sequence[str]) -> int:
 def run(name: str, words: Sequence[str]) -> int:
     try:
         arguments = parser(name).parse_args(words)
-        code: int = load(name).run(arguments)
-        return code
+        return load(name).run(arguments)
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else 2
     except UsageError as error:
@@ -123,16 +131,25 @@ class Parser(argparse.ArgumentParser):
             (file or sys.stderr).write(printable(message, stream=file or sys.stderr))
 
 
-def load(name: str) -> Any:
-    """Import the module of one command."""
-    return import_module(f"weakincentives.cli.{name}")
+class Command(NamedTuple):
+    description: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def load(name: str) -> Command:
+    """Import one command."""
+    module = import_module(f"weakincentives.cli.{MODULES.get(name, name)}")
+    if name not in MODULES:
+        return Command(module.__doc__ or "", module.configure, module.run)
+    return Command(getattr(module, name.upper()), getattr(module, f"configure_{name}"), getattr(module, f"run_{name}"))
 
 
 def parser(name: str) -> argparse.ArgumentParser:
     """The complete parser of one command."""
     command = load(name)
     made = Parser(
-        prog=f"wink {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"wink {name}", description=command.description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     command.configure(made)
     for action in made._actions:

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
 # What a section shows, by where the model has its content from.
 SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
-STATUSES = ("running", "ok", "failed", "halted", "interrupted")
 MAX_QUESTION = 2000
-STATUS_STYLES = {"ok": "32", "failed": "31", "running": "36", "halted": "33", "interrupted": "33"}
+STATUS_STYLES = {"running": "36", "ok": "32", "failed": "31", "halted": "33", "interrupted": "33"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")
     listing.add_argument("--offset", type=int, default=0, help="skip this many of the newest")
     listing.add_argument("--search", default="", metavar="TEXT", help="only runs that contain this text")
-    listing.add_argument("--status", default="", choices=STATUSES, help="only runs with this status")
+    listing.add_argument("--status", default="", choices=list(STATUS_STYLES), help="only runs with this status")
     show.add_argument("--turn", type=int, metavar="N", help="one turn: its sections, request, reply and tool calls")
     export.add_argument("--jsonl", action="store_true", help="one JSON object per line (the default and only format)")
     export.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout")

@@ -1,27 +1,91 @@
-"""List, show, retry, cancel and prune durable runs, and answer their questions.
-
-A run is named loop/key, as `wink work list` prints it. Your program is not imported, so errors whose classes it defines
-are shown as stored.
-"""
+"""Commands for durable runs: a worker that does them, and what to look at and change from outside."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
-from collections.abc import Sequence
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
+from threading import Thread
 from typing import TYPE_CHECKING, Any, get_args
 
 from weakincentives._display import Table
 from weakincentives._imports import require_extra
 from weakincentives.cli.commands import default
-from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_table, progress
+from weakincentives.cli.output import UsageError, plural, print_error, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
-    from weakincentives.durable import Work, WorkStatus, WorkStore
+    from weakincentives.durable import Work, WorkerHealth, WorkStatus, WorkStore
+
+WORKER = """\
+Work on the durable runs of a loop until SIGTERM or Ctrl-C, then hand back what runs at its next step.
+
+Any number of workers on any number of machines can share a postgresql:// database. The limits belong to the queue:
+those of the worker that started last apply to all. With --health, GET /healthz answers 200 while the process works and
+GET /readyz while it takes work: 503 when it starts, drains or has lost its database.
+"""
+WORK = """\
+List, show, retry, cancel and prune durable runs, and answer their questions.
+
+A run is named loop/key, as `wink work list` prints it. Your program is not imported, so errors whose classes it defines
+are shown as stored.
+"""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure_worker(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("loop", help="the DurableMainLoop, as module:variable")
+    parser.add_argument("--database-url", help="a file or postgresql://... (default: the loop's own)")
+    parser.add_argument("--queue", action="append", help="a queue to serve, repeatable (default: the loop's name)")
+    parser.add_argument("--concurrency", type=int, default=8, help="runs at a time per worker (default: 8)")
+    parser.add_argument("--tenant-concurrency", type=int, help="runs at a time per tenant, over all workers")
+    parser.add_argument("--rate", type=_per_second, help="starts over all workers, such as 10/s, 300/m, 1000/h")
+    parser.add_argument(
+        "--health", type=_host_and_port, metavar="PORT", help="answer /healthz and /readyz over HTTP on this port"
+    )
+    parser.add_argument("--drain", type=float, default=30.0, help="seconds to wait for running steps (default: 30)")
+
+
+def run_worker(arguments: argparse.Namespace) -> int:
+    import logging
+
+    from weakincentives.cli.selection import resolve
+    from weakincentives.durable import DurableMainLoop, QueueLimits
+
+    loop = resolve(arguments.loop)
+    if not isinstance(loop, DurableMainLoop):
+        raise UsageError(f"{arguments.loop} must be a DurableMainLoop, got {type(loop).__name__}")
+    loop.database_url = arguments.database_url or loop.database_url or default("database-url")
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(message)s")
+    logging.getLogger("weakincentives.durable").setLevel(logging.INFO)
+    limits = QueueLimits(arguments.concurrency, arguments.tenant_concurrency, arguments.rate)
+    queues = tuple(arguments.queue or (loop.name,))
+    with _serving_health(arguments.health, loop.health), loop:
+        name = loop.start(queues=queues, limits=limits)
+        print_error(f"{name} works on {', '.join(queues)} (version {loop.version})")
+        # Not before the start, which a signal must be able to end; not an Event, whose lock a handler may find held.
+        signals: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: signals.append(number))
+        while not signals:
+            time.sleep(0.1)
+        signal.signal(signals[0], signal.SIG_DFL)
+        print_error("draining ...")
+        if not loop.drain(arguments.drain):
+            print_error("a step was still running; another worker will repeat it")
+            # Its thread must end before others take the work over, and nothing ends a thread but its process.
+            os._exit(1)
+    return 0
+
+
+def configure_work(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     listing = verbs.add_parser("list", help="the newest runs, one per line")
     listing.add_argument("--status", help="only: queued, running, waiting, done, failed, cancelled or dead")
@@ -40,7 +104,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     answer.add_argument("--note", default="", help="a note for the tool and the model")
     answer.add_argument("--by", default="", help="who decided")
     prune = verbs.add_parser("prune", help="delete finished runs with their steps; their keys are free again")
-    prune.add_argument("--older-than", type=seconds, required=True, metavar="TIME", help="such as 30d, 12h, 90m, 45s")
+    prune.add_argument("--older-than", type=_seconds, required=True, metavar="TIME", help="such as 30d, 12h, 90m, 45s")
     prune.add_argument("--status", help="only: done, failed, cancelled or dead")
     prune.add_argument("--loop", help="only the runs of this loop")
     for each in verbs.choices.values():
@@ -50,8 +114,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         each.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    store = open_store(arguments.database_url or default("database-url"))
+def run_work(arguments: argparse.Namespace) -> int:
+    store = _open_store(arguments.database_url or default("database-url"))
     try:
         _VERBS[arguments.verb](store, arguments)
     finally:
@@ -59,7 +123,64 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def open_store(url: str | None) -> WorkStore:
+@contextmanager
+def _serving_health(address: tuple[str, int] | None, check: Callable[[], WorkerHealth]) -> Iterator[None]:
+    """Answer /healthz and /readyz at this address, if there is one."""
+    if address is None:
+        yield
+        return
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    host, port = address
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5
+
+        def do_GET(self) -> None:
+            health = check()
+            answers = {"/healthz": health.live, "/readyz": health.ready}
+            well = answers.get(self.path)
+            body = json.dumps(asdict(health)).encode() if well is not None else b'{"paths": ["/healthz", "/readyz"]}'
+            self.send_response(404 if well is None else 200 if well else 503)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    try:
+        server = Server(address, Handler)
+    except OSError as error:
+        raise UsageError(f"--health cannot listen on {host} port {port}: {error}") from None
+    print_error(f"health on port {server.server_address[1]}")
+    Thread(target=server.serve_forever, name="wink-health", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(?:\[?([^\[\]]*?)\]?:)?(\d{1,5})", text)
+    if not found or int(found[2]) > 65535:
+        raise argparse.ArgumentTypeError(f"address must be like 8080 or 127.0.0.1:8080, got {text!r}")
+    return found[1] or "0.0.0.0", int(found[2])
+
+
+def _per_second(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)/([smh])", text)
+    if not found or float(found[1]) == 0:
+        raise argparse.ArgumentTypeError(f"rate must be like 10/s, 300/m or 1000/h, got {text!r}")
+    return float(found[1]) / _SECONDS[found[2]]
+
+
+def _open_store(url: str | None) -> WorkStore:
     require_extra("dbos", "durable", "wink work")
     from weakincentives.durable import NoSuchWorkError, WorkStore
 
@@ -69,7 +190,7 @@ def open_store(url: str | None) -> WorkStore:
         raise UsageError(f"{error} (--database-url)") from None
 
 
-def show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
+def _show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
     from weakincentives.durable import WorkStatus
 
     _check_status(arguments.status, get_args(WorkStatus))
@@ -85,7 +206,7 @@ def show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
             progress("no runs")
 
 
-def show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
+def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     work, steps = store.find(arguments.id), store.steps(arguments.id)
     questions = store.questions(work_id=arguments.id)
     failure = store.failure(arguments.id)
@@ -105,22 +226,22 @@ def show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
         print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}")
 
 
-def retry(store: WorkStore, arguments: argparse.Namespace) -> None:
+def _retry(store: WorkStore, arguments: argparse.Namespace) -> None:
     _print_status(store.retry(arguments.id), arguments)
 
 
-def cancel(store: WorkStore, arguments: argparse.Namespace) -> None:
+def _cancel(store: WorkStore, arguments: argparse.Namespace) -> None:
     _print_status(store.cancel(arguments.id), arguments)
 
 
-def approve(store: WorkStore, arguments: argparse.Namespace) -> None:
+def _approve(store: WorkStore, arguments: argparse.Namespace) -> None:
     from weakincentives.durable import Approval
 
     store.answer(arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by))
     _print_status(store.find(arguments.id), arguments)
 
 
-def prune(store: WorkStore, arguments: argparse.Namespace) -> None:
+def _prune(store: WorkStore, arguments: argparse.Namespace) -> None:
     finished: tuple[WorkStatus, ...] = ("done", "failed", "cancelled", "dead")
     _check_status(arguments.status, finished)
     statuses = (arguments.status,) if arguments.status else finished
@@ -131,11 +252,18 @@ def prune(store: WorkStore, arguments: argparse.Namespace) -> None:
         print_line(f"deleted {plural(deleted, 'run')}")
 
 
-_VERBS = {"list": show_list, "show": show_one, "retry": retry, "cancel": cancel, "approve": approve, "prune": prune}
+_VERBS = {
+    "list": _show_list,
+    "show": _show_one,
+    "retry": _retry,
+    "cancel": _cancel,
+    "approve": _approve,
+    "prune": _prune,
+}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def seconds(text: str) -> float:
+def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if not found:
         raise argparse.ArgumentTypeError(f"time must be like 30d, 12h, 90m or 45s, got {text!r}")

@@ -10,11 +10,11 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from weakincentives.cli.adapter import show_reading
+from weakincentives.cli.browser import serve
 from weakincentives.cli.output import print_error, print_line
 from weakincentives.cli.progress import print_labelled, print_spent, print_story
 from weakincentives.cli.recordings import RUNS, recorder
-from weakincentives.cli.view import serve
+from weakincentives.cli.selection import show_reading
 from weakincentives.demo.desk import QUESTIONS, ask
 from weakincentives.errors import WinkError
 from weakincentives.runtime import PromptResponse, ProviderAdapter, ledger

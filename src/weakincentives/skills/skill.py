@@ -183,14 +183,14 @@ def _problems(fields: Mapping[str, Value], path: Path, folder: str) -> Iterator[
         return
     if unknown := [name for name in fields if name not in FIELDS]:
         yield f"'{path}': the specification has no field {', '.join(unknown)}; it has {', '.join(FIELDS)}."
-    for field in ("name", "description", "compatibility"):
+    for field, limit in LIMITS.items():
         value = fields.get(field)
         if value is None and field == "compatibility":
             continue
         if not isinstance(value, str) or not value.strip():
             yield f"'{path}': {field} must be text, got {value!r}."
-        elif len(value) > LIMITS[field]:
-            yield f"'{path}': {field} must have at most {LIMITS[field]} characters, got {len(value)}."
+        elif len(value) > limit:
+            yield f"'{path}': {field} must have at most {limit} characters, got {len(value)}."
     name = fields.get("name")
     if isinstance(name, str) and name:
         if not NAME.fullmatch(name):

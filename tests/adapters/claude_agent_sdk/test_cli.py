@@ -11,16 +11,9 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 
 from tests.adapters.claude_agent_sdk.cli_runs import prompt, section
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
-from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
-from weakincentives.adapters.claude_agent_sdk.cli import (
-    MIN_VERSION,
-    Cli,
-    disprove,
-    find_cli,
-    follows_list_changes,
-    permissions,
-)
-from weakincentives.adapters.claude_agent_sdk.conversation import Settings
+from weakincentives.adapters.claude_agent_sdk.adapter import disprove, follows_list_changes
+from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings
+from weakincentives.adapters.claude_agent_sdk.cli import MIN_VERSION, Cli, find_cli, permissions
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.session import Session
 from weakincentives.tools.web_search import WebSearchSection

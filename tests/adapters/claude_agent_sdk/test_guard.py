@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from weakincentives.adapters.claude_agent_sdk.home import Home
+from weakincentives.adapters.claude_agent_sdk.cli import Home
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="needs Linux to watch processes that are not ours"
@@ -71,7 +71,7 @@ def test_what_a_cli_leaves_behind_dies_with_it() -> None:
 
 def test_killing_our_process_kills_the_tree_and_removes_the_home() -> None:
     program = (
-        "import subprocess; from pathlib import Path; from weakincentives.adapters.claude_agent_sdk.home import Home\n"
+        "import subprocess; from pathlib import Path; from weakincentives.adapters.claude_agent_sdk.cli import Home\n"
         f"home = Home(cli=Path('/bin/sh'), env={{}}); print(home.path, flush=True)\n"
         f"subprocess.run([home.launcher, '-c', {TWO_SLEEPERS!r}])"
     )

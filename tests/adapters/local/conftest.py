@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from weakincentives.adapters.local import LocalAdapter
-from weakincentives.adapters.local.weights import ranker_file
+from weakincentives.adapters.local.models import ranker_file
 
 
 @pytest.fixture(scope="session")

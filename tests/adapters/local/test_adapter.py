@@ -16,9 +16,9 @@ from typing import Any, Literal
 import pytest
 
 from weakincentives.adapters.local import LocalAdapter, LocalRanker
-from weakincentives.adapters.local.chat import chat
 from weakincentives.adapters.local.engine import SHELF, Engine, Listener, Settings as EngineSettings
-from weakincentives.adapters.local.weights import ranker_file
+from weakincentives.adapters.local.models import ranker_file
+from weakincentives.adapters.local.outlook import chat
 from weakincentives.content import Image
 from weakincentives.demo.desk import ask
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weakincentives.adapters.local.gguf import write_bert
-from weakincentives.adapters.local.vectors import Vectors
+from weakincentives.adapters.local.relevance import Vectors
 
 CONFIG = {
     "vocab_size": 7,

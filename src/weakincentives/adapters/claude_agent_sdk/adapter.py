@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import json
 import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from weakref import WeakKeyDictionary
@@ -17,21 +17,20 @@ from weakref import WeakKeyDictionary
 from weakincentives._imports import require_extra
 from weakincentives.adapters.anthropic.wire import media_support
 from weakincentives.adapters.claude_agent_sdk.cli import (
+    MIN_VERSION,
     Cli,
     check_options,
-    disprove,
+    credentials,
     find_cli,
-    follows_list_changes,
     hooks_for_cli_tools,
     permissions,
     require_names,
 )
-from weakincentives.adapters.claude_agent_sdk.home import credentials
-from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, TOOLS, CliRunEnded, CliToolUse
+from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, TOOLS, CliRunEnded
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem
-from weakincentives.prompt import AnyTool, Tokenizer, Tool, ToolResult, VisibilityExpansionRequired
-from weakincentives.runtime import InnerLoop, MediaSupport, ProviderAdapter, Settings, ToolInvoked
+from weakincentives.prompt import AnyTool, Tokenizer, Tool, VisibilityExpansionRequired
+from weakincentives.runtime import InnerLoop, MediaSupport, ProviderAdapter, Settings
 from weakincentives.session import Session
 
 if TYPE_CHECKING:
@@ -92,7 +91,6 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         self._sdk_options = dict(sdk_options or {})
         self._cli_path = None if cli_path is None else Path(cli_path)
         self._dynamic_tools = dynamic_tools
-        self._found: Cli | None = None
         self._keep_open = keep_open
         self._open: WeakKeyDictionary[Session, ClaudeChannel] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -103,7 +101,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         if self._dynamic_tools is not None:
             return self._dynamic_tools
         try:
-            return follows_list_changes(self._cli())
+            return follows_list_changes(self._cli)
         except PromptEvaluationError:
             return False
 
@@ -160,7 +158,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             channel = None
         if channel is None:
             channel = self._channel(workspace)
-        channel.report = functools.partial(_record, loop)
+        channel.report = lambda used: loop.session.dispatch(replace(used, run_id=loop.scope.run_id))
         return channel
 
     def _put_back(self, loop: InnerLoop, channel: ClaudeChannel, ended: bool) -> None:
@@ -209,13 +207,12 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         finally:
             total = channel.cost_usd
             cost = None if total is None or total == before else total - (before or 0.0)
-            loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli().version, cost))
+            loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli.version, cost))
 
     def _channel(self, workspace: Path | None) -> ClaudeChannel:
-        from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
-        from weakincentives.adapters.claude_agent_sdk.conversation import Settings as RunSettings
+        from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings as RunSettings
 
-        cli = self._cli()
+        cli = self._cli
         options = {**self._sdk_options, "hooks": hooks_for_cli_tools(self._hooks)} if self._hooks else self._sdk_options
         return ClaudeChannel(
             RunSettings(
@@ -229,24 +226,34 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             )
         )
 
+    @cached_property
     def _cli(self) -> Cli:
-        if self._found is None:
-            self._found = find_cli(self._cli_path)
-        return self._found
+        return find_cli(self._cli_path)
 
 
-def _record(loop: InnerLoop, use: CliToolUse) -> None:
-    loop.session.dispatch(
-        ToolInvoked(
-            name=use.name,
-            params=json.loads(use.arguments),
-            result=ToolResult(use.output, success=use.success),
-            call_id=use.call_id,
-            run_id=loop.scope.run_id,
-            arguments=use.arguments,
-            duration=use.duration,
-        )
-    )
+_follows: dict[Cli, bool] = {}
+
+
+def follows_list_changes(cli: Cli) -> bool:
+    """Whether the CLI lists the tools again when told that they changed; measured once per process."""
+    if cli not in _follows:
+        _follows.setdefault(cli, cli.version == MIN_VERSION or _probe(cli))
+    return _follows[cli]
+
+
+def disprove(cli: Cli) -> None:
+    """Remember that a CLI did not list the tools again."""
+    _follows[cli] = False
+
+
+def _probe(cli: Cli) -> bool:
+    from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings as RunSettings
+
+    channel = ClaudeChannel(RunSettings(cli=cli.path, options=permissions(())))
+    try:
+        return channel.follows_list_changes()
+    finally:
+        channel.close()
 
 
 def _restart(cli: Cli) -> VisibilityExpansionRequired:

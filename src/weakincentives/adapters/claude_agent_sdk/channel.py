@@ -1,29 +1,75 @@
-"""One run's connection to a model behind the Claude Code CLI.
+"""One run's connection to a model behind the Claude Code CLI, as requests and replies.
 
 The CLI, the MCP server and the SDK's client live on an event loop in a thread of their own, so that blocking and async
-callers work the same way.
+callers work the same way. The CLI has its own loop: it calls the model, calls our tools over MCP, and calls the model
+again. A `Conversation` inverts that, so that this library's loop stays in charge: a request with tool results answers
+the calls the CLI is waiting for, and the reply is the model's next message.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
 import logging
 import queue
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
-from weakincentives.adapters.claude_agent_sdk.conversation import Conversation, OnDelta, Settings
-from weakincentives.adapters.claude_agent_sdk.home import Home
-from weakincentives.adapters.claude_agent_sdk.wire import CliToolUse
-from weakincentives.errors import DeadlineExceededError
-from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
+import claude_agent_sdk as sdk
+
+from weakincentives.adapters.anthropic.wire import binds_thinking, content_block
+from weakincentives.adapters.claude_agent_sdk.cli import Home
+from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
+from weakincentives.adapters.claude_agent_sdk.wire import (
+    CONTINUE,
+    MEANWHILE,
+    SERVER_NAME,
+    WRONG_OUTPUT,
+    CliWork,
+    Turn,
+    has_thinking,
+    system_text,
+    transcript,
+    turns,
+    unreported_usage,
+    words,
+)
+from weakincentives.adapters.network import FIRST_USER_TURN, refused
+from weakincentives.content import Text
+from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt import Tool, portable_name
+from weakincentives.runtime import Message, ModelDelta, ModelReply, ModelRequest, ToolInvoked
 
 logger = logging.getLogger("weakincentives.adapters")
 ResultT = TypeVar("ResultT")
+OnDelta = Callable[[ModelDelta], None]
+
+# Generous, for a busy machine.
+CONNECT_SECONDS = 60.0
+RELIST_SECONDS = 15.0
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """An adapter's settings for every run; `unlisted` makes the error for a CLI that ignores new tools."""
+
+    cli: Path
+    model: str | None = None
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+    workspace: Path | None = None
+    setting_sources: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    unlisted: Callable[[], Exception] | None = None
 
 
 class ClaudeChannel:
@@ -31,7 +77,7 @@ class ClaudeChannel:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.report: Callable[[CliToolUse], None] | None = None
+        self.report: Callable[[ToolInvoked], None] | None = None
         self.finalizer: weakref.finalize[Any, Any] | None = None
         self._earlier_cost: float | None = None
         self._home: Home
@@ -163,5 +209,274 @@ class ClaudeChannel:
             runner.run(main())
 
 
+class Conversation:
+    """The CLI and our tool server, started by the first request; lives on one event loop."""
+
+    def __init__(self, settings: Settings, home: Home) -> None:
+        self._settings = settings
+        self._home = home
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self._stderr: deque[str] = deque(maxlen=20)
+        self._server: ToolServer | None = None
+        self._client: sdk.ClaudeSDKClient | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._begun: Turn | None = None
+        self._begun_with: ModelRequest | None = None
+        self._known_tools = 0
+        self._known: Sequence[Message] = ()
+        self._dropped = False
+        self._spent = TokenUsage()
+        self._retries = 0
+        self._work = CliWork()
+        self.uses: deque[ToolInvoked] = deque()
+        self.idle = False
+        self.cost_usd: float | None = None
+
+    def continues(self, request: ModelRequest) -> bool:
+        """Whether the request goes on with this conversation, and its CLI still runs."""
+        first, known = self._begun_with, self._known
+        return first is None or (
+            (self._pump is not None and not self._pump.done())
+            and (first.output, first.settings) == (request.output, request.settings)
+            and first.tools == request.tools[: len(first.tools)]
+            and len(known) <= len(request.messages)
+            and all(request.messages[index] == known[index] for index in ({0, len(known) - 1} if known else ()))
+        )
+
+    async def turn(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
+        """Pass on what is new in the request, and wait for the model's next message."""
+        self.idle = False
+        try:
+            if self._client is None:
+                await self._start(request)
+            else:
+                await self._continue(request)
+            return await self._reply(request, on_delta)
+        except sdk.ClaudeSDKError as error:
+            raise self._failure(request, str(error)) from error
+
+    async def probe(self) -> bool:
+        """Whether the CLI lists the tools again when told that they changed; calls no model."""
+        server, _ = await self._connect(ModelRequest("probe", ()), "")
+        return await server.add((), RELIST_SECONDS)
+
+    async def close(self) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+        try:
+            if self._client is not None:
+                await self._client.disconnect()
+        finally:
+            if self._server is not None:
+                await self._server.close()
+
+    async def _start(self, request: ModelRequest) -> None:
+        """Begin with what was said before, which the CLI resumes, and pass on what the user says now."""
+        self._begun_with, self._known = request, request.messages
+        self._known_tools = len(request.tools)
+        model = self._settings.model or ""
+        bound = not model or binds_thinking(model)
+        spoken = turns(request.messages, thinking=not bound)
+        said: Any = [{"type": "text", "text": CONTINUE if spoken else FIRST_USER_TURN}]
+        if spoken and spoken[-1]["role"] == "user":
+            now = spoken.pop()["content"]
+            results = [block for block in now if block["type"] == "tool_result"]
+            said = now[len(results) :] or said
+            spoken += [{"role": "user", "content": results}] if results else []
+        resume = None
+        if spoken:
+            self._dropped = bound and any(has_thinking(message) for message in request.messages)
+            resume = str(self._home.write(f"{uuid4()}.jsonl", transcript(spoken, model)))
+        _, client = await self._connect(request, system_text(request.messages), resume)
+        await client.query(_message(said))
+
+    async def _connect(
+        self, request: ModelRequest, system: str, resume: str | None = None
+    ) -> tuple[ToolServer, sdk.ClaudeSDKClient]:
+        self._server = server = ToolServer(request.tools)
+        await server.start()
+        self._client = client = sdk.ClaudeSDKClient(self._options(request, system, server.url, resume))
+        try:
+            await client.connect()
+        except Exception as error:
+            raise sdk.CLIConnectionError(str(error)) from error
+        self._pump = asyncio.create_task(self._receive(client))
+        if not await server.listed(CONNECT_SECONDS):
+            raise sdk.CLIConnectionError(f"it did not list our tools within {CONNECT_SECONDS:.0f} s")
+        return server, client
+
+    async def _continue(self, request: ModelRequest) -> None:
+        assert self._server is not None and self._client is not None
+        added = request.tools[self._known_tools :]
+        news = request.messages[len(self._known) :]
+        self._known_tools, self._known = len(request.tools), request.messages
+        if added and not await self._offer(self._server, self._client, added) and self._settings.unlisted:
+            raise self._settings.unlisted()
+        results = [message for message in news if message.role == "tool"]
+        said = [part for message in news if message.role in ("user", "system") for part in words(message)]
+        for message in results:
+            # The CLI would hear words of their own only after its turn, as another one.
+            meanwhile = (Text(MEANWHILE), *said) if said and message is results[-1] else ()
+            answer = Answer((*(message.parts or (Text(message.text),)), *meanwhile), message.success)
+            self._server.answer(message.call_id, answer)
+        if said and not results:
+            await self._client.query(_message([content_block(part) for part in said]))
+
+    async def _offer(self, server: ToolServer, client: sdk.ClaudeSDKClient, tools: tuple[Tool[Any, Any], ...]) -> bool:
+        """Offer more tools; True once the CLI reports that it has them."""
+        if not await server.add(tools, RELIST_SECONDS):
+            return False
+        names = {portable_name(tool.name) for tool in tools}
+        try:
+            async with asyncio.timeout(RELIST_SECONDS):
+                while not names <= _listed(await client.get_mcp_status()):
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _receive(self, client: sdk.ClaudeSDKClient) -> None:
+        try:
+            async for message in client.receive_messages():
+                self._inbox.put_nowait(message)
+            self._inbox.put_nowait(sdk.CLIConnectionError("it ended without a result"))
+        except Exception as error:
+            self._inbox.put_nowait(error)
+
+    async def _reply(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
+        turn, self._begun = self._begun, None
+        while True:
+            message = await self._inbox.get()
+            if isinstance(message, Exception):
+                raise sdk.CLIConnectionError(str(message)) from message
+            if isinstance(message, sdk.ResultMessage):
+                return self._final(request, message, turn)
+            if isinstance(message, sdk.SystemMessage) and message.subtype == "api_retry":
+                self._retries += 1
+            if isinstance(message, sdk.UserMessage) and isinstance(message.content, list):
+                self.uses += self._work.results(vars(block) for block in message.content)
+            if not isinstance(message, sdk.StreamEvent) or message.parent_tool_use_id is not None:
+                continue
+            if message.event["type"] == "message_start":
+                finished, turn = turn, Turn()
+                if finished is not None and finished.complete:
+                    turn.feed(message.event)
+                    self._begun = turn
+                    return self._count(finished.reply("pause"))
+            if turn is None:
+                continue
+            if delta := turn.feed(message.event):
+                on_delta(delta)
+            if turn.complete and turn.tool_calls:
+                return self._count(turn.reply())
+            if turn.complete and turn.uses_cli_tools:
+                return self._count(turn.reply("pause"))
+
+    def _final(self, request: ModelRequest, result: sdk.ResultMessage, turn: Turn | None) -> ModelReply:
+        self.idle, self.cost_usd = True, result.total_cost_usd
+        turn = turn or Turn()
+        answer = turn.structured_answer
+        if result.is_error and not (result.subtype == WRONG_OUTPUT and answer is not None):
+            raise self._failure(request, result.result or "; ".join(result.errors or ()) or result.subtype, result)
+        if result.structured_output is not None:
+            answer = json.dumps(result.structured_output)
+        extra = unreported_usage(result.model_usage, self._spent + turn.usage)
+        if answer is not None:
+            return self._count(turn.reply("end", text=answer, extra=extra))
+        return self._count(turn.reply(text=turn.text or result.result or "", extra=extra))
+
+    def _count(self, reply: ModelReply) -> ModelReply:
+        self._spent += reply.usage
+        retries, self._retries = self._retries, 0
+        dropped, self._dropped = self._dropped, False
+        items = (*self._work.items(), *reply.items)
+        self._work.begin(reply.items)
+        return replace(reply, retries=retries, items=items, reasoning_dropped=dropped)
+
+    def _failure(
+        self, request: ModelRequest, message: str, result: sdk.ResultMessage | None = None
+    ) -> PromptEvaluationError:
+        hint, payload = "", None
+        if result is not None:
+            payload = {
+                "subtype": result.subtype,
+                "status": result.api_error_status,
+                "terminal_reason": result.terminal_reason,
+                "errors": result.errors,
+            }
+        if "/login" in message or (payload and payload["status"] in (401, 403)):
+            hint = " (set ANTHROPIC_API_KEY, pass api_key=, or use your own login with setting_sources=('user',))"
+        overflow = payload is not None and payload["terminal_reason"] == "prompt_too_long"
+        kind = ContextOverflowError if overflow else PromptEvaluationError
+        return kind(
+            "\n".join((f"Claude Code failed on prompt '{request.prompt_name}': {message}{hint}", *self._stderr)),
+            prompt_name=request.prompt_name,
+            phase="request",
+            payload=payload,
+        )
+
+    def _options(self, request: ModelRequest, system: str, url: str, resume: str | None) -> sdk.ClaudeAgentOptions:
+        settings, home = self._settings, self._home
+        servers = {"mcpServers": {SERVER_NAME: {"type": "http", "url": url}}}
+        options: dict[str, Any] = {
+            "system_prompt": {"type": "file", "path": str(home.write("system.md", system))},
+            "mcp_servers": home.write("mcp.json", json.dumps(servers)),
+            "strict_mcp_config": True,
+            "setting_sources": list(settings.setting_sources),
+            "model": settings.model,
+            "cwd": settings.workspace or home.workspace,
+            "cli_path": home.launcher,
+            "include_partial_messages": True,
+            "verbatim_prompts": True,
+            "max_buffer_size": 64 * 1024 * 1024,
+            "stderr": self._stderr.append,
+            "resume": resume,
+            **_chosen(request, settings.model or "the CLI's default"),
+        }
+        if request.output is not None:
+            options["output_format"] = {"type": "json_schema", "schema": request.output.wire_schema}
+        known = {option.name for option in fields(sdk.ClaudeAgentOptions)}
+        if unknown := sorted(settings.options.keys() - known):
+            raise PromptEvaluationError(
+                f"sdk_options sets {', '.join(unknown)}, but the installed SDK's ClaudeAgentOptions has no such field.",
+                prompt_name=request.prompt_name,
+                phase="request",
+            )
+        return sdk.ClaudeAgentOptions(**(options | settings.options))
+
+
 def _ignore(delta: ModelDelta) -> None:
     """For callers that do not stream."""
+
+
+def _chosen(request: ModelRequest, model: str) -> dict[str, Any]:
+    """The neutral settings as options of the SDK."""
+    settings = request.settings
+    for name in ("temperature", "parallel_tool_calls"):
+        if getattr(settings, name) is not None:
+            raise refused(request, name, model, "Claude Code has no such setting")
+    chosen: dict[str, Any] = {}
+    if settings.effort == "none":
+        chosen["thinking"] = {"type": "disabled"}
+    elif settings.show_reasoning:
+        chosen["thinking"] = {"type": "adaptive", "display": "summarized"}
+    if settings.effort not in (None, "none"):
+        chosen["effort"] = settings.effort
+    if settings.max_output_tokens is not None:
+        chosen["env"] = {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(settings.max_output_tokens)}
+    return chosen
+
+
+async def _message(blocks: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    plain = len(blocks) == 1 and blocks[0]["type"] == "text"
+    content = blocks[0]["text"] if plain else blocks
+    yield {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None}
+
+
+def _listed(status: sdk.McpStatusResponse) -> set[str]:
+    return {
+        tool["name"]
+        for server in status["mcpServers"]
+        if server["name"] == SERVER_NAME
+        for tool in server.get("tools", ())
+    }

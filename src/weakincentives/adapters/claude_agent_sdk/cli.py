@@ -1,18 +1,27 @@
-"""The CLI: where it is, whether it picks up tools that appear, which tools of its own it may use, and its options."""
+"""The CLI: where it is, which tools of its own and options it may have, and the temporary home of one run.
+
+A home holds none of the user's own configuration, and nothing the CLI writes there outlives the run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from weakincentives.adapters.claude_agent_sdk import guard
 from weakincentives.adapters.claude_agent_sdk.wire import PREFIX, SERVER_NAME
 from weakincentives.errors import PromptEvaluationError
 
@@ -45,6 +54,35 @@ _SET_BY_THE_ADAPTER = {
     "tools": "allowed_cli_tools=",
 }
 
+CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN")
+NETWORK = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "NODE_EXTRA_CA_CERTS")
+
+_SET_BY_THE_SDK = (
+    "CLAUDE_AGENT_SDK_VERSION",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
+    "CLAUDE_CODE_SDK_READS_SESSION_STATE",
+)
+
+_ENVIRONMENT = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    # Keep the CLI from hiding our tools behind a search, moving them to the background or timing them out.
+    "ENABLE_TOOL_SEARCH": "false",
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    "CLAUDE_CODE_DISABLE_MCP_TASK_BACKGROUND": "1",
+    "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
+    "MCP_CONNECTION_NONBLOCKING": "false",
+    "MCP_TOOL_TIMEOUT": "86400000",
+    "MAX_MCP_OUTPUT_TOKENS": "1000000",
+    "CLAUDE_CODE_MAX_MCP_DESCRIPTION_LENGTH": "16384",
+    # Return a wrong answer to our loop at once, which asks for a correction itself.
+    "MAX_STRUCTURED_OUTPUT_RETRIES": "1",
+}
+_NO_MEMORY = {"CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1", "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1"}
+
 
 @dataclass(frozen=True, slots=True)
 class Cli:
@@ -52,9 +90,6 @@ class Cli:
 
     path: Path
     version: str
-
-
-_disproved: set[Cli] = set()
 
 
 def find_cli(cli_path: str | Path | None = None) -> Cli:
@@ -80,53 +115,6 @@ def find_cli(cli_path: str | Path | None = None) -> Cli:
             phase="request",
         )
     return Cli(path, version)
-
-
-def follows_list_changes(cli: Cli) -> bool:
-    """Whether the CLI lists the tools again when told that they changed; measured once per process."""
-    return cli not in _disproved and _probe(cli)
-
-
-def disprove(cli: Cli) -> None:
-    """Remember that a CLI did not list the tools again."""
-    _disproved.add(cli)
-
-
-@functools.cache
-def _probe(cli: Cli) -> bool:
-    if cli.version == MIN_VERSION:
-        return True
-    from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
-    from weakincentives.adapters.claude_agent_sdk.conversation import Settings
-
-    channel = ClaudeChannel(Settings(cli=cli.path, options=permissions(())))
-    try:
-        return channel.follows_list_changes()
-    finally:
-        channel.close()
-
-
-def _bundled() -> Path | None:
-    root = metadata.distribution("claude-agent-sdk").locate_file("claude_agent_sdk")
-    path = Path(str(root)) / "_bundled" / "claude"
-    return path if path.is_file() else None
-
-
-@functools.cache
-def _version(path: Path, changed: int) -> str:
-    noted = path.with_name("claude.version")
-    if noted.is_file():
-        return noted.read_text(encoding="utf-8").split()[0]
-    try:
-        printed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise PromptEvaluationError(f"The Claude Code CLI at {path} does not run: {error}", phase="request") from error
-    found = re.search(r"\d+\.\d+\.\d+", printed)
-    return found[0] if found else "0.0.0"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def permissions(cli_tools: Sequence[str]) -> dict[str, Any]:
@@ -169,6 +157,100 @@ def hooks_for_cli_tools(hooks: Mapping[Any, Sequence[Any]]) -> dict[Any, list[An
         else list(matchers)
         for event, matchers in hooks.items()
     }
+
+
+class Home:
+    """The folder of one run, with the script that starts the CLI; `remove` stops the CLI and deletes the folder."""
+
+    def __init__(self, *, cli: Path, env: Mapping[str, str], own_home: bool = False) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="wink-claude-"))
+        self.workspace = self._folder("workspace")
+        self.launcher = self.path / "claude"
+        self._lifeline = self._open_lifeline()
+        temporary = str(self._folder("tmp"))
+        places = {"TMPDIR": temporary, "CLAUDE_CODE_TMPDIR": temporary, "PATH": os.environ.get("PATH", os.defpath)}
+        if own_home:
+            kept = {name: os.environ[name] for name in ("HOME", "CLAUDE_CONFIG_DIR") if name in os.environ}
+        else:
+            kept = {"HOME": str(self._folder("home")), **_NO_MEMORY}
+        plan = {
+            "parent": os.getpid(),
+            "home": str(self.path),
+            "lifeline": str(self.path / "lifeline"),
+            "cli": str(cli),
+            "keep": _SET_BY_THE_SDK,
+            "env": {"LANG": "C.UTF-8", **places, **kept, **_ENVIRONMENT, **env},
+        }
+        plan_path = self.write("plan.json", json.dumps(plan))
+        command = [sys.executable, "-I", "-S", guard.__file__, str(plan_path)]
+        self.launcher.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
+        self.launcher.chmod(0o700)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file for the CLI that only this user can read."""
+        path = self.path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def cut(self) -> None:
+        """Close the lifeline: everything that still runs below the guard is killed."""
+        if self._lifeline >= 0:
+            # A word of goodbye tells the guard that we live on, and remove the home ourselves.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._lifeline, b".")
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def remove(self) -> None:
+        self.cut()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _folder(self, name: str) -> Path:
+        path = self.path / name
+        path.mkdir()
+        return path
+
+    def _open_lifeline(self) -> int:
+        path = self.path / "lifeline"
+        os.mkfifo(path, 0o600)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with contextlib.closing(os.fdopen(reader, "rb", buffering=0)):
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+
+
+def credentials(api_key: str | None, base_url: str | None) -> dict[str, str]:
+    """The credentials for the service: our arguments, or else the SDK's environment variables."""
+    found = {name: os.environ[name] for name in (*CREDENTIALS, *NETWORK) if name in os.environ}
+    if api_key is not None:
+        for name in CREDENTIALS[:2] + CREDENTIALS[3:]:
+            found.pop(name, None)
+        found["ANTHROPIC_API_KEY"] = api_key
+    if base_url is not None:
+        found["ANTHROPIC_BASE_URL"] = base_url
+    return found
+
+
+def _bundled() -> Path | None:
+    root = metadata.distribution("claude-agent-sdk").locate_file("claude_agent_sdk")
+    path = Path(str(root)) / "_bundled" / "claude"
+    return path if path.is_file() else None
+
+
+@functools.cache
+def _version(path: Path, changed: int) -> str:
+    noted = path.with_name("claude.version")
+    if noted.is_file():
+        return noted.read_text(encoding="utf-8").split()[0]
+    try:
+        printed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PromptEvaluationError(f"The Claude Code CLI at {path} does not run: {error}", phase="request") from error
+    found = re.search(r"\d+\.\d+\.\d+", printed)
+    return found[0] if found else "0.0.0"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _skipping_our_tools(hook: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

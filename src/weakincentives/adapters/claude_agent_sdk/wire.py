@@ -15,7 +15,7 @@ from weakincentives.adapters.anthropic.wire import content_block
 from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache, base64_text
 from weakincentives.content import Document, Image, Part, Text
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import Tool, portable_name
+from weakincentives.prompt import Tool, ToolResult, portable_name
 from weakincentives.runtime import (
     TEXT_TYPES,
     ArgumentsDelta,
@@ -26,6 +26,7 @@ from weakincentives.runtime import (
     StopReason,
     TextDelta,
     ToolCall,
+    ToolInvoked,
 )
 from weakincentives.session import LogEntry
 
@@ -47,18 +48,6 @@ class CliRunEnded(LogEntry):
     cli_version: str
     cost_usd: float | None
     timestamp: float = field(default_factory=time.time)
-
-
-@dataclass(frozen=True, slots=True)
-class CliToolUse:
-    """A call of one of the CLI's own tools."""
-
-    call_id: str
-    name: str
-    arguments: str
-    output: str
-    success: bool
-    duration: float
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -208,27 +197,19 @@ class Turn:
         """The calls of our tools, in order."""
         return tuple(
             ToolCall(block["id"], block["name"].removeprefix(PREFIX), arguments or json.dumps(block.get("input") or {}))
-            for block, arguments in zip(self._blocks, self._arguments, strict=True)
-            if block["type"] == "tool_use" and block["name"].startswith(PREFIX)
+            for block, arguments in self._calls()
+            if block["name"].startswith(PREFIX)
         )
 
     @property
     def uses_cli_tools(self) -> bool:
         """Whether the CLI will run tools of its own before it calls the model again."""
-        return any(
-            block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT))
-            for block in self._blocks
-        )
+        return any(map(_runs_in_cli, self._blocks))
 
     @property
     def structured_answer(self) -> str | None:
         """The arguments of the tool through which the CLI takes a structured answer."""
-        answers = (
-            arguments
-            for block, arguments in zip(self._blocks, self._arguments, strict=True)
-            if block["type"] == "tool_use" and block["name"] == STRUCTURED_OUTPUT
-        )
-        return next(answers, None)
+        return next((arguments for block, arguments in self._calls() if block["name"] == STRUCTURED_OUTPUT), None)
 
     @property
     def usage(self) -> TokenUsage:
@@ -247,6 +228,10 @@ class Turn:
             model=self._model,
             reasoning="".join(block.get("thinking", "") for block in self._blocks),
         )
+
+    def _calls(self) -> Iterator[tuple[dict[str, Any], str]]:
+        blocks = zip(self._blocks, self._arguments, strict=True)
+        return ((block, arguments) for block, arguments in blocks if block["type"] == "tool_use")
 
     def _extend(self, delta: Mapping[str, Any]) -> ModelDelta | None:
         block = self._blocks[-1]
@@ -278,18 +263,26 @@ class CliWork:
     def begin(self, items: Sequence[str]) -> None:
         """Remember which blocks of a reply are calls that the CLI runs itself."""
         for block in map(json.loads, items):
-            if block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT)):
+            if _runs_in_cli(block):
                 self._open[block["id"]] = block, time.perf_counter()
 
-    def results(self, blocks: Iterable[Mapping[str, Any]]) -> list[CliToolUse]:
+    def results(self, blocks: Iterable[Mapping[str, Any]]) -> list[ToolInvoked]:
         """The finished calls of the CLI's tools, from the blocks of a user message."""
         uses = []
         for block in blocks:
             call, started = self._open.pop(block.get("tool_use_id", ""), (None, 0.0))
             if call is not None:
                 output, success = _plain(block["content"]), not block["is_error"]
-                duration = time.perf_counter() - started
-                uses.append(CliToolUse(call["id"], call["name"], json.dumps(call["input"]), output, success, duration))
+                uses.append(
+                    ToolInvoked(
+                        name=call["name"],
+                        params=call["input"],
+                        result=ToolResult(output, success=success),
+                        call_id=call["id"],
+                        arguments=json.dumps(call["input"]),
+                        duration=time.perf_counter() - started,
+                    )
+                )
                 item = {"type": "tool_result", "tool_use_id": call["id"], "content": output, "is_error": not success}
                 self._items.append(json.dumps(item))
         return uses
@@ -329,6 +322,10 @@ def unreported_usage(model_usage: Mapping[str, Mapping[str, Any]] | None, seen: 
         output_tokens=max(0, total.output_tokens - seen.output_tokens),
         cached_tokens=max(0, total.cached_tokens - seen.cached_tokens),
     )
+
+
+def _runs_in_cli(block: Mapping[str, Any]) -> bool:
+    return block["type"] == "tool_use" and not block["name"].startswith((PREFIX, STRUCTURED_OUTPUT))
 
 
 def _plain(content: Any) -> str:

@@ -57,7 +57,6 @@ class LiteLLMAdapter(NetworkAdapter):
 
     def __init__(self, model: str, **options: Unpack[ClientOptions]) -> None:
         super().__init__(model, **options)
-        self._first_user_turn: bool | None = None
 
     @property
     def supports_operator_text(self) -> bool:
@@ -103,18 +102,18 @@ class LiteLLMAdapter(NetworkAdapter):
         return int(litellm().token_counter(self.model, messages=body["messages"], tools=body.get("tools")))
 
     def _wire(self) -> ChatWire:
-        if self._first_user_turn is None:
-            self._first_user_turn = self._needs_user_turn(litellm())
         return ChatWire(
-            self.model, codecs=self.hosted_tool_codecs, media=self.media, first_user_turn=self._first_user_turn
+            self.model, codecs=self.hosted_tool_codecs, media=self.media, first_user_turn=self._needs_user_turn
         )
 
     def _transport(self) -> LiteLLMTransport:
         return LiteLLMTransport(self._client or litellm(), self._parameters)
 
-    def _needs_user_turn(self, module: Any) -> bool:
+    @cached_property
+    def _needs_user_turn(self) -> bool:
         if self._client is not None:
             return True
+        module = litellm()
         try:
             provider = module.get_llm_provider(self.model, api_base=self._parameters.get("api_base"))[1]
         except Exception:
@@ -148,7 +147,7 @@ class LiteLLMTransport:
     def send(self, request: EncodedRequest, timeout: float | None) -> Response:
         try:
             arguments = self._arguments(request, timeout)
-            return _whole(within(timeout, lambda: self._client.completion(**arguments)))
+            return Response(200, {}, _json(within(timeout, lambda: self._client.completion(**arguments))))
         except Exception as error:
             return _answer(error)
 
@@ -162,7 +161,7 @@ class LiteLLMTransport:
 
     async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
         try:
-            return _whole(await self._client.acompletion(**self._arguments(request, timeout)))
+            return Response(200, {}, _json(await self._client.acompletion(**self._arguments(request, timeout))))
         except Exception as error:
             return _answer(error)
 
@@ -199,10 +198,6 @@ async def _nothing() -> None:
 
 def _json(model: Any) -> bytes:
     return encode(model.model_dump(exclude_none=True, mode="json"))
-
-
-def _whole(completion: Any) -> Response:
-    return Response(200, {}, _json(completion))
 
 
 def _answer(error: Exception) -> Response:

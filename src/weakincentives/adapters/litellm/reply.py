@@ -31,7 +31,6 @@ _STOPS: dict[str, StopReason] = {
     "refusal": "refusal",
 }
 
-
 ORIGIN = '{"type":"origin",'
 """How a reply's vendor is kept among its items: to another one, its reasoning must not be sent."""
 
@@ -261,21 +260,17 @@ class ChunkParser:
     def _reply(self) -> ModelReply:
         if self._finish is None:
             raise TransportError("litellm's stream ended before the answer was complete", phase="response")
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None}
-        if self._refusal:
-            message["refusal"] = "".join(self._refusal)
-        thought = {
+        sources = {"citations": self._citations, "web_search_results": self._results}
+        parts = {
+            "refusal": "".join(self._refusal),
             "reasoning_content": "".join(self._thoughts),
             "thinking_blocks": self._blocks,
             "reasoning_items": self._reasoning_items,
+            "tool_calls": [self._calls[index] for index in sorted(self._calls)],
+            "annotations": self._annotations,
+            "provider_specific_fields": {name: value for name, value in sources.items() if value},
         }
-        message |= {name: value for name, value in thought.items() if value}
-        if self._calls:
-            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
-        if self._annotations:
-            message["annotations"] = self._annotations
-        fields = {"citations": self._citations, "web_search_results": self._results}
-        if any(fields.values()):
-            message["provider_specific_fields"] = {name: value for name, value in fields.items() if value}
+        given = {name: value for name, value in parts.items() if value}
+        message = {"role": "assistant", "content": "".join(self._text) or None, **given}
         choice = _Choice(msgspec.Raw(encode(message)), self._finish)
         return _reply(_Completion([choice], self._last.id, self._last.model, self._usage), self._origin)

@@ -7,7 +7,7 @@ from weakincentives.runtime import AdapterSpec
 
 if TYPE_CHECKING:
     from weakincentives.adapters.local.adapter import LocalAdapter
-    from weakincentives.adapters.local.ranker import LocalRanker
+    from weakincentives.adapters.local.relevance import LocalRanker
 
 __all__ = ["SPEC", "LocalAdapter", "LocalRanker"]
 
@@ -20,4 +20,4 @@ SPEC = AdapterSpec(
     package_needed="xllamacpp",
 )
 
-__getattr__ = lazy_front(__name__, {"LocalAdapter": "adapter", "LocalRanker": "ranker"})
+__getattr__ = lazy_front(__name__, {"LocalAdapter": "adapter", "LocalRanker": "relevance"})

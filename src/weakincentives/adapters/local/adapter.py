@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
+import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
-from weakincentives.adapters.local.channel import LocalChannel
-from weakincentives.adapters.local.decoding import Progress
-from weakincentives.adapters.local.engine import SHELF, Engine, Settings, usable_threads
-from weakincentives.adapters.local.models import model_file
-from weakincentives.adapters.local.relevance import Relevance, VectorRelevance, WordRelevance
+from weakincentives.adapters.local.decoding import Hear, Progress, Stopped, Watch
+from weakincentives.adapters.local.engine import SHELF, Engine, EngineError, Settings, usable_threads
+from weakincentives.adapters.local.models import model_file, ranker_file
+from weakincentives.adapters.local.outlook import outlook
+from weakincentives.adapters.local.relevance import (
+    RANKER_CONTEXT,
+    Relevance,
+    VectorRelevance,
+    Vectors,
+    WordRelevance,
+    vector_file,
+)
 from weakincentives.adapters.local.replier import Replier
-from weakincentives.adapters.local.vectors import Vectors
-from weakincentives.adapters.local.weights import cache_folder, ranker_file
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import Span, Tokenizer
 from weakincentives.prompt.ranking import SectionText, section_texts
-from weakincentives.runtime import Channel, InnerLoop, PromptRendered, ProviderAdapter
+from weakincentives.runtime import Channel, InnerLoop, ModelReply, ModelRequest, PromptRendered, ProviderAdapter
 
 # Below this, quoting finds the needed fact more often than composing does; docs/local-model.md has the figures.
 SMALL = 1_000_000_000
-RANKER_CONTEXT = 512
-# Changes with the vectors that `Engine.embed` makes of a text, so that stored ones are made anew.
-EMBEDDING = 2
 
 
 class LocalAdapter(ProviderAdapter):
@@ -90,7 +94,7 @@ class LocalAdapter(ProviderAdapter):
         if file is None:
             return WordRelevance()
         engine = self._take(Settings(file, RANKER_CONTEXT, self._threads, embedding=True))
-        return VectorRelevance(Vectors(engine.embed, _vector_file(file)), file.stem)
+        return VectorRelevance(Vectors(engine.embed, vector_file(file)), file.stem)
 
     @cached_property
     def replier(self) -> Replier:
@@ -121,15 +125,104 @@ class LocalAdapter(ProviderAdapter):
     def __enter__(self) -> LocalAdapter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
 
     def _take(self, settings: Settings) -> Engine:
         engine = SHELF.take(settings)
         self._taken.append(settings)
         return engine
+
+
+class LocalChannel:
+    """Asks the model in this process; `sections` says where they are in the prompt, and what closed ones hold."""
+
+    def __init__(
+        self,
+        replier: Replier,
+        sections: Callable[[], tuple[Sequence[Span], Mapping[str, SectionText]]],
+        progress: Progress | None = None,
+    ) -> None:
+        self._replier = replier
+        self._sections = sections
+        self._progress = progress
+
+    def call(self, request: ModelRequest) -> ModelReply:
+        return self._reply(request, self._watch(request), _ignore)
+
+    async def call_async(self, request: ModelRequest) -> ModelReply:
+        watch = self._watch(request)
+        try:
+            return await asyncio.to_thread(self._reply, request, watch, _ignore)
+        finally:
+            watch.stopped.set()
+
+    def stream(self, request: ModelRequest) -> Iterator[str | ModelReply]:
+        watch = self._watch(request)
+        heard: queue.Queue[str | ModelReply | BaseException] = queue.Queue()
+        worker = self._start(request, watch, heard.put)
+        part: str | ModelReply = ""
+        try:
+            while not isinstance(part, ModelReply):
+                part = _unless_raised(heard.get())
+                yield part
+        finally:
+            watch.stopped.set()
+            worker.join()
+
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelReply]:
+        watch = self._watch(request)
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Queue[str | ModelReply | BaseException] = asyncio.Queue()
+
+        def tell(part: str | ModelReply | BaseException) -> None:
+            loop.call_soon_threadsafe(heard.put_nowait, part)
+
+        worker = self._start(request, watch, tell)
+        part: str | ModelReply = ""
+        try:
+            while not isinstance(part, ModelReply):
+                part = _unless_raised(await heard.get())
+                yield part
+        finally:
+            watch.stopped.set()
+            await asyncio.to_thread(worker.join)
+
+    def _watch(self, request: ModelRequest) -> Watch:
+        for name in ("effort", "show_reasoning", "parallel_tool_calls"):
+            if value := getattr(request.settings, name):
+                raise PromptEvaluationError(
+                    f"Prompt '{request.prompt_name}': the local adapter does not take {name}={value!r}; "
+                    "it takes temperature and max_output_tokens.",
+                    prompt_name=request.prompt_name,
+                    phase="request",
+                )
+        return Watch(request.prompt_name, request.deadline, request.settings, self._progress)
+
+    def _reply(self, request: ModelRequest, watch: Watch, heard: Hear) -> ModelReply:
+        try:
+            return self._replier.reply(request, outlook(request, *self._sections()), watch, heard)
+        except EngineError as error:
+            raise PromptEvaluationError(
+                f"The local model failed in '{request.prompt_name}': {error}",
+                prompt_name=request.prompt_name,
+                phase="request",
+            ) from error
+
+    def _start(
+        self, request: ModelRequest, watch: Watch, tell: Callable[[str | ModelReply | BaseException], None]
+    ) -> threading.Thread:
+        def work() -> None:
+            try:
+                tell(self._reply(request, watch, tell))
+            except Stopped:
+                pass
+            except BaseException as error:
+                tell(error)
+
+        worker = threading.Thread(target=work, name="weakincentives-local", daemon=True)
+        worker.start()
+        return worker
 
 
 class _OwnTokens:
@@ -143,12 +236,16 @@ class _OwnTokens:
         return self._adapter.engine.count(text)
 
 
-def _vector_file(ranker: Path) -> Path:
-    """Vectors are those of one file and of one way to make them: both are part of the name."""
-    facts = ranker.stat()
-    return cache_folder() / f"{ranker.stem}-{facts.st_size:x}-{facts.st_mtime_ns:x}-{EMBEDDING}.sqlite"
-
-
 def _give_back(taken: list[Settings]) -> None:
     while taken:
         SHELF.give_back(taken.pop())
+
+
+def _unless_raised(part: str | ModelReply | BaseException) -> str | ModelReply:
+    if isinstance(part, BaseException):
+        raise part
+    return part
+
+
+def _ignore(text: str) -> None:
+    pass

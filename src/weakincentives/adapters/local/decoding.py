@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weakincentives.adapters.local.constraint import TIGHT, closed
 from weakincentives.adapters.local.engine import Engine, EngineError
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
@@ -18,6 +17,9 @@ ChatMessage = Mapping[str, str]
 Hear = Callable[[str], None]
 # Gets the tokens of a prompt that were read, and all of them.
 Progress = Callable[[int, int], None]
+MAX_NUMBER = 1_000_000_000
+# As in the JSON that models have read; other spacing leads small ones astray.
+_SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 
 
 class Stopped(Exception):
@@ -54,13 +56,25 @@ class Written:
     whole: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long texts and lists may be where their type does not say."""
+
+    text: int
+    items: int
+
+
+LOOSE = Bounds(300, 6)
+TIGHT = Bounds(40, 2)
+
+
 def write(
     engine: Engine,
     messages: Sequence[ChatMessage],
     watch: Watch,
     *,
     schema: Mapping[str, Any] | None = None,
-    heard: Hear | None = None,
+    heard: Hear = lambda text: None,
     max_tokens: int,
     repeat_penalty: float = 1.1,
 ) -> Written:
@@ -79,8 +93,7 @@ def write(
             finish = choice.get("finish_reason") or finish
             if text:
                 parts.append(text)
-                if heard is not None:
-                    heard(text)
+                heard(text)
         if (spent := chunk.get("usage")) is not None:
             usage = TokenUsage(
                 input_tokens=spent["prompt_tokens"],
@@ -104,7 +117,12 @@ def write(
     try:
         engine.chat(request, hear)
     except EngineError as error:
-        raise refusal(error, engine, watch.prompt_name) from error
+        name = watch.prompt_name
+        if error.kind == "exceed_context_size_error":
+            raise too_long(error.facts.get("n_prompt_tokens", 0), engine, name) from error
+        raise PromptEvaluationError(
+            f"The local model refused the request of '{name}': {error}", prompt_name=name, phase="request"
+        ) from error
     return Written("".join(parts), usage, finish != "length")
 
 
@@ -124,15 +142,6 @@ def write_json(
     return replace(second, usage=first.usage + second.usage)
 
 
-def refusal(error: EngineError, engine: Engine, prompt_name: str) -> PromptEvaluationError:
-    """The runtime's refusal in the words of a run."""
-    if error.kind == "exceed_context_size_error":
-        return too_long(error.facts.get("n_prompt_tokens", 0), engine, prompt_name)
-    return PromptEvaluationError(
-        f"The local model refused the request of '{prompt_name}': {error}", prompt_name=prompt_name, phase="request"
-    )
-
-
 def too_long(tokens: int, engine: Engine, prompt_name: str) -> ContextOverflowError:
     name, size = engine.settings.path.name, engine.settings.context
     return ContextOverflowError(
@@ -141,3 +150,37 @@ def too_long(tokens: int, engine: Engine, prompt_name: str) -> ContextOverflowEr
         prompt_name=prompt_name,
         phase="request",
     )
+
+
+def closed(schema: Mapping[str, Any], bounds: Bounds = LOOSE) -> dict[str, Any]:
+    """The schema with every text, list and number bounded, so that decoding ends; white space is fixed."""
+    return {**_bounded(schema, bounds), "x-guidance": _SPACING}
+
+
+def _bounded(node: Any, bounds: Bounds) -> Any:
+    if isinstance(node, list):
+        return [_bounded(item, bounds) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    result = {
+        key: {name: _bounded(value, bounds) for name, value in member.items()}
+        if key in ("properties", "$defs")
+        else member
+        if key in ("enum", "const", "required")
+        else _bounded(member, bounds)
+        for key, member in node.items()
+        if key not in ("title", "description", "default", "examples")
+    }
+    kind = node.get("type")
+    if kind == "string" and not {"enum", "const", "pattern", "format"} & node.keys():
+        result.setdefault("maxLength", bounds.text)
+    elif kind == "array" and "prefixItems" not in node:
+        result.setdefault("maxItems", max(bounds.items, node.get("minItems", 0)))
+    elif kind in ("integer", "number"):
+        if not {"minimum", "exclusiveMinimum"} & node.keys():
+            result["minimum"] = -MAX_NUMBER
+        if not {"maximum", "exclusiveMaximum"} & node.keys():
+            result["maximum"] = MAX_NUMBER
+        if kind == "number":
+            result.setdefault("multipleOf", 0.01)
+    return result

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weakincentives.adapters.local.weights import cache_folder
+from weakincentives.adapters.local.models import cache_folder
 
 # How many beginnings of conversations are kept, of some megabytes each.
 MAX_STATES = 8
@@ -86,14 +86,11 @@ class Engine:
 
     def chat(self, request: Mapping[str, Any], heard: Listener) -> None:
         """Decode; `heard` gets every chunk, the reading of the prompt included, and stops it by returning True."""
-        failed: list[Mapping[str, Any]] = []
         raised: list[BaseException] = []
 
         def hear(chunk: Mapping[str, Any]) -> bool:
-            if "error" in chunk:
-                failed.append(chunk["error"])
-                return True
             try:
+                _check(chunk)
                 return heard(chunk)
             except BaseException as error:
                 raised.append(error)
@@ -102,8 +99,6 @@ class Engine:
         self._server.handle_chat_completions({**request, "stream": True, "return_progress": True}, hear)
         if raised:
             raise raised[0]
-        if failed:
-            raise EngineError(str(failed[0].get("message", failed[0])), str(failed[0].get("type", "")), failed[0])
 
     def recall(self, messages: Sequence[Mapping[str, str]], read: Callable[[], object]) -> None:
         """Have this beginning of conversations in the model: from the file of an earlier process, or `read` once.
@@ -138,8 +133,7 @@ class Engine:
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """A unit vector for each text; of a text that is longer than the context, its beginning counts."""
         answer = self._server.handle_embeddings({"input": [self._fitting(text) for text in texts]})
-        if "error" in answer:
-            raise EngineError(str(answer["error"].get("message")), str(answer["error"].get("type", "")))
+        _check(answer)
         return [item["embedding"] for item in answer["data"]]
 
     def _fitting(self, text: str) -> str:
@@ -242,6 +236,12 @@ def usable_threads() -> int:
     """One core stays free: llama.cpp's threads wait for each other by spinning, so a shared core slows all of them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(8, cores - 1))
+
+
+def _check(answer: Mapping[str, Any]) -> None:
+    if "error" in answer:
+        error = answer["error"]
+        raise EngineError(str(error.get("message", error)), str(error.get("type", "")), error)
 
 
 def _state_folder() -> Path:

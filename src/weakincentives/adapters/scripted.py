@@ -1,4 +1,4 @@
-"""A test double for models: replies come from a list, or from a function of the request."""
+"""A model that follows a script, to test agents without a provider: a list of replies, or a function of the request."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from weakincentives import serde
 from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
+    AdapterSpec,
     ArgumentsDelta,
     Channel,
     MediaSupport,
@@ -24,6 +25,9 @@ from weakincentives.runtime import (
     ToolCall,
 )
 
+__all__ = ["SPEC", "ScriptedAdapter", "call"]
+
+SPEC = AdapterSpec(name="scripted", adapter="ScriptedAdapter", provider="scripted", model="FILE")
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
 Script = Iterable[Line] | Callable[[ModelRequest], Line]
 

@@ -1,0 +1,157 @@
+"""Commands that open a page in the browser: recorded runs to look at, or a prompt to play with.
+
+Viewing needs only the run file, so what playing needs besides is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import webbrowser
+from contextlib import nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from weakincentives.cli.commands import default
+from weakincentives.cli.output import UsageError, print_line, progress, progress_bar
+from weakincentives.cli.recordings import FILE_HELP, add_record_option, named_run, recorder, runs_file
+
+if TYPE_CHECKING:
+    from weakincentives.runtime import AdapterSpec
+    from weakincentives.viewer import AdapterChoice, Viewer
+
+VIEW = """\
+Open recorded runs in the browser: what the model saw at every turn, section by section.
+
+The page is served to this machine only and follows runs while they are recorded. With --export nothing is served: one
+run is written to an HTML file that opens from disk.
+"""
+PLAY = """\
+Play with a prompt in the browser: open and close its sections, see text, tools, tokens and cache change, and run it.
+
+Clicking a section shows it in full, as a summary, or not at all; other words for it become an override under a tag.
+Runs are recorded and shown below. The page can write and spend, so it is served to this machine only, and only to who
+has the token in the address.
+"""
+BAR_FROM = 2_000
+
+
+def configure_view(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", metavar="RUNS.DB", help=FILE_HELP)
+    _add_server_options(parser)
+    parser.add_argument("--export", metavar="FILE", help="write one run to an HTML file instead of serving")
+    parser.add_argument(
+        "--run", metavar="ID", help="the run to export or open (default: export the newest, open the list)"
+    )
+
+
+def run_view(arguments: argparse.Namespace) -> int:
+    from weakincentives.telemetry import RunStore
+
+    file = runs_file(arguments.file)
+    with RunStore(file) as store:
+        run_id = named_run(store, arguments.run).run_id if arguments.run or arguments.export else ""
+    if arguments.export:
+        return _export(file, run_id, Path(arguments.export))
+    return serve(file, run_id, port=arguments.port, browser=not arguments.no_open)
+
+
+def serve(path: str, run_id: str, *, port: int | None, browser: bool) -> int:
+    from weakincentives.viewer import Viewer
+
+    page = f"#/run/{quote(run_id, safe='')}" if run_id else ""
+    return _show(Viewer(path, port=port), page, f"Serving {path}; stop with Ctrl+C.", browser=browser)
+
+
+def configure_play(parser: argparse.ArgumentParser) -> None:
+    from weakincentives.cli.selection import add_adapter_option, add_store_option
+
+    parser.add_argument(
+        "target", metavar="module:template", help="a PromptTemplate, a Prompt, or a function that returns one"
+    )
+    _add_server_options(parser)
+    add_adapter_option(parser)
+    add_record_option(parser)
+    add_store_option(parser)
+
+
+def run_play(arguments: argparse.Namespace) -> int:
+    from weakincentives.cli.selection import make_adapter, named_prompt, open_store
+    from weakincentives.viewer import Playground, Viewer
+
+    prompt = named_prompt(arguments.target)
+    playground = Playground(
+        prompt,
+        adapters=_choices(arguments.adapter or default("adapter")),
+        make_adapter=lambda name: make_adapter(argparse.Namespace(adapter=name)),
+        overrides=open_store(arguments),
+    )
+    file = runs_file(arguments.record)
+    with recorder(arguments.record) or nullcontext():
+        viewer = Viewer(file, port=arguments.port, playground=playground)
+        notice = f"Playing with {arguments.target}; runs are recorded to {file}. Stop with Ctrl+C."
+        return _show(viewer, "#/play", notice, browser=not arguments.no_open)
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, help="the port (default: 7410, or any free one if that is taken)")
+    parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
+
+
+def _export(path: str, run_id: str, target: Path) -> int:
+    from weakincentives.viewer import export_run
+
+    page = export_run(path, run_id, _tell_progress)
+    try:
+        target.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}") from error
+    progress(f"wrote run {run_id} to {target} ({len(page) / 1e6:.1f} MB)")
+    return 0
+
+
+def _tell_progress(done: int, total: int) -> None:
+    """How far the export is; a short run is written before anybody looks."""
+    if total > BAR_FROM:
+        tenths = 10 * done // total
+        progress_bar(f"[{'#' * tenths}{'.' * (10 - tenths)}] {done:,} of {total:,} events", step=tenths)
+
+
+def _show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:
+    """Serve until interrupted; the page is the part of the address behind `#`."""
+
+    def started() -> None:
+        print_line(viewer.url + page)
+        progress(notice)
+        if browser:
+            webbrowser.open(viewer.url + page)
+
+    try:
+        viewer.run(started)
+    except KeyboardInterrupt:
+        progress("stopped")
+    return 0
+
+
+def _choices(given: str | None) -> list[AdapterChoice]:
+    """The adapter that was asked for, then all others with what they lack."""
+    from weakincentives.runtime import adapter_specs
+    from weakincentives.viewer import AdapterChoice
+
+    found = [AdapterChoice(given)] if given else []
+    for spec in adapter_specs():
+        if spec.name != "scripted" and spec.provider != given:
+            models = tuple(spec.prices)
+            found.append(AdapterChoice(spec.provider, models, spec.requires_model, _problem(spec)))
+    return sorted(found, key=lambda choice: bool(choice.problem))
+
+
+def _problem(spec: AdapterSpec) -> str:
+    """What the adapter lacks to run; empty if nothing is known to be missing."""
+    if spec.package_needed and find_spec(spec.package_needed) is None:
+        return f"pip install 'weakincentives[{spec.provider}]'"
+    if spec.key_variable and not os.environ.get(spec.key_variable):
+        return f"set {spec.key_variable}"
+    return ""

@@ -1,0 +1,140 @@
+"""Commands that work on one prompt: run it, render it, explain it.
+
+Rendering needs neither adapters nor a session, so the other two import those when they are called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from weakincentives.cli import selection
+from weakincentives.cli.output import plural, print_json, print_line, print_text, progress, terminal_width
+from weakincentives.cli.recordings import add_record_option, recorder
+from weakincentives.limits import Budget, Deadline
+from weakincentives.prompt import AnyTool, SetVisibilityOverride
+from weakincentives.serde import dump, encode
+
+if TYPE_CHECKING:
+    from weakincentives.runtime import PromptResponse
+    from weakincentives.session import Session
+
+RUN = """\
+Run a prompt on a model and print its answer.
+
+Structured output is printed as JSON; progress goes to stderr.
+"""
+RENDER = "Print a prompt exactly as a model would first see it."
+EXPLAIN = "Show what a run would show, hide and cost before you run it."
+
+
+def configure_run(parser: argparse.ArgumentParser) -> None:
+    selection.configure(parser)
+    parser.add_argument("message", nargs="?", metavar="MESSAGE", help="what the user says, after the prompt")
+    selection.add_adapter_option(parser)
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="stop after this many seconds")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="stop before the run uses more tokens than this")
+    parser.add_argument("--max-turns", type=int, metavar="N", help="stop after this many model calls")
+    add_record_option(parser)
+    parser.add_argument("--no-record", action="store_true", help="record nothing")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print no progress")
+    parser.add_argument("--json", action="store_true", help="print the answer, usage and tool calls as JSON")
+
+
+def run_run(arguments: argparse.Namespace) -> int:
+    from weakincentives.cli.progress import reporting
+    from weakincentives.runtime import Conversation
+    from weakincentives.session import Session
+
+    prompt = selection.selected_prompt(arguments)
+    session = Session()
+    for path, visibility in selection.opened(arguments, prompt).items():
+        session.dispatch(SetVisibilityOverride(path, visibility))
+    deadline = Deadline.after(arguments.deadline) if arguments.deadline else None
+    budget = Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns)
+    chat = Conversation(prompt, adapter=selection.make_adapter(arguments), session=session, budget=budget)
+    recording = None if arguments.no_record else recorder(arguments.record)
+    started = time.monotonic()
+    with recording or nullcontext(), reporting(session, quiet=arguments.quiet):
+        response = chat.send(arguments.message or None, deadline=deadline)
+    seconds = time.monotonic() - started
+
+    if arguments.json:
+        print_json(_described(response, session, seconds))
+    elif response.output is None:
+        print_text(response.text)
+    else:
+        print_text(encode(response.output).decode())
+    if not arguments.quiet:
+        usage = response.usage
+        progress(f"done    {plural(response.turns, 'turn')}, {usage.total_tokens:,} tokens, {seconds:.1f} s")
+    return 0
+
+
+def configure_render(parser: argparse.ArgumentParser) -> None:
+    selection.configure(parser)
+    parser.add_argument("--tools", action="store_true", help="list the tools below the text")
+    parser.add_argument("--json", action="store_true", help="print text, tools and spans as JSON")
+
+
+def run_render(arguments: argparse.Namespace) -> int:
+    prompt = selection.selected_prompt(arguments)
+    rendered = prompt.render(visibility_overrides=selection.opened(arguments, prompt))
+    if arguments.json:
+        print_json(
+            {
+                "name": rendered.prompt_name,
+                "text": rendered.text,
+                "tools": [
+                    {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+                    for tool in rendered.tools
+                ],
+                "hosted_tools": [{"name": tool.name, "kind": tool.kind} for tool in rendered.hosted_tools],
+                "spans": [dump(span) for span in rendered.spans],
+                "output_schema": rendered.structured_output and rendered.structured_output.schema,
+            }
+        )
+        return 0
+    print_text(rendered.text)
+    if arguments.tools:
+        tools: list[AnyTool] = [*rendered.tools, *rendered.hosted_tools]
+        for tool in tools:
+            print_text(f"\n[tool] {tool.name}: {tool.description}")
+    return 0
+
+
+def configure_explain(parser: argparse.ArgumentParser) -> None:
+    selection.configure(parser)
+    selection.add_adapter_option(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_explain(arguments: argparse.Namespace) -> int:
+    prompt = selection.selected_prompt(arguments)
+    overrides = selection.opened(arguments, prompt)
+    explanation = selection.make_adapter(arguments).explain(prompt, visibility_overrides=overrides)
+    if arguments.json:
+        print_json(dump(explanation))
+    else:
+        print_line(explanation.render(terminal_width()))
+    return 0
+
+
+def _described(response: PromptResponse[Any], session: Session, seconds: float) -> dict[str, Any]:
+    from weakincentives.runtime import ToolInvoked, run_history
+
+    invoked = session[ToolInvoked].all()
+    opened = [step for step in run_history(session).steps if step.kind == "open" and step.success]
+    return {
+        "prompt": response.prompt_name,
+        "run_id": response.run_id,
+        "text": response.text,
+        "output": dump(response.output),
+        "turns": response.turns,
+        "seconds": round(seconds, 3),
+        "usage": dump(response.usage),
+        "opened": [key for step in opened for key in step.sections],
+        "tools": [{"name": event.name, "arguments": event.arguments, "success": event.success} for event in invoked],
+    }

