@@ -17,8 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
 from weakincentives.serde.constraints import describe
-from weakincentives.serde.nodes import bound_of, field_types
-from weakincentives.serde.records import columns, is_pydantic_model, is_typed_dict
+from weakincentives.serde.records import bound_of, columns, field_types, is_pydantic_model, is_typed_dict
 from weakincentives.serde.tagged import TAG_TYPES, Failure, at, converted, find_class, load_tagged
 
 Check = Callable[[Any], None]

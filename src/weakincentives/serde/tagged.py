@@ -26,8 +26,9 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde.annotations import is_pydantic, pydantic_model
 from weakincentives.serde.constraints import field_path
-from weakincentives.serde.models import is_pydantic, pydantic_type
+from weakincentives.serde.nodes import read
 from weakincentives.serde.records import is_named_tuple, is_pydantic_model, is_struct
 
 T = TypeVar("T")
@@ -272,7 +273,7 @@ def _converters(cls: Any) -> tuple[Convert, Convert] | None:
     if is_named_tuple(cls):
         return _dump_items, lambda data: cls(*_load_items(data))
     if _is_pydantic_value(cls):
-        return str, lambda data: pydantic_type(cls).read(data)
+        return str, lambda data: read(pydantic_model(cls), data)
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
     return None if plain is None else (lambda value: _dump(plain(value)), lambda data: cls(_load(data)))
 
