@@ -287,7 +287,8 @@ class _Builder:
             hint = hints.get(column.name, Any)
             where = f"{cls.__qualname__}.{column.name}"
             node = self.constrained(self.build(hint, where), (), column.metadata, where)
-            record.fields[column.key] = RecordField(column, node, _description(column, hint))
+            step = field_path("", column.key)
+            record.fields[column.key] = RecordField(column, node, step, _description(column, hint))
         record.settable = not local and len(arguments) == len(columns(cls)) and _is_built_by_fields(cls)
         return record
 
@@ -299,7 +300,8 @@ class _Builder:
         record.closed = config.forbid_unknown_fields
         if config.tag is not None:
             tag = Enumeration(((config.tag, config.tag),))
-            record.fields[config.tag_field] = RecordField(Column("", config.tag_field), tag)
+            key = config.tag_field
+            record.fields[key] = RecordField(Column("", key), tag, field_path("", key))
 
     def model(self, annotation: Any, where: str) -> Model:
         try:

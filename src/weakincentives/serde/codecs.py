@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -56,15 +56,15 @@ class Codec(Generic[T]):
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self.node = build(annotation)
-        self._fast: dict[bool, _Fast | None] = {}
+        self._fast: dict[bool, _Fast] = {}
 
     def parse(self, data: Any, *, allow_extra: bool = False) -> T:
         """Convert decoded JSON."""
-        fast = self._fast[allow_extra] if allow_extra in self._fast else self._prepare(allow_extra)
-        if fast is not None:
+        strict, _, typed = self._fast.get(allow_extra) or self._prepare(allow_extra)
+        if typed is not None:
             try:
-                if fast.strict is not None:
-                    msgspec.convert(data, fast.strict, str_keys=True, dec_hook=_from_json)
+                if strict is not None:
+                    msgspec.convert(data, strict, str_keys=True, dec_hook=_from_json)
                 value: T = msgspec.convert(data, self.annotation, str_keys=True, dec_hook=_from_json)
                 return value
             except Exception:
@@ -74,12 +74,12 @@ class Codec(Generic[T]):
 
     def decode(self, text: str | bytes, *, allow_extra: bool = False) -> T:
         """Convert JSON text; raises `MalformedJson` if it is not JSON."""
-        fast = self._fast[allow_extra] if allow_extra in self._fast else self._prepare(allow_extra)
-        if fast is not None:
+        _, check, typed = self._fast.get(allow_extra) or self._prepare(allow_extra)
+        if typed is not None:
             try:
-                if fast.check is not None:
-                    fast.check(text)
-                value: T = fast.decode(text)
+                if check is not None:
+                    check(text)
+                value: T = typed(text)
                 return value
             except Exception:
                 pass  # As above.
@@ -104,31 +104,27 @@ class Codec(Generic[T]):
         """A new copy of the type's JSON Schema."""
         return nodes.schema(self.node, strict=strict)
 
-    def _prepare(self, allow_extra: bool) -> _Fast | None:
+    def _prepare(self, allow_extra: bool) -> _Fast:
         try:
             types = StrictTypes(allow_extra)
             strict = types.build(self.node)
             check = msgspec.json.Decoder(strict, dec_hook=_from_json).decode
             typed = msgspec.json.Decoder(self.annotation, dec_hook=_from_json).decode
         except Exception:
-            # A type that msgspec does not know: only our own reader takes it.
-            fast = None
+            # A type that msgspec does not know: only the nodes read it.
+            fast: _Fast = (None, None, None)
         else:
-            needed = types.constrained or not allow_extra
-            fast = _Fast(strict if needed else None, check if needed else None, typed)
+            fast = (strict, check, typed) if types.constrained or not allow_extra else (None, None, typed)
         self._fast[allow_extra] = fast
         return fast
 
 
-class _Fast(NamedTuple):
-    """Reads valid data. `strict`, a type, and `check`, its decoder, reject what `decode` would accept by mistake.
+_Decode = Callable[[str | bytes], Any]
+_Fast = tuple[Any, _Decode | None, _Decode | None]
+"""What reads valid data: a type and its decoder, which reject what the last decoder would accept by mistake.
 
-    They are None if there is nothing to reject.
-    """
-
-    strict: Any
-    check: Callable[[str | bytes], Any] | None
-    decode: Callable[[str | bytes], Any]
+They are None if there is nothing to reject, and all is None if only the nodes can read the data.
+"""
 
 
 def codec(cls: type[T]) -> Codec[T]:

@@ -506,10 +506,14 @@ def _tag_matches(node: Node, data: Any) -> bool:
 
 
 class RecordField(NamedTuple):
-    """A field that data may set; the `column` of a Struct's tag has no name in Python."""
+    """A field that data may set; the `column` of a Struct's tag has no name in Python.
+
+    `step` is what it adds to the path of its record.
+    """
 
     column: Column
     node: Node
+    step: str
     description: str | None = None
 
     @property
@@ -550,21 +554,21 @@ class Record(Node):
         return True
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
-        if not isinstance(data, abc.Mapping):
+        if type(data) is not dict and not isinstance(data, abc.Mapping):
             if isinstance(data, self.cls):
                 return data
             return reader.problem(path, f"expected {self.name} (an object), got {describe(data)}")
         before = len(reader.problems)
         known = 0
         arguments = {}
-        for name, (column, node, _) in self.fields.items():
+        for name, (column, node, step, _) in self.fields.items():
             if name in data:
                 value = data[name]
                 known += 1
                 if value is not None or column.required or node.accepts_null:
-                    arguments[column.name] = node.read(reader, value, field_path(path, name))
+                    arguments[column.name] = node.read(reader, value, path + step)
             elif column.required:
-                reader.problem(field_path(path, name), f"missing, expected {node.name}")
+                reader.problem(path + step, f"missing, expected {node.name}")
         if (self.closed or not reader.allow_extra) and len(data) > known:
             allowed = ", ".join(self.fields) or "none"
             for name in data:
@@ -612,7 +616,7 @@ class Record(Node):
         name = types.started[self] = f"Strict{len(types.started)}"
         fields: list[Any] = []
         keys, tag = {}, {}
-        for column, node, _ in self.fields.values():
+        for column, node, *_ in self.fields.values():
             strict = node.strict_type(types)
             if not column.name:
                 tag = {"tag_field": column.key, "tag": node.members[0][0]}  # type: ignore[attr-defined]
