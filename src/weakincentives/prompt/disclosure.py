@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
-from weakincentives.errors import PromptRenderError, PromptValidationError, WinkError
+from weakincentives.errors import PromptRenderError, PromptValidationError, ToolValidationError, WinkError
 from weakincentives.prompt.layout import Menu
 from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import CLEAR, Found, Ranker, SectionFinder, matching_sentence
@@ -15,6 +15,7 @@ from weakincentives.prompt.tool import AnyTool, Handler, Tool, ToolResult
 from weakincentives.prompt.view import View
 from weakincentives.prompt.visibility import (
     CollapseSection,
+    DisclosureRequest,
     Overrides,
     SectionPath,
     SectionVisibility,
@@ -84,6 +85,35 @@ class OpenSectionsResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchSectionsParams:
+    query: str = field(metadata={"description": "What is needed, in your own words or the user's."})
+    limit: int = field(default=10, metadata={"description": f"How many sections to list, at most {MAX_FOUND}."})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSection:
+    """A closed section that a search found: what matched, what opening it costs, and the tools it brings."""
+
+    key: str
+    title: str
+    sentence: str
+    tokens: int
+    tools: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        tools = f"; tools: {', '.join(self.tools)}" if self.tools else ""
+        return f'- "{self.key}": {self.title} (about {self.tokens:,} tokens{tools})\n  {self.sentence}'
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSectionsResult:
+    sections: tuple[FoundSection, ...] = ()
+
+    def render(self) -> str:
+        return "\n".join(section.render() for section in self.sections)
+
+
+@dataclass(frozen=True, slots=True)
 class ReadSections:
     """The default strategy: reading a section shows it and brings its tools into the same conversation.
 
@@ -99,136 +129,6 @@ class ReadSections:
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         return read_suffix(key)
-
-
-def current_view(context: Any) -> View:
-    """The prompt as it is now; `context` is a `ToolContext`, which this package's prompts are built before."""
-    view: View = context.prompt.view(context.session)
-    return view
-
-
-def requested_paths(params: OpenSectionsParams, view: View) -> list[SectionPath] | ToolResult[Any]:
-    """The paths that `open_sections` may open, or the failed result that says what is wrong."""
-
-    def failed(message: str) -> ToolResult[Any]:
-        return ToolResult(message, success=False, disclosure=view.request(params.section_keys, params.reason))
-
-    if not params.section_keys:
-        return failed("At least one section key must be provided.")
-    if len(params.reason) > MAX_REASON:
-        return failed(f"The reason has {len(params.reason)} characters; at most {MAX_REASON} are allowed.")
-    paths: dict[SectionPath, None] = {}
-    for key in params.section_keys:
-        path = view.find(key)
-        if path is None:
-            return failed(f"Section '{key}' does not exist in this prompt. {closed_hint(view)}")
-        if view.is_open(path):
-            return failed(f"Section '{key}' is already expanded.")
-        paths[path] = None
-    return list(paths)
-
-
-def closed_hint(view: View) -> str:
-    keys = view.closed_keys()
-    unlisted = len(view.layout.summarized) - len(keys)
-    hints = [f"Keys of summarized sections: {', '.join(keys)}."] if keys else []
-    hints += [f"{unlisted:,} closed sections are not listed; call search_sections to find them."] if unlisted else []
-    return " ".join(hints) or "No section is summarized."
-
-
-def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:
-    """The overrides that open all these paths, their closed ancestors included."""
-    merged: dict[SectionPath, SectionVisibility] = {}
-    for path in paths:
-        merged.update(view.opening(path).overrides)
-    return merged
-
-
-def open_tool(
-    handler: Handler[OpenSectionsParams, OpenSectionsResult], description: str
-) -> Tool[OpenSectionsParams, OpenSectionsResult]:
-    return Tool(
-        name="open_sections",
-        description=description,
-        handler=handler,
-        params_type=OpenSectionsParams,
-        result_type=OpenSectionsResult,
-        accepts_overrides=False,
-    )
-
-
-def read_tool(
-    handler: Handler[ReadSectionParams, ReadSectionResult], description: str
-) -> Tool[ReadSectionParams, ReadSectionResult]:
-    return Tool(
-        name="read_section",
-        description=description,
-        handler=handler,
-        params_type=ReadSectionParams,
-        result_type=ReadSectionResult,
-        accepts_overrides=False,
-    )
-
-
-def read_suffix(key: str) -> str:
-    return f'[This section is summarized. To view full content, call `read_section` with key "{key}".]'
-
-
-def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "result") -> ToolResult[ReadSectionResult]:
-    view, key = current_view(context), params.section_key
-    path = view.find(key)
-    if path is None:
-        message = f"Unknown section key: '{key}'. {closed_hint(view)}"
-        return ToolResult(message, success=False, disclosure=view.request([key]))
-    if view.is_open(path):
-        result = ReadSectionResult(view.content(path))
-        return ToolResult("Section is already expanded.", result, disclosure=view.request([key]))
-    try:
-        context.prompt.load(path, context.deadline)
-    except Exception as error:
-        message = f"Section '{key}' cannot be opened: {error}"
-        return ToolResult(message, success=False, disclosure=view.request([key]))
-    view = current_view(context)
-    if view.find(key) is None:
-        return ToolResult(
-            f"Section '{key}' is no longer there. {closed_hint(view)}", success=False, disclosure=view.request([key])
-        )
-    reading = view.reading(path)
-    voice = voice if view.is_literal(path) else "result"
-    return ToolResult(
-        f"Content of section '{key}':",
-        ReadSectionResult(reading.render(), reading.tools, reading.overrides, voice),
-        disclosure=view.request([key], overrides=reading.overrides),
-    )
-
-
-def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResult[None]:
-    view = current_view(context)
-    key = params.section_key
-    path = view.find(key)
-    problem = ""
-    if path is None:
-        problem = f"Unknown section key: '{key}'."
-    elif not view.is_open(path):
-        problem = f"Section '{key}' is not expanded."
-    elif not view.collapsible(path):
-        problem = f"Section '{key}' has no summary, so it stays open."
-    else:
-        context.session.dispatch(CollapseSection(path=path))
-    message = problem or f"Section '{key}' is closed; its tools are no longer available."
-    return ToolResult(message, success=not problem, disclosure=view.request([key], action="close"))
-
-
-COLLAPSE_SECTION: Tool[CollapseSectionParams, None] = Tool(
-    name="collapse_section",
-    description="Close an open section that is no longer needed; its tools stop being available.",
-    handler=collapse_section,
-    params_type=CollapseSectionParams,
-    accepts_overrides=False,
-)
-_WORDS = "Read the full content of a summarized section. Tools that belong to the section become available."
-READ_SECTION = read_tool(read_section, _WORDS)
-READ_SECTION_AS_SYSTEM = read_tool(partial(read_section, voice="system"), _WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,117 +186,6 @@ class OpenToFiles:
             f'[This section is summarized. To view full content, call `open_sections` with key "{key}". '
             f"The content will be written to {context_file(key)} for you to read.]"
         )
-
-
-def open_suffix(key: str) -> str:
-    return f'[This section is summarized. To view full content, call `open_sections` with key "{key}".]'
-
-
-def context_file(key: str) -> str:
-    return f"{CONTEXT_FOLDER}/{key}.md"
-
-
-def open_and_halt(params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
-    view = current_view(context)
-    paths = requested_paths(params, view)
-    if isinstance(paths, ToolResult):
-        return paths
-    overrides = overrides_for(paths, view)
-    return ToolResult(
-        f"Expansion requested: {', '.join(params.section_keys)}.",
-        OpenSectionsResult(requested_overrides=overrides, reason=params.reason),
-        disclosure=view.request(params.section_keys, params.reason, overrides=overrides),
-    )
-
-
-def open_sections(params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
-    view = current_view(context)
-    paths = requested_paths(params, view)
-    if isinstance(paths, ToolResult):
-        return paths
-    raise VisibilityExpansionRequired(
-        f"The model asked to open: {', '.join(params.section_keys)}.",
-        requested_overrides=overrides_for(paths, view),
-        reason=params.reason,
-        section_keys=tuple(params.section_keys),
-    )
-
-
-def open_to_files(params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
-    view = current_view(context)
-    paths = requested_paths(params, view)
-    if isinstance(paths, ToolResult):
-        return paths
-    if any(view.has_tools(path) for path in paths):
-        return open_sections(params, context=context)
-    request = view.request(params.section_keys, params.reason)
-    if context.filesystem is None:
-        message = "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt."
-        return ToolResult(message, success=False, disclosure=request)
-    written: list[str] = []
-    for path in paths:
-        key = ".".join(path)
-        try:
-            content = view.content(path, everything=True)
-            context.filesystem.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
-            context.filesystem.write(context_file(key), content, mode="overwrite")
-        except (WinkError, OSError) as error:
-            return ToolResult(f"Failed to write context for '{key}': {error}", success=False, disclosure=request)
-        written.append(context_file(key))
-    files = tuple(written)
-    message = f"Section content written to: {', '.join(files)}"
-    return ToolResult(message, OpenSectionsResult(written_files=files), disclosure=request)
-
-
-def read_content(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
-    """`read_section`, which leaves sections with tools to `open_sections`."""
-    view, key = current_view(context), params.section_key
-    path = view.find(key)
-    if path is not None and view.has_tools(path) and not view.is_open(path):
-        message = f"Section '{key}' has tools; call open_sections with key '{key}' to open it."
-        return ToolResult(message, success=False, disclosure=view.request([key]))
-    return read_section(params, context=context)
-
-
-OPEN_SECTIONS_AND_HALT = open_tool(
-    open_and_halt, "Open summarized sections. This ends the turn; the prompt comes back with the sections opened."
-)
-OPEN_SECTIONS = open_tool(
-    open_sections, "Open summarized sections: their full content and their tools become available."
-)
-OPEN_SECTIONS_TO_FILES = open_tool(
-    open_to_files, "Open summarized sections: content is written to files under context/; tools become available."
-)
-READ_CONTENT = read_tool(read_content, "Read the full content of a summarized section that has no tools.")
-
-
-@dataclass(frozen=True, slots=True)
-class SearchSectionsParams:
-    query: str = field(metadata={"description": "What is needed, in your own words or the user's."})
-    limit: int = field(default=10, metadata={"description": f"How many sections to list, at most {MAX_FOUND}."})
-
-
-@dataclass(frozen=True, slots=True)
-class FoundSection:
-    """A closed section that a search found: what matched, what opening it costs, and the tools it brings."""
-
-    key: str
-    title: str
-    sentence: str
-    tokens: int
-    tools: tuple[str, ...] = ()
-
-    def render(self) -> str:
-        tools = f"; tools: {', '.join(self.tools)}" if self.tools else ""
-        return f'- "{self.key}": {self.title} (about {self.tokens:,} tokens{tools})\n  {self.sentence}'
-
-
-@dataclass(frozen=True, slots=True)
-class SearchSectionsResult:
-    sections: tuple[FoundSection, ...] = ()
-
-    def render(self) -> str:
-        return "\n".join(section.render() for section in self.sections)
 
 
 # No slots: the finder and the tool are made on first use.
@@ -473,6 +262,154 @@ class SearchSections:
         return ToolResult(message, SearchSectionsResult(sections))
 
 
+def current_view(context: Any) -> View:
+    """The prompt as it is now; `context` is a `ToolContext`, which this package's prompts are built before."""
+    view: View = context.prompt.view(context.session)
+    return view
+
+
+def read_suffix(key: str) -> str:
+    return f'[This section is summarized. To view full content, call `read_section` with key "{key}".]'
+
+
+def open_suffix(key: str) -> str:
+    return f'[This section is summarized. To view full content, call `open_sections` with key "{key}".]'
+
+
+def context_file(key: str) -> str:
+    return f"{CONTEXT_FOLDER}/{key}.md"
+
+
+def closed_hint(view: View) -> str:
+    keys = view.closed_keys()
+    unlisted = len(view.layout.summarized) - len(keys)
+    hints = [f"Keys of summarized sections: {', '.join(keys)}."] if keys else []
+    hints += [f"{unlisted:,} closed sections are not listed; call search_sections to find them."] if unlisted else []
+    return " ".join(hints) or "No section is summarized."
+
+
+def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "result") -> ToolResult[ReadSectionResult]:
+    view, key = current_view(context), params.section_key
+    path = view.find(key)
+    if path is None:
+        return _failed(f"Unknown section key: '{key}'. {closed_hint(view)}", view.request([key]))
+    if view.is_open(path):
+        result = ReadSectionResult(view.content(path))
+        return ToolResult("Section is already expanded.", result, disclosure=view.request([key]))
+    try:
+        context.prompt.load(path, context.deadline)
+    except Exception as error:
+        return _failed(f"Section '{key}' cannot be opened: {error}", view.request([key]))
+    view = current_view(context)
+    if view.find(key) is None:
+        return _failed(f"Section '{key}' is no longer there. {closed_hint(view)}", view.request([key]))
+    reading = view.reading(path)
+    voice = voice if view.is_literal(path) else "result"
+    return ToolResult(
+        f"Content of section '{key}':",
+        ReadSectionResult(reading.render(), reading.tools, reading.overrides, voice),
+        disclosure=view.request([key], overrides=reading.overrides),
+    )
+
+
+def read_content(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
+    """`read_section`, which leaves sections with tools to `open_sections`."""
+    view, key = current_view(context), params.section_key
+    path = view.find(key)
+    if path is not None and view.has_tools(path) and not view.is_open(path):
+        message = f"Section '{key}' has tools; call open_sections with key '{key}' to open it."
+        return _failed(message, view.request([key]))
+    return read_section(params, context=context)
+
+
+def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResult[None]:
+    view = current_view(context)
+    key = params.section_key
+    path = view.find(key)
+    problem = ""
+    if path is None:
+        problem = f"Unknown section key: '{key}'."
+    elif not view.is_open(path):
+        problem = f"Section '{key}' is not expanded."
+    elif not view.collapsible(path):
+        problem = f"Section '{key}' has no summary, so it stays open."
+    else:
+        context.session.dispatch(CollapseSection(path=path))
+    message = problem or f"Section '{key}' is closed; its tools are no longer available."
+    return ToolResult(message, success=not problem, disclosure=view.request([key], action="close"))
+
+
+Opener = Callable[[OpenSectionsParams, list[SectionPath], View, Any], ToolResult[OpenSectionsResult]]
+
+
+def open_and_halt(
+    params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any
+) -> ToolResult[OpenSectionsResult]:
+    overrides = overrides_for(paths, view)
+    return ToolResult(
+        f"Expansion requested: {', '.join(params.section_keys)}.",
+        OpenSectionsResult(requested_overrides=overrides, reason=params.reason),
+        disclosure=view.request(params.section_keys, params.reason, overrides=overrides),
+    )
+
+
+def open_anew(params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any) -> NoReturn:
+    raise VisibilityExpansionRequired(
+        f"The model asked to open: {', '.join(params.section_keys)}.",
+        requested_overrides=overrides_for(paths, view),
+        reason=params.reason,
+        section_keys=tuple(params.section_keys),
+    )
+
+
+def open_to_files(
+    params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any
+) -> ToolResult[OpenSectionsResult]:
+    if any(view.has_tools(path) for path in paths):
+        open_anew(params, paths, view, context)
+    request = view.request(params.section_keys, params.reason)
+    if context.filesystem is None:
+        message = "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt."
+        return _failed(message, request)
+    written: list[str] = []
+    for path in paths:
+        key = ".".join(path)
+        try:
+            content = view.content(path, everything=True)
+            context.filesystem.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
+            context.filesystem.write(context_file(key), content, mode="overwrite")
+        except (WinkError, OSError) as error:
+            return _failed(f"Failed to write context for '{key}': {error}", request)
+        written.append(context_file(key))
+    message = f"Section content written to: {', '.join(written)}"
+    return ToolResult(message, OpenSectionsResult(written_files=tuple(written)), disclosure=request)
+
+
+def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:
+    """The overrides that open all these paths, their closed ancestors included."""
+    merged: dict[SectionPath, SectionVisibility] = {}
+    for path in paths:
+        merged.update(view.opening(path).overrides)
+    return merged
+
+
+def requested_paths(params: OpenSectionsParams, view: View) -> list[SectionPath]:
+    """The paths that `open_sections` may open."""
+    if not params.section_keys:
+        raise ToolValidationError("At least one section key must be provided.")
+    if len(params.reason) > MAX_REASON:
+        raise ToolValidationError(f"The reason has {len(params.reason)} characters; at most {MAX_REASON} are allowed.")
+    paths: dict[SectionPath, None] = {}
+    for key in params.section_keys:
+        path = view.find(key)
+        if path is None:
+            raise ToolValidationError(f"Section '{key}' does not exist in this prompt. {closed_hint(view)}")
+        if view.is_open(path):
+            raise ToolValidationError(f"Section '{key}' is already expanded.")
+        paths[path] = None
+    return list(paths)
+
+
 def _described(found: Found, view: View, query: str, count: Any) -> FoundSection:
     node = found.node
     reading = view.reading(node.path)
@@ -488,3 +425,55 @@ def _described(found: Found, view: View, query: str, count: Any) -> FoundSection
         tokens=tokens,
         tools=tuple(tool.name for tool in reading.tools),
     )
+
+
+def _failed(message: str, request: DisclosureRequest) -> ToolResult[Any]:
+    return ToolResult(message, success=False, disclosure=request)
+
+
+def _tool(
+    name: str, description: str, handler: Handler[Any, Any], params_type: type, result_type: type | None = None
+) -> Tool[Any, Any]:
+    return Tool(
+        name=name,
+        description=description,
+        handler=handler,
+        params_type=params_type,
+        result_type=result_type,
+        accepts_overrides=False,
+    )
+
+
+def _open_tool(description: str, opener: Opener) -> Tool[Any, Any]:
+    def handle(params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
+        view = current_view(context)
+        try:
+            paths = requested_paths(params, view)
+        except ToolValidationError as error:
+            return _failed(str(error), view.request(params.section_keys, params.reason))
+        return opener(params, paths, view, context)
+
+    return _tool("open_sections", description, handle, OpenSectionsParams, OpenSectionsResult)
+
+
+def _read_tool(description: str, handler: Handler[Any, Any]) -> Tool[Any, Any]:
+    return _tool("read_section", description, handler, ReadSectionParams, ReadSectionResult)
+
+
+_WORDS = "Read the full content of a summarized section. Tools that belong to the section become available."
+READ_SECTION = _read_tool(_WORDS, read_section)
+READ_SECTION_AS_SYSTEM = _read_tool(_WORDS, partial(read_section, voice="system"))
+READ_CONTENT = _read_tool("Read the full content of a summarized section that has no tools.", read_content)
+OPEN_SECTIONS_AND_HALT = _open_tool(
+    "Open summarized sections. This ends the turn; the prompt comes back with the sections opened.", open_and_halt
+)
+OPEN_SECTIONS = _open_tool("Open summarized sections: their full content and their tools become available.", open_anew)
+OPEN_SECTIONS_TO_FILES = _open_tool(
+    "Open summarized sections: content is written to files under context/; tools become available.", open_to_files
+)
+COLLAPSE_SECTION = _tool(
+    "collapse_section",
+    "Close an open section that is no longer needed; its tools stop being available.",
+    collapse_section,
+    CollapseSectionParams,
+)
