@@ -15,7 +15,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeGuard, Union
 from uuid import UUID
 
 import msgspec
@@ -49,7 +49,7 @@ from weakincentives.serde.nodes import (
 from weakincentives.serde.records import (
     Column,
     UnresolvedType,
-    bound_of,
+    bare,
     columns,
     field_types,
     is_named_tuple,
@@ -224,24 +224,17 @@ class _Builder:
         self.records: dict[Any, Record] = {}
 
     def build(self, annotation: Any, where: str) -> Node:
+        annotation = bare(annotation)
         if annotation is Any or annotation is object:
             return AnyValue()
         if annotation is None:
             return Scalar(type(None))
-        if isinstance(annotation, TypeVar):
-            return self.build(bound_of(annotation), where)
-        if isinstance(annotation, typing.NewType):
-            return self.build(annotation.__supertype__, where)
-        if type(annotation).__name__ == "TypeAliasType":
-            return self.build(annotation.__value__, where)
         origin = typing.get_origin(annotation)
         args = typing.get_args(annotation)
         if origin is Annotated and any(map(_is_of_pydantic, annotation.__metadata__)):
             return self.model(annotation, where)
         if origin is Annotated:
             return self.constrained(self.build(args[0], where), annotation.__metadata__, {}, where)
-        if origin in (typing.Final, typing.Required, typing.NotRequired) or str(origin).endswith(".ReadOnly"):
-            return self.build(args[0], where)
         if origin is Literal:
             return Enumeration(tuple(_literal(value, where) for value in args))
         if origin in (Union, types.UnionType):

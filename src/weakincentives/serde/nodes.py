@@ -163,7 +163,9 @@ class Node(msgspec.Struct, eq=False, kw_only=True):
 
     def resembles(self, data: Any) -> bool:
         """Whether the data can be meant for this option of a union, judged by its outside."""
-        return isinstance(data, self.shape)
+        if self.shape:
+            return isinstance(data, self.shape)
+        return not self.accepts_null and not isinstance(data, abc.Mapping | list | tuple)
 
 
 class AnyValue(Node):
@@ -272,9 +274,6 @@ class Scalar(Constrained):
     def plain_type(self, types: StrictTypes) -> Any:
         return None if self.cls is type(None) else self.cls
 
-    def resembles(self, data: Any) -> bool:
-        return not self.accepts_null and not isinstance(data, abc.Mapping | list | tuple)
-
 
 class Enumeration(Node):
     """A Literal or an Enum; `members` pairs each JSON value with the Python one."""
@@ -308,9 +307,6 @@ class Enumeration(Node):
 
     def strict_type(self, types: StrictTypes) -> Any:
         return self.enum or Literal[tuple(value for value, _ in self.members)]
-
-    def resembles(self, data: Any) -> bool:
-        return not self.accepts_null and not isinstance(data, abc.Mapping | list | tuple)
 
 
 class Array(Constrained):

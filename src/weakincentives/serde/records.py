@@ -97,11 +97,20 @@ def field_types(annotation: Any, cls: type, names: frozenset[str]) -> tuple[dict
     return types, local
 
 
-def bound_of(variable: TypeVar) -> Any:
-    """The bound of a type variable; a union of its constraints if it has them."""
-    if variable.__constraints__:
-        return Union[variable.__constraints__]  # noqa: UP007
-    return Any if variable.__bound__ is None else variable.__bound__
+def bare(annotation: Any) -> Any:
+    """The type behind a type variable, a `NewType`, an alias or a qualifier such as `Final`."""
+    if isinstance(annotation, TypeVar):
+        if annotation.__constraints__:
+            return Union[annotation.__constraints__]  # noqa: UP007
+        return Any if annotation.__bound__ is None else bare(annotation.__bound__)
+    if isinstance(annotation, typing.NewType):
+        return bare(annotation.__supertype__)
+    if type(annotation).__name__ == "TypeAliasType":
+        return bare(annotation.__value__)
+    origin = typing.get_origin(annotation)
+    if origin in _QUALIFIERS or str(origin).endswith(".ReadOnly"):
+        return bare(typing.get_args(annotation)[0])
+    return annotation
 
 
 def dump(value: Any) -> Any:
@@ -125,6 +134,7 @@ def encode(value: Any) -> bytes:
 
 
 _FACTORY = type(msgspec.defstruct("_", [("x", list, msgspec.field(default_factory=list))]).__struct_defaults__[0])
+_QUALIFIERS = frozenset({typing.Final, typing.ClassVar, typing.Required, typing.NotRequired})
 _QUALIFIER = re.compile(r"(?:\w+\.)*(NotRequired|Required)\[")
 
 

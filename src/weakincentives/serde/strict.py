@@ -28,6 +28,8 @@ KEYWORDS = {
     "pattern": "pattern",
 }
 _BOUND_KEYWORDS = {name: KEYWORDS[name] for name in BOUNDS} | {"min_length": "minItems", "max_length": "maxItems"}
+_ENDS = ("min", "max")
+_LENGTHS = {"min_length": "minLength", "max_length": "maxLength"}
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _NOTES = frozenset({"title", "description", "default", "examples", "deprecated"})
 _KEPT = frozenset({*KEYWORDS.values(), "minItems", "maxItems"})
@@ -298,10 +300,6 @@ class _StrictWriter:
             written[name] = self.write(declared, default="" if nullable and not omitted else note, omitted=omitted)
             needed += [] if omitted else [name]
         return object_schema(written, needed)
-
-
-_ENDS = ("min", "max")
-_LENGTHS = {"min_length": "minLength", "max_length": "maxLength"}
 
 
 def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
