@@ -10,7 +10,7 @@ import operator
 import re
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from inspect import get_annotations
@@ -271,28 +271,43 @@ def _to_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__qualname__} has no JSON form; use a dataclass, a mapping or a plain value")
 
 
+_ARRAYS = (list, tuple, set, frozenset)
 _SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 
 
 def _with_objects(value: Any) -> Any:
     """The value with an object in place of each named tuple, which msgspec would write as an array of values."""
     cls = type(value)
-    if cls in (list, tuple, set, frozenset):
-        items = [item if type(item) in _SCALARS else _with_objects(item) for item in value]
-        return value if all(map(operator.is_, items, value)) else items
+    parts_of = _parts_of(cls)
+    if parts_of is None:
+        return value
+    old = new = parts_of(value)
+    if not _SCALARS.issuperset(map(type, old)):
+        new = [item if type(item) in _SCALARS else _with_objects(item) for item in old]
+    if (new is old or all(map(operator.is_, new, old))) and not is_named_tuple(cls):
+        return value
+    if cls in _ARRAYS:
+        return new
     known = columns(cls)
-    if not known and isinstance(value, abc.Mapping):
-        entries = {key: item if type(item) in _SCALARS else _with_objects(item) for key, item in value.items()}
-        return value if all(map(operator.is_, entries.values(), value.values())) else entries
-    if not known or is_pydantic_model(cls):
-        return value
-    old = [getattr(value, column.name) for column in known]
-    new = [item if type(item) in _SCALARS else _with_objects(item) for item in old]
-    if not is_named_tuple(cls) and all(map(operator.is_, new, old)):
-        return value
+    if not known:
+        return dict(zip(value, new, strict=True))
     tag = cls.__struct_config__ if is_struct(cls) else None
     tagged = {} if tag is None or tag.tag is None else {tag.tag_field: tag.tag}
     return tagged | {column.key: item for column, item in zip(known, new, strict=True)}
+
+
+@lru_cache(maxsize=2048)
+def _parts_of(cls: type) -> Callable[[Any], Collection[Any]] | None:
+    """What gives the parts of a value that may be named tuples; None if there are none."""
+    if cls in _ARRAYS:
+        return lambda value: value
+    names = [column.name for column in columns(cls)]
+    if not names:
+        return (lambda value: value.values()) if issubclass(cls, abc.Mapping) else None
+    if is_pydantic_model(cls):
+        return None
+    read = operator.attrgetter(*names)
+    return read if len(names) > 1 else lambda value: (read(value),)
 
 
 def _lists(value: Any) -> Any:
