@@ -277,7 +277,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 
 def _with_objects(value: Any) -> Any:
     """The value with an object in place of each named tuple, which msgspec would write as an array of values."""
-    cls = type(value)
+    cls: Any = type(value)
     parts_of = _parts_of(cls)
     if parts_of is None:
         return value
