@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import collections.abc as abc
 import re
+from contextlib import suppress
 from dataclasses import MISSING
-from typing import Annotated, Any, ClassVar, ForwardRef, Literal, NamedTuple, TypeGuard, Union
+from typing import Annotated, Any, ClassVar, ForwardRef, Literal, NamedTuple, Union
 
 import msgspec
 
@@ -421,26 +422,17 @@ def _read_key(node: Node, reader: Reader, key: Any, path: str) -> Any:
         return value
     if isinstance(key, str):
         for option in node.options if isinstance(node, AnyOf) else (node,):
-            number = _number(option, key)
-            if number is not None:
-                return number
+            if _is_scalar(option, int) and _INTEGER.fullmatch(key):
+                return int(key)
+            if _is_scalar(option, float):
+                with suppress(ValueError):
+                    return float(key)
         if isinstance(node, Enumeration) and _INTEGER.fullmatch(key):
             return _read_key(node, reader, int(key), path)
     return reader.problem(path, f"key: {attempt.problems[0].message}")
 
 
-def _number(node: Node, key: str) -> int | float | None:
-    if _is_scalar(node, int) and _INTEGER.fullmatch(key):
-        return int(key)
-    if _is_scalar(node, float):
-        try:
-            return float(key)
-        except ValueError:
-            return None
-    return None
-
-
-def _is_scalar(node: Node, expected: type) -> TypeGuard[Scalar]:
+def _is_scalar(node: Node, expected: type) -> bool:
     return isinstance(node, Scalar) and node.cls is expected
 
 
