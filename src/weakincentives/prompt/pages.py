@@ -151,6 +151,21 @@ def page_section(
     )
 
 
+def split_front_matter(text: str, where: str) -> tuple[dict[str, Value], str]:
+    """The fields of a page's front matter, and the text below it; a page that has none is all text."""
+    block = _BLOCK.match(text)
+    lines = block[1].split("\n") if block else [text]
+    first = next((line for line in lines if _COMMENT.sub("", line).strip()), "a:")
+    if block is None or not _KEY.match(first):
+        return {}, text
+    return _Block(where, lines, 2).mapping(), text[block.end() :]
+
+
+def front_matter(fields: Mapping[str, Value]) -> str:
+    """The fields as front matter, in block style, which every YAML reader takes."""
+    return f"---\n{''.join(_yaml_lines(fields))}---\n"
+
+
 def _sections(folder: Path, pages: Iterable[Path], headings: bool) -> list[TextSection[None]]:
     found: dict[Path, TextSection[None]] = {}
     for name, group in groupby(pages, lambda page: page.parts[0]):
@@ -230,21 +245,6 @@ def _slug(name: str) -> str:
 def _title(name: str) -> str:
     words = re.sub(r"[-_]+", " ", name).strip() or name
     return words[0].upper() + words[1:]
-
-
-def split_front_matter(text: str, where: str) -> tuple[dict[str, Value], str]:
-    """The fields of a page's front matter, and the text below it; a page that has none is all text."""
-    block = _BLOCK.match(text)
-    lines = block[1].split("\n") if block else [text]
-    first = next((line for line in lines if _COMMENT.sub("", line).strip()), "a:")
-    if block is None or not _KEY.match(first):
-        return {}, text
-    return _Block(where, lines, 2).mapping(), text[block.end() :]
-
-
-def front_matter(fields: Mapping[str, Value]) -> str:
-    """The fields as front matter, in block style, which every YAML reader takes."""
-    return f"---\n{''.join(_yaml_lines(fields))}---\n"
 
 
 def _yaml_lines(fields: Mapping[str, Value]) -> Iterator[str]:

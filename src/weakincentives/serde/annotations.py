@@ -21,14 +21,7 @@ from uuid import UUID
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
-from weakincentives.serde.constraints import (
-    BOUNDS,
-    LENGTHS,
-    InvalidConstraint,
-    collect,
-    describe,
-    field_path,
-)
+from weakincentives.serde.constraints import BOUNDS, LENGTHS, InvalidConstraint, collect, describe, field_path
 from weakincentives.serde.nodes import (
     INVALID,
     AnyOf,
@@ -58,6 +51,25 @@ from weakincentives.serde.records import (
     is_typed_dict,
 )
 from weakincentives.serde.strict import JsonSchema, accepts_null, from_strict, resolved, to_strict, with_references
+
+SCALARS = frozenset(
+    {str, int, float, bool, type(None), datetime, date, time, timedelta, UUID, Decimal, bytes}
+    | {Path, PurePath, PurePosixPath}
+)
+_ARRAYS: dict[Any, type] = {
+    list: list,
+    tuple: tuple,
+    set: set,
+    frozenset: frozenset,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Collection: list,
+    abc.Iterable: list,
+    abc.Set: set,
+    abc.MutableSet: set,
+}
+_MAPS = frozenset({dict, abc.Mapping, abc.MutableMapping})
+_OWN_WORDS = ("Value error, ", "Assertion failed, ")
 
 
 def build(annotation: Any) -> Node:
@@ -197,26 +209,6 @@ def _problem(error: Any, data: Any, path: str) -> FieldProblem:
         own = next((message.removeprefix(start) for start in _OWN_WORDS if message.startswith(start)), None)
         message = own or f"{message}, got {describe(error['input'])}"
     return FieldProblem(path, option + message)
-
-
-SCALARS = frozenset(
-    {str, int, float, bool, type(None), datetime, date, time, timedelta, UUID, Decimal, bytes}
-    | {Path, PurePath, PurePosixPath}
-)
-_ARRAYS: dict[Any, type] = {
-    list: list,
-    tuple: tuple,
-    set: set,
-    frozenset: frozenset,
-    abc.Sequence: list,
-    abc.MutableSequence: list,
-    abc.Collection: list,
-    abc.Iterable: list,
-    abc.Set: set,
-    abc.MutableSet: set,
-}
-_MAPS = frozenset({dict, abc.Mapping, abc.MutableMapping})
-_OWN_WORDS = ("Value error, ", "Assertion failed, ")
 
 
 class _Builder:
