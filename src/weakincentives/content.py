@@ -142,7 +142,14 @@ class Image(Media):
     @property
     def dimensions(self) -> tuple[int, int] | None:
         """Width and height in pixels, read from the bytes; None if there are none or they cannot be read."""
-        return _dimensions(self.data)
+        data = self.data
+        if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
+            return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+        if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
+            return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+            return _webp_dimensions(data)
+        return _jpeg_dimensions(data) if data[:2] == b"\xff\xd8" else None
 
 
 class Document(Media):
@@ -208,16 +215,6 @@ def _sniff(data: bytes) -> str:
         return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12], "")
     marks = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"%PDF-": "application/pdf"}
     return next((kind for mark, kind in marks.items() if data.startswith(mark)), "")
-
-
-def _dimensions(data: bytes) -> tuple[int, int] | None:
-    if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
-        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
-        return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return _webp_dimensions(data)
-    return _jpeg_dimensions(data) if data[:2] == b"\xff\xd8" else None
 
 
 def _webp_dimensions(data: bytes) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from weakincentives.prompt import PromptValidationError
-from weakincentives.prompt.front_matter import Value, front_matter, split_front_matter
+from weakincentives.prompt.pages import Value, front_matter, split_front_matter
 
 
 def read(block: str) -> dict[str, Value]:

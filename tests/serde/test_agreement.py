@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from weakincentives.errors import SerdeError
 from weakincentives.serde import codec, dump, encode
-from weakincentives.serde.reader import read
+from weakincentives.serde.nodes import read
 
 
 class Mood(Enum):

@@ -28,7 +28,7 @@ from weakincentives.errors import OutputParseError, SerdeError
 from weakincentives.prompt import parse_structured_output
 from weakincentives.runtime import Message
 from weakincentives.serde import codec, describe_bounds, encode, is_strict, parse, schema
-from weakincentives.serde.reader import read
+from weakincentives.serde.nodes import read
 
 Age = NewType("Age", int)
 

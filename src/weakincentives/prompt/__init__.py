@@ -9,19 +9,19 @@ from weakincentives.errors import (
     PromptValidationError,
     ToolValidationError,
 )
-from weakincentives.prompt.disclosure.open_sections import OpenAndHalt, OpenOrRead, OpenToFiles
-from weakincentives.prompt.disclosure.search_sections import (
+from weakincentives.prompt.disclosure import (
     FoundSection,
-    SearchSections,
-    SearchSectionsParams,
-    SearchSectionsResult,
-)
-from weakincentives.prompt.disclosure.strategy import (
+    OpenAndHalt,
+    OpenOrRead,
     OpenSectionsParams,
     OpenSectionsResult,
+    OpenToFiles,
     ReadSectionParams,
     ReadSectionResult,
     ReadSections,
+    SearchSections,
+    SearchSectionsParams,
+    SearchSectionsResult,
 )
 from weakincentives.prompt.layout import Placed
 from weakincentives.prompt.markdown import MarkdownSection, TextSection, WorkspaceSection
@@ -34,7 +34,6 @@ from weakincentives.prompt.overrides import (
 )
 from weakincentives.prompt.pages import markdown_sections
 from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
-from weakincentives.prompt.rendered import RenderedPrompt
 from weakincentives.prompt.section import LateContent, Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
 from weakincentives.prompt.tool import (
@@ -48,7 +47,7 @@ from weakincentives.prompt.tool import (
     ToolResult,
     portable_name,
 )
-from weakincentives.prompt.view import Disclosure, Opening, Span, View
+from weakincentives.prompt.view import Disclosure, Opening, RenderedPrompt, Span, View
 from weakincentives.prompt.visibility import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,

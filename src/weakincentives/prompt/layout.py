@@ -14,8 +14,7 @@ from typing import Any, Literal
 from weakincentives.content import Audio, Document, Image
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, Node, Outline, Params
-from weakincentives.prompt.section import Section, heading, missing_summary
-from weakincentives.prompt.text import TemplateText
+from weakincentives.prompt.section import Section, TemplateText, heading, missing_summary
 from weakincentives.prompt.tool import AnyTool
 
 Suffix = Callable[[Node], str]

@@ -9,8 +9,16 @@ from weakincentives import serde
 from weakincentives._generics import ParamsT
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt.section import Rule, Section, SectionOptions, SectionRole, Selector, has_own
-from weakincentives.prompt.text import TemplateText, split_text
+from weakincentives.prompt.section import (
+    Rule,
+    Section,
+    SectionOptions,
+    SectionRole,
+    Selector,
+    TemplateText,
+    has_own,
+    split_text,
+)
 from weakincentives.prompt.tool import HostedTool, Tool
 from weakincentives.prompt.visibility import SectionVisibility
 from weakincentives.resources import Binding, ResourceRegistry

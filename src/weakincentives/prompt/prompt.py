@@ -19,18 +19,16 @@ from weakincentives._generics import OutputT, Specializable
 from weakincentives.errors import DeadlineExceededError, PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
-from weakincentives.prompt.disclosure.strategy import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
+from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.markdown import check_placeholders
 from weakincentives.prompt.outline import Node, Outline, Params, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
-from weakincentives.prompt.rendered import RenderedPrompt
-from weakincentives.prompt.section import Section, require_list
+from weakincentives.prompt.section import Section, require_list, split_text
 from weakincentives.prompt.state import VisibilityState, declared_state, session_state, state_from_keys
-from weakincentives.prompt.text import split_text
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
-from weakincentives.prompt.view import Disclosure, View
+from weakincentives.prompt.view import Disclosure, RenderedPrompt, View
 from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session

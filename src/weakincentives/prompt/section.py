@@ -8,19 +8,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from textwrap import dedent
 from types import MethodType
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, TypeVar, get_args
 
 from weakincentives import serde
 from weakincentives._generics import ParamsT, Specializable
 from weakincentives.errors import PromptRenderError, PromptValidationError
-from weakincentives.prompt.text import TemplateText, split_text
 from weakincentives.prompt.tool import HostedTool, Tool, rebound
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Bus, Session
 
 SECTION_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_DOLLAR = re.compile(r"\$(?:(?P<escaped>\$)|(?P<named>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\}|)")
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -460,3 +461,48 @@ class _Call:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Call:
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateText:
+    """`literals[0] names[0] literals[1] names[1] ... literals[-1]`, ready to be filled."""
+
+    literals: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def fill(self, values: dict[str, str]) -> str:
+        parts = [self.literals[0]]
+        for name, literal in zip(self.names, self.literals[1:], strict=True):
+            parts += (values[name], literal)
+        return "".join(parts)
+
+
+def split_text(source: str, *, where: str, strict: bool = True, literal: bool = False) -> TemplateText:
+    """Split dedented, stripped `source`; a stray `$` is an error if strict, else a literal.
+
+    If `literal`, no `$` means anything and the text is one literal.
+    """
+    if not isinstance(source, str):
+        raise PromptValidationError(f"{where} must be text, got {source!r}.")
+    text = dedent(source).strip()
+    if literal:
+        return TemplateText((text,), ())
+    literals: list[str] = []
+    names: list[str] = []
+    piece, position = "", 0
+    for match in _DOLLAR.finditer(text):
+        dollar = match.start()
+        piece, position = piece + text[position:dollar], match.end()
+        if name := match["named"] or match["braced"]:
+            names.append(name)
+            literals.append(piece)
+            piece = ""
+        elif match["escaped"] or not strict:
+            piece += "$"
+        else:
+            line = text.count("\n", 0, dollar) + 1
+            raise PromptValidationError(
+                f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) starts no placeholder; "
+                "write '$$' for a dollar sign."
+            )
+    return TemplateText((*literals, piece + text[position:]), tuple(names))

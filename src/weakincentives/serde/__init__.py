@@ -8,16 +8,23 @@ from weakincentives.serde.codecs import (
     confusable_options,
     decode,
     field_descriptions,
+    find_json,
     parse,
     schema,
 )
 from weakincentives.serde.foreign import ForeignSchema
-from weakincentives.serde.nodes import UnresolvedType
-from weakincentives.serde.records import Column, columns, field_value, is_instance, is_record
-from weakincentives.serde.scan import find_json
+from weakincentives.serde.records import (
+    Column,
+    UnresolvedType,
+    columns,
+    dump,
+    encode,
+    field_value,
+    is_instance,
+    is_record,
+)
 from weakincentives.serde.strict import describe_bounds, is_strict, to_strict
 from weakincentives.serde.tagged import dump_tagged, load_tagged, register_type
-from weakincentives.serde.writer import dump, encode
 
 __all__ = [
     "Codec",

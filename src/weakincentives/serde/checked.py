@@ -12,13 +12,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, Union
 
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
 from weakincentives.serde.constraints import describe
-from weakincentives.serde.nodes import bound_of, field_types
-from weakincentives.serde.records import columns, is_pydantic_model, is_typed_dict
+from weakincentives.serde.records import bare, columns, field_types, is_pydantic_model, is_typed_dict
 from weakincentives.serde.tagged import TAG_TYPES, Failure, at, converted, find_class, load_tagged
 
 Check = Callable[[Any], None]
@@ -28,7 +27,6 @@ _ITEMS = frozenset(
     | {abc.Collection, abc.Container, abc.Iterable, abc.Reversible}
 )
 _PAIRS = frozenset({dict, OrderedDict, MappingProxyType, abc.Mapping, abc.MutableMapping})
-_WRAPPERS = frozenset({Annotated, typing.Final, typing.ClassVar, typing.Required, typing.NotRequired})
 
 
 def load_checked(annotation: Any, data: Any, blobs: dict[str, Blob] | None = None) -> Any:
@@ -41,17 +39,10 @@ def load_checked(annotation: Any, data: Any, blobs: dict[str, Blob] | None = Non
 
 
 def _check_for(annotation: Any) -> Check:
-    while True:
-        if typing.get_origin(annotation) in _WRAPPERS:
-            annotation = typing.get_args(annotation)[0]
-        elif isinstance(annotation, TypeVar):
-            annotation = bound_of(annotation)
-        elif isinstance(annotation, typing.NewType):
-            annotation = annotation.__supertype__
-        elif type(annotation).__name__ == "TypeAliasType":
-            annotation = annotation.__value__
-        else:
-            return _make_check(annotation)
+    annotation = bare(annotation)
+    while typing.get_origin(annotation) is Annotated:
+        annotation = bare(typing.get_args(annotation)[0])
+    return _make_check(annotation)
 
 
 @lru_cache(maxsize=2048)

@@ -1,39 +1,47 @@
-"""Reading JSON into typed values.
+"""Reading JSON, and finding it in other text.
 
-Valid data is read by msgspec alone. Only when msgspec refuses it does the slower reader run, which lists every problem.
+Valid data is read by msgspec alone. Only when msgspec refuses it do the nodes read it, which list every problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Annotated, Any, ForwardRef, Generic, Literal, NamedTuple, TypeVar, Union
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
-from weakincentives.serde import schemas
-from weakincentives.serde.nodes import (
-    AnyOf,
-    Array,
-    Constrained,
-    Enumeration,
-    FixedTuple,
-    Map,
-    Model,
-    Node,
-    Record,
-    Scalar,
-    UnresolvedType,
-    accepts_null,
-    build,
-)
-from weakincentives.serde.reader import read
-from weakincentives.serde.records import columns
+from weakincentives.serde import nodes
+from weakincentives.serde.annotations import build
+from weakincentives.serde.nodes import AnyOf, Record, Scalar, StrictTypes, read
+from weakincentives.serde.records import UnresolvedType, columns
 from weakincentives.serde.strict import is_covered_by
 
 T = TypeVar("T")
+
+MAX_DEPTH = 900
+_SPACE = r"[ \t\r\n]*+"
+_STRING = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
+_TOKEN = re.compile(rf"{_SPACE}([][{{}},:]|{_STRING}|-?[0-9][-+.0-9eE]*+|true|false|null|)")
+# Most brackets in prose and in hostile text start no value; the regular expressions skip them quickly.
+_START = {
+    "{": re.compile(rf"{{(?={_SPACE}(?:}}|{_STRING}{_SPACE}:))"),
+    "[": re.compile(rf"\[(?={_SPACE}(?:[][{{0-9tfn-]|{_STRING}{_SPACE}[],]))"),
+}
+_VALUE = {"{": "first key", "[": "first item", '"': "end", "scalar": "end"}
+# For each state, the tokens that may follow and the state after each.
+_NEXT = {
+    "value": _VALUE,
+    "first item": {**_VALUE, "]": "end"},
+    "first key": {'"': "colon", "}": "end"},
+    "key": {'"': "colon"},
+    "colon": {":": "value"},
+    "end": {",": "more", "}": "end", "]": "end"},
+}
+_CLOSING = {"{": "}", "[": "]"}
 
 
 class MalformedJson(SerdeError):
@@ -48,15 +56,15 @@ class Codec(Generic[T]):
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self.node = build(annotation)
-        self._fast: dict[bool, _Fast | None] = {}
+        self._fast: dict[bool, _Fast] = {}
 
     def parse(self, data: Any, *, allow_extra: bool = False) -> T:
         """Convert decoded JSON."""
-        fast = self._fast[allow_extra] if allow_extra in self._fast else self._prepare(allow_extra)
-        if fast is not None:
+        strict, _, typed = self._fast.get(allow_extra) or self._prepare(allow_extra)
+        if typed is not None:
             try:
-                if fast.strict is not None:
-                    msgspec.convert(data, fast.strict, str_keys=True, dec_hook=_from_json)
+                if strict is not None:
+                    msgspec.convert(data, strict, str_keys=True, dec_hook=_from_json)
                 value: T = msgspec.convert(data, self.annotation, str_keys=True, dec_hook=_from_json)
                 return value
             except Exception:
@@ -66,12 +74,12 @@ class Codec(Generic[T]):
 
     def decode(self, text: str | bytes, *, allow_extra: bool = False) -> T:
         """Convert JSON text; raises `MalformedJson` if it is not JSON."""
-        fast = self._fast[allow_extra] if allow_extra in self._fast else self._prepare(allow_extra)
-        if fast is not None:
+        _, check, typed = self._fast.get(allow_extra) or self._prepare(allow_extra)
+        if typed is not None:
             try:
-                if fast.check is not None:
-                    fast.check(text)
-                value: T = fast.decode(text)
+                if check is not None:
+                    check(text)
+                value: T = typed(text)
                 return value
             except Exception:
                 pass  # As above.
@@ -86,41 +94,37 @@ class Codec(Generic[T]):
     @property
     def is_object(self) -> bool:
         """Whether JSON of the type is an object with named fields."""
-        return isinstance(self.node, Record) or (isinstance(self.node, Model) and self.node.source.has_fields)
+        return self.node.has_fields
 
     @property
     def accepts_null(self) -> bool:
-        return accepts_null(self.node)
+        return self.node.accepts_null
 
     def schema(self, *, strict: bool = True) -> dict[str, Any]:
         """A new copy of the type's JSON Schema."""
-        return schemas.schema(self.node, strict=strict)
+        return nodes.schema(self.node, strict=strict)
 
-    def _prepare(self, allow_extra: bool) -> _Fast | None:
+    def _prepare(self, allow_extra: bool) -> _Fast:
         try:
-            types = _StrictTypes(allow_extra)
+            types = StrictTypes(allow_extra)
             strict = types.build(self.node)
             check = msgspec.json.Decoder(strict, dec_hook=_from_json).decode
             typed = msgspec.json.Decoder(self.annotation, dec_hook=_from_json).decode
         except Exception:
-            # A type that msgspec does not know: only our own reader takes it.
-            fast = None
+            # A type that msgspec does not know: only the nodes read it.
+            fast: _Fast = (None, None, None)
         else:
-            needed = types.constrained or not allow_extra
-            fast = _Fast(strict if needed else None, check if needed else None, typed)
+            fast = (strict, check, typed) if types.constrained or not allow_extra else (None, None, typed)
         self._fast[allow_extra] = fast
         return fast
 
 
-class _Fast(NamedTuple):
-    """Reads valid data. `strict`, a type, and `check`, its decoder, reject what `decode` would accept by mistake.
+_Decode = Callable[[str | bytes], Any]
+_Fast = tuple[Any, _Decode | None, _Decode | None]
+"""What reads valid data: a type and its decoder, which reject what the last decoder would accept by mistake.
 
-    They are None if there is nothing to reject.
-    """
-
-    strict: Any
-    check: Callable[[str | bytes], Any] | None
-    decode: Callable[[str | bytes], Any]
+They are None if there is nothing to reject, and all is None if only the nodes can read the data.
+"""
 
 
 def codec(cls: type[T]) -> Codec[T]:
@@ -152,7 +156,7 @@ def field_descriptions(cls: type) -> dict[str, str]:
         return {each.key: str(each.metadata.get("description", "")) for each in columns(cls) if each.init}
     if isinstance(node, Record):
         return {name: field.description or "" for name, field in node.fields.items() if field.column.name}
-    properties = schemas.schema(node, strict=False).get("properties", {})
+    properties = nodes.schema(node, strict=False).get("properties", {})
     return {name: str(each.get("description", "")) for name, each in properties.items()}
 
 
@@ -163,7 +167,7 @@ def confusable_options(cls: Any, *, allow_extra: bool = False) -> tuple[str, str
         return None
     seen: list[tuple[str, dict[str, Any]]] = []
     for option in made.node.options:
-        written = schemas.schema(option, strict=False)
+        written = nodes.schema(option, strict=False)
         for name, earlier in seen:
             if is_covered_by(written, earlier, allow_extra=allow_extra):
                 return name, option.name
@@ -186,6 +190,20 @@ def loads(text: str | bytes) -> Any:
         raise MalformedJson((FieldProblem("$", message),)) from None
 
 
+def find_json(text: str, opening: str) -> Iterator[str]:
+    """Yield the JSON objects (`opening="{"`) or arrays (`"["`) in a text, in order.
+
+    It takes linear time whatever the text contains; `json.JSONDecoder.raw_decode` would take quadratic time on hostile
+    text, because each of its errors counts the lines before it. After a value that breaks off, the search continues
+    where it broke off, not inside it.
+    """
+    end = 0
+    while match := _START[opening].search(text, end):
+        end, complete = _extent(text, match.start())
+        if complete:
+            yield text[match.start() : end]
+
+
 @lru_cache(maxsize=2048)
 def _codec(cls: Any, spelling: str) -> Codec[Any]:
     # Unions are equal whatever the order of their options, but reading depends on it: hence `spelling` in the key.
@@ -200,86 +218,27 @@ def _from_json(expected: type, data: Any) -> Any:
     raise TypeError(expected.__name__)
 
 
-class _StrictTypes:
-    """Builds msgspec types from nodes, with a struct in place of each dataclass, and with all constraints.
-
-    msgspec ignores unknown fields of dataclasses and constraints that are not its own, so strict input is decoded
-    twice: against these types, then as the dataclass. The two passes together take less time than `json.loads`.
-    """
-
-    def __init__(self, allow_extra: bool) -> None:
-        self.allow_extra = allow_extra
-        self.constrained = False
-        self.in_union = False
-        self.started: dict[Record, str] = {}
-        self.structs: dict[str, Any] = {}
-
-    def build(self, node: Node) -> Any:
-        strict = self.of(node)
-        for struct in self.structs.values():
-            for name, other in self.structs.items():
-                setattr(struct, name, other)
-        return strict
-
-    def of(self, node: Node) -> Any:
-        plain = self.plain(node)
-        if not isinstance(node, Constrained) or not node.constraints:
-            return plain
-        if isinstance(node, Array) and node.build in (set, frozenset):
-            raise TypeError("msgspec counts the items of a set before it removes duplicates")
-        self.constrained = True
-        return Annotated[plain, msgspec.Meta(**node.constraints)]
-
-    def plain(self, node: Node) -> Any:
-        match node:
-            case Scalar():
-                return None if node.cls is type(None) else node.cls
-            case Record():
-                if "" in (field.column.name for field in node.fields.values()) and not self.in_union:
-                    raise TypeError("msgspec asks for a tag only in unions")
-                return self.struct(node)
-            case Enumeration():
-                return node.enum or Literal[tuple(value for value, _ in node.members)]
-            case Array():
-                item = self.of(node.item)
-                container: Any = node.build
-                return container[item, ...] if container is tuple else container[item]
-            case FixedTuple():
-                return tuple[tuple(self.of(item) for item in node.items)]  # type: ignore[misc]
-            case Map():
-                return dict[self.of(node.key), self.of(node.value)]  # type: ignore[misc]
-            case AnyOf():
-                return self.union(node)
-            case Model():
-                raise TypeError(f"{node.name} is read by Pydantic")
-        return Any
-
-    def union(self, node: AnyOf) -> Any:
-        options = []
-        for option in node.options:
-            self.in_union = isinstance(option, Record)
-            options.append(self.of(option))
-        return Union[tuple(options)]  # noqa: UP007
-
-    def struct(self, node: Record) -> Any:
-        self.in_union = False
-        if not node.settable:
-            raise TypeError(f"{node.name} must be built by its own constructor")
-        if (name := self.started.get(node)) is not None:
-            # msgspec resolves the name when it makes the decoder, among the attributes that `build` sets.
-            return self.structs.get(name, ForwardRef(name))
-        name = self.started[node] = f"Strict{len(self.started)}"
-        fields: list[Any] = []
-        keys, tag = {}, {}
-        for field in node.fields.values():
-            strict = self.of(field.node)
-            column = field.column
-            if not column.name:
-                tag = {"tag_field": column.key, "tag": field.node.members[0][0]}  # type: ignore[attr-defined]
-                continue
-            keys[column.name] = column.key
-            fields.append((column.name, strict) if column.required else (column.name, strict, msgspec.UNSET))
-        closed = node.closed or not self.allow_extra
-        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=closed, rename=keys, **tag)
-        self.structs[name] = struct
-        return struct
+def _extent(text: str, start: int) -> tuple[int, bool]:
+    """Where the value at `start` ends or stops being JSON, and whether it is complete."""
+    closing: list[str] = []
+    state = "value"
+    position = start
+    while match := _TOKEN.match(text, position):
+        token = match[1]
+        kind = token[:1]
+        if kind not in '{}[],:"':
+            kind = "scalar"
+        following = _NEXT[state].get(kind) if token else None
+        if following is None or (kind in "}]" and kind != closing[-1]):
+            return max(match.start(1), start + 1), False
+        position = match.end()
+        if kind in "{[":
+            if len(closing) >= MAX_DEPTH:
+                return len(text), False
+            closing.append(_CLOSING[kind])
+        elif kind in "}]":
+            closing.pop()
+            if not closing:
+                return position, True
+        state = following if following != "more" else "key" if closing[-1] == "}" else "value"
+    return len(text), False

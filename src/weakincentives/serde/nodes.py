@@ -1,44 +1,194 @@
-"""Annotations as a small tree of nodes, which the reader and the JSON Schema writer walk."""
+"""The kinds of types: how each reads data, what its JSON Schema is, and which type of msgspec accepts the same data.
+
+Data is read one value at a time, to find every problem and its path. That defines what is valid: the decoders that
+`codecs.py` makes of msgspec's types accept nothing that would be refused here.
+"""
 
 from __future__ import annotations
 
 import collections.abc as abc
-import enum
-import sys
-import types
-import typing
-from collections.abc import Iterable, Mapping
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from inspect import get_annotations
-from pathlib import Path, PurePath, PurePosixPath
-from types import FrameType
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeGuard, TypeVar, Union
-from uuid import UUID
+import re
+from contextlib import suppress
+from dataclasses import MISSING
+from typing import Annotated, Any, ClassVar, ForwardRef, Literal, NamedTuple, Union
 
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
-from weakincentives.serde import strict
-from weakincentives.serde.constraints import BOUNDS, LENGTHS, Constraints, InvalidConstraint, collect, merge, words
-from weakincentives.serde.models import PydanticType, has_pydantic_metadata, is_pydantic, pydantic_type
-from weakincentives.serde.records import Column, columns, is_named_tuple, is_record, is_struct, is_typed_dict
+from weakincentives.serde.constraints import LENGTHS, Constraints, describe, field_path, holds, merge, words
+from weakincentives.serde.records import Column, dump
+from weakincentives.serde.strict import (
+    JSON_VALUE,
+    KEYWORDS,
+    JsonSchema,
+    any_of,
+    default_note,
+    described,
+    entries,
+    is_entry,
+    json_value,
+    object_schema,
+    tuple_schema,
+)
+
+MAX_PROBLEMS = 100
+INVALID: Any = object()
+_INTEGER = re.compile(r"-?[0-9]{1,4000}")
+_OTHER_FIELDS = ("missing", "unknown field")
+_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
-class UnresolvedType(SerdeError):
-    """An annotation names something that is not defined, or not yet."""
+class _Notation(NamedTuple):
+    """How a type is written as text: its format in JSON Schema, and the words of descriptions and of messages."""
+
+    format: str
+    note: str
+    expected: str
+
+
+_NOTATIONS = {
+    "datetime": _Notation("date-time", "ISO 8601 date and time", "an ISO 8601 date and time"),
+    "date": _Notation("date", "ISO 8601 date", "an ISO 8601 date"),
+    "time": _Notation("time", "ISO 8601 time", "an ISO 8601 time"),
+    "timedelta": _Notation("duration", "ISO 8601 duration", "an ISO 8601 duration"),
+    "UUID": _Notation("uuid", "UUID", "a UUID"),
+    "Decimal": _Notation("", "decimal number as text", "a decimal number"),
+    "bytes": _Notation("", "base64", "base64 text"),
+}
+_PATH = _Notation("", "file path", "a path")
+
+
+def read(node: Node, data: Any, *, allow_extra: bool = False) -> Any:
+    """Convert `data`, or raise a `SerdeError` with every problem found."""
+    reader = Reader(allow_extra)
+    try:
+        value = node.read(reader, data, "$")
+    except RecursionError:
+        raise SerdeError((FieldProblem("$", "nested too deeply"),)) from None
+    if not reader.problems:
+        return value
+    problems = reader.problems[:MAX_PROBLEMS]
+    if len(reader.problems) > MAX_PROBLEMS:
+        problems.append(FieldProblem("$", f"and {len(reader.problems) - MAX_PROBLEMS} more problems"))
+    raise SerdeError(tuple(problems))
+
+
+def schema(node: Node, *, strict: bool = True) -> JsonSchema:
+    """A new schema of `node`; a type with fields is written in place at the top, others go under `$defs`."""
+    writer = SchemaWriter(strict)
+    top = node.top_schema(writer)
+    return {**top, "$defs": writer.definitions} if writer.definitions else top
+
+
+class Reader:
+    """The problems found so far."""
+
+    __slots__ = ("allow_extra", "problems")
+
+    def __init__(self, allow_extra: bool) -> None:
+        self.allow_extra = allow_extra
+        self.problems: list[FieldProblem] = []
+
+    def problem(self, path: str, message: str) -> Any:
+        self.problems.append(FieldProblem(path, message))
+        return INVALID
+
+
+class SchemaWriter:
+    """The definitions of one schema, and how each node that has one is referred to."""
+
+    def __init__(self, strict: bool) -> None:
+        self.strict = strict
+        self.definitions: dict[str, JsonSchema] = {}
+        self.known: dict[Node, JsonSchema] = {}
+
+    def free_name(self, title: str) -> str:
+        name = base = re.sub(r"\W+", "_", title).strip("_")
+        count = 1
+        while name in self.definitions or name == JSON_VALUE:
+            count += 1
+            name = f"{base}_{count}"
+        self.definitions[name] = {}
+        return name
+
+
+class StrictTypes:
+    """The types of msgspec made so far, with a struct in place of each dataclass, and with all constraints.
+
+    msgspec ignores unknown fields of dataclasses and constraints that are not its own, so strict input is decoded
+    twice: against these types, then as the dataclass. The two passes together take less time than `json.loads`.
+    """
+
+    def __init__(self, allow_extra: bool) -> None:
+        self.allow_extra = allow_extra
+        self.constrained = False
+        self.started: dict[Record, str] = {}
+        self.structs: dict[str, Any] = {}
+
+    def build(self, node: Node) -> Any:
+        strict = node.strict_type(self)
+        for struct in self.structs.values():
+            for name, other in self.structs.items():
+                setattr(struct, name, other)
+        return strict
 
 
 class Node(msgspec.Struct, eq=False, kw_only=True):
     """What data must look like; `name` is how messages refer to it."""
 
+    shape: ClassVar[tuple[type, ...]] = ()
     name: str = ""
+
+    @property
+    def accepts_null(self) -> bool:
+        return False
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether its JSON is an object with named fields."""
+        return False
+
+    def read(self, reader: Reader, data: Any, path: str) -> Any:
+        raise NotImplementedError
+
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        raise NotImplementedError
+
+    def top_schema(self, writer: SchemaWriter) -> JsonSchema:
+        """The schema where it stands at the top."""
+        return self.schema(writer)
+
+    def strict_type(self, types: StrictTypes) -> Any:
+        """The type by which msgspec accepts what `read` does, or less; a `TypeError` if there is none."""
+        raise NotImplementedError
+
+    def resembles(self, data: Any) -> bool:
+        """Whether the data can be meant for this option of a union, judged by its outside."""
+        if self.shape:
+            return isinstance(data, self.shape)
+        return not self.accepts_null and not isinstance(data, abc.Mapping | list | tuple)
 
 
 class AnyValue(Node):
     """Any JSON value, taken as it is."""
 
     name: str = "any value"
+
+    @property
+    def accepts_null(self) -> bool:
+        return True
+
+    def read(self, reader: Reader, data: Any, path: str) -> Any:
+        return data
+
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        if not writer.strict:
+            return {}
+        writer.definitions.setdefault(JSON_VALUE, json_value())
+        return {"$ref": f"#/$defs/{JSON_VALUE}"}
+
+    def strict_type(self, types: StrictTypes) -> Any:
+        return Any
 
 
 class Constrained(Node, kw_only=True):
@@ -52,6 +202,21 @@ class Constrained(Node, kw_only=True):
         self.constraints = merge(self.constraints, constraints)
         self.name = f"{self.plain_name} ({words(self.constraints, self.unit)})"
 
+    def strict_type(self, types: StrictTypes) -> Any:
+        plain = self.plain_type(types)
+        if not self.constraints:
+            return plain
+        types.constrained = True
+        return Annotated[plain, msgspec.Meta(**self.constraints)]
+
+    def plain_type(self, types: StrictTypes) -> Any:
+        raise NotImplementedError
+
+    def lengths(self, noun: str) -> JsonSchema:
+        """The length constraints as keywords: `minItems`, `maxLength` and so on."""
+        keywords = {"min_length": f"min{noun}", "max_length": f"max{noun}"}
+        return {keywords[name]: limit for name, limit in self.constraints.items() if name in keywords}
+
 
 class Scalar(Constrained):
     """A type written as one JSON string, number, boolean or null."""
@@ -61,6 +226,54 @@ class Scalar(Constrained):
 
     def __post_init__(self) -> None:
         self.name = self.plain_name = "null" if self.cls is type(None) else self.cls.__name__
+
+    @property
+    def accepts_null(self) -> bool:
+        return self.cls is type(None)
+
+    def read(self, reader: Reader, data: Any, path: str) -> Any:
+        value: Any = data
+        if type(data) is not self.cls:
+            value = self._converted(reader, data, path)
+        if not self.constraints or value is INVALID or holds(self.constraints, value):
+            return value
+        long = isinstance(value, str) and "pattern" not in self.constraints
+        got = f"{len(value)} characters" if long else describe(data)
+        return reader.problem(path, f"expected {self.name}, got {got}")
+
+    def _converted(self, reader: Reader, data: Any, path: str) -> Any:
+        expected, wanted = self.cls, self.name
+        if expected is float and type(data) is int:
+            try:
+                return float(data)
+            except OverflowError:
+                return reader.problem(path, "expected float, got a number that is too large")
+        if expected.__module__.startswith("pathlib"):
+            if isinstance(data, str | expected) and "\0" not in str(data):
+                return expected(data)
+            wanted = _PATH.expected
+        elif expected is float or expected not in _TYPES:
+            try:
+                return msgspec.convert(data, expected)
+            except (msgspec.ValidationError, ValueError, OverflowError, ArithmeticError):
+                if (notation := _NOTATIONS.get(self.plain_name)) is not None:
+                    wanted = f"{self.name} ({notation.expected})"
+        return reader.problem(path, f"expected {wanted}, got {describe(data)}")
+
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        if (known := _TYPES.get(self.cls)) is not None:
+            bounds = {KEYWORDS[name]: limit for name, limit in self.constraints.items() if name in KEYWORDS}
+            lengths = {name: limit for name, limit in self.constraints.items() if name in LENGTHS}
+            if lengths and writer.strict:
+                return {"type": known, **bounds, "description": words(lengths, self.unit)}
+            return {"type": known, **bounds, **self.lengths("Length")}
+        notation = _NOTATIONS.get(self.plain_name, _PATH)
+        if writer.strict:
+            return {"type": "string", "description": notation.note}
+        return {"type": "string", "format": notation.format} if notation.format else {"type": "string"}
+
+    def plain_type(self, types: StrictTypes) -> Any:
+        return None if self.cls is type(None) else self.cls
 
 
 class Enumeration(Node):
@@ -72,35 +285,155 @@ class Enumeration(Node):
     def __post_init__(self) -> None:
         self.name = "one of " + ", ".join(repr(value) for value, _ in self.members)
 
+    @property
+    def accepts_null(self) -> bool:
+        return any(value is None for value, _ in self.members)
+
+    def read(self, reader: Reader, data: Any, path: str) -> Any:
+        for value, member in self.members:
+            if data is member or (type(data) is type(value) and data == value):
+                return member
+        return reader.problem(path, f"expected {self.name}, got {describe(data)}")
+
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        values = [dump(value) for value, _ in self.members]
+        if not all(type(value) in _TYPES for value in values):
+            return {"enum": values}
+        groups: dict[str, list[Any]] = {}
+        for value in values:
+            groups.setdefault(_TYPES[type(value)], []).append(value)
+        return any_of(
+            [{"type": kind} if kind == "null" else {"type": kind, "enum": found} for kind, found in groups.items()]
+        )
+
+    def strict_type(self, types: StrictTypes) -> Any:
+        return self.enum or Literal[tuple(value for value, _ in self.members)]
+
 
 class Array(Constrained):
     """Items of one type, collected with `build`."""
 
+    shape: ClassVar[tuple[type, ...]] = (list, tuple)
     build: type
     item: Node
 
     def __post_init__(self) -> None:
         self.name = self.plain_name = f"{self.build.__name__}[{self.item.name}]"
 
+    def read(self, reader: Reader, data: Any, path: str) -> Any:
+        if not isinstance(data, list | tuple | set | frozenset):
+            return reader.problem(path, f"expected {self.name}, got {describe(data)}")
+        items: Any = [self.item.read(reader, item, f"{path}[{index}]") for index, item in enumerate(data)]
+        if self.build is not list:
+            try:
+                items = self.build(items)
+            except TypeError as error:
+                return reader.problem(path, f"expected {self.name}: {error}")
+        if self.constraints and not holds(self.constraints, items):
+            return reader.problem(path, f"expected {self.name}, got {len(items)} items")
+        return items
+
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        array: JsonSchema = {"type": "array", "items": self.item.schema(writer)}
+        if self.build in (set, frozenset) and not writer.strict:
+            array["uniqueItems"] = True
+        return array | self.lengths("Items")
+
+    def plain_type(self, types: StrictTypes) -> Any:
+        if self.constraints and self.build in (set, frozenset):
+            raise TypeError("msgspec counts the items of a set before it removes duplicates")
+        item, container = self.item.strict_type(types), self.build
+        return container[item, ...] if container is tuple else container[item]  # type: ignore[index]
+
 
 class FixedTuple(Node):
     """A tuple with a fixed number of items, each with its own type."""
 
+    shape: ClassVar[tuple[type, ...]] = (list, tuple)
     items: tuple[Node, ...]
 
     def __post_init__(self) -> None:
         self.name = f"tuple[{', '.join(item.name for item in self.items)}]"
 
+    def read(self, reader: Reader, data: Any, path: str) -> Any:
+        if not isinstance(data, list | tuple):
+            return reader.problem(path, f"expected {self.name}, got {describe(data)}")
+        if len(data) != len(self.items):
+            return reader.problem(path, f"expected {self.name}, got {len(data)} items")
+        pairs = enumerate(zip(self.items, data, strict=True))
+        return tuple(item.read(reader, value, f"{path}[{index}]") for index, (item, value) in pairs)
+
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        items = [item.schema(writer) for item in self.items]
+        size = len(items)
+        if not writer.strict:
+            return {"type": "array", "prefixItems": items, "items": False, "minItems": size, "maxItems": size}
+        return tuple_schema(items, [item.name for item in self.items])
+
+    def strict_type(self, types: StrictTypes) -> Any:
+        return tuple[tuple(item.strict_type(types) for item in self.items)]  # type: ignore[misc]
+
 
 class Map(Constrained):
-    """A mapping."""
+    """A mapping; strict schemas, which cannot express arbitrary keys, have a list of entries for it."""
 
     unit: ClassVar[str] = "entry"
+    shape: ClassVar[tuple[type, ...]] = (abc.Mapping,)
     key: Node
     value: Node
 
     def __post_init__(self) -> None:
         self.name = self.plain_name = f"dict[{self.key.name}, {self.value.name}]"
+
+    def read(self, reader: Reader, data: Any, path: str) -> Any:
+        found: list[tuple[Any, Any, str]]
+        if isinstance(data, abc.Mapping):
+            found = [(key, value, field_path(path, str(key))) for key, value in data.items()]
+        elif isinstance(data, list) and all(map(is_entry, data)):
+            found = [(item["key"], item["value"], f"{path}[{i}].value") for i, item in enumerate(data)]
+        else:
+            return reader.problem(path, f"expected {self.name}, got {describe(data)}")
+        result = {}
+        for key, value, where in found:
+            read_key = _read_key(self.key, reader, key, where)
+            try:
+                result[read_key] = self.value.read(reader, value, where)
+            except TypeError as error:
+                reader.problem(where, f"the key is not hashable: {error}")
+        if self.constraints and not holds(self.constraints, result):
+            return reader.problem(path, f"expected {self.name}, got {len(result)} entries")
+        return result
+
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        value = self.value.schema(writer)
+        if not writer.strict:
+            return {"type": "object", "additionalProperties": value, **self.lengths("Properties")}
+        return entries(self.key.schema(writer), value, **self.lengths("Items"))
+
+    def plain_type(self, types: StrictTypes) -> Any:
+        return dict[self.key.strict_type(types), self.value.strict_type(types)]  # type: ignore[misc]
+
+
+def _read_key(node: Node, reader: Reader, key: Any, path: str) -> Any:
+    """Read a key. JSON keys are always text, so numbers may be written as text."""
+    attempt = Reader(reader.allow_extra)
+    value = node.read(attempt, key, path)
+    if not attempt.problems:
+        return value
+    if isinstance(key, str):
+        for option in node.options if isinstance(node, AnyOf) else (node,):
+            if _is_scalar(option, int) and _INTEGER.fullmatch(key):
+                return int(key)
+            if _is_scalar(option, float):
+                with suppress(ValueError):
+                    return float(key)
+        if isinstance(node, Enumeration) and _INTEGER.fullmatch(key):
+            return _read_key(node, reader, int(key), path)
+    return reader.problem(path, f"key: {attempt.problems[0].message}")
+
+
+def _is_scalar(node: Node, expected: type) -> bool:
+    return isinstance(node, Scalar) and node.cls is expected
 
 
 class AnyOf(Node):
@@ -111,13 +444,85 @@ class AnyOf(Node):
     def __post_init__(self) -> None:
         self.name = " | ".join(option.name for option in self.options)
 
+    @property
+    def accepts_null(self) -> bool:
+        return any(option.accepts_null for option in self.options)
+
+    def read(self, reader: Reader, data: Any, path: str) -> Any:
+        options = self.options
+        if type(data) is int:
+            options = tuple(sorted(options, key=lambda option: not _is_scalar(option, int)))
+        failures: list[tuple[Node, list[FieldProblem]]] = []
+        for option in options:
+            attempt = Reader(reader.allow_extra)
+            value = option.read(attempt, data, path)
+            if not attempt.problems:
+                return value
+            failures.append((option, attempt.problems))
+        likely = [(option, problems) for option, problems in failures if option.resembles(data)]
+        tagged = [(option, problems) for option, problems in likely if _tag_matches(option, data)]
+        named = [each for each in likely if not any(message.startswith(_OTHER_FIELDS) for _, message in each[1])]
+        likely = next((found for found in (tagged, named) if len(found) == 1), likely)
+        if len(likely) == 1:
+            reader.problems.extend(likely[0][1])
+            return INVALID
+        details = "".join(
+            f"; as {option.name}: " + ", ".join(f"{where} {message}" for where, message in problems[:5])
+            for option, problems in likely
+        )
+        return reader.problem(path, f"expected {self.name}, got {describe(data)}{details}")
+
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        return any_of([option.schema(writer) for option in self.options])
+
+    def strict_type(self, types: StrictTypes) -> Any:
+        options = (
+            option.struct(types) if isinstance(option, Record) else option.strict_type(types) for option in self.options
+        )
+        return Union[tuple(options)]  # noqa: UP007
+
+
+def _tag_matches(node: Node, data: Any) -> bool:
+    """True if a Literal field such as `kind: Literal["circle"]` has the value that the data gives."""
+    if not isinstance(node, Record) or not isinstance(data, abc.Mapping):
+        return False
+    return any(
+        data.get(key) in [value for value, _ in field.node.members]
+        for key, field in node.fields.items()
+        if isinstance(field.node, Enumeration) and not field.node.enum
+    )
+
 
 class RecordField(NamedTuple):
-    """A field that data may set; the `column` of a Struct's tag has no name in Python."""
+    """A field that data may set; the `column` of a Struct's tag has no name in Python.
+
+    `step` is what it adds to the path of its record.
+    """
 
     column: Column
     node: Node
+    step: str
     description: str | None = None
+
+    @property
+    def may_be_omitted(self) -> bool:
+        """True if null is a value of the field and not its default: then only leaving it out gives the default."""
+        return not self.column.required and self.node.accepts_null and self.column.default is not None
+
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        written = self.node.schema(writer)
+        notes = []
+        if writer.strict and not self.column.required:
+            computed = self.column.default_factory not in (list, dict, tuple, set, frozenset)
+            default = default_note(self.column.default if computed else self.column.default_factory())
+            if not self.node.accepts_null:
+                written = any_of([written, {"type": "null"}])
+                notes.append(f"null for the default{default}")
+            elif self.may_be_omitted:
+                notes.append(f"leave out for the default{default}")
+        elif self.column.default is not MISSING:
+            written = {**written, "default": dump(self.column.default)}
+        return described(written, self.description, notes)
 
 
 class Record(Node):
@@ -126,309 +531,87 @@ class Record(Node):
     `settable` is True if msgspec builds the value as the constructor would. `closed` ones never take unknown fields.
     """
 
+    shape: ClassVar[tuple[type, ...]] = (abc.Mapping,)
     cls: type
     fields: dict[str, RecordField] = {}
     settable: bool = True
     closed: bool = False
 
+    @property
+    def has_fields(self) -> bool:
+        return True
 
-class Model(Node):
-    """A type that Pydantic reads."""
-
-    source: PydanticType
-
-
-def build(annotation: Any) -> Node:
-    """The node of an annotation; raises a `SerdeError` that names the field if a type is not supported."""
-    try:
-        return _Builder().build(annotation, _title(annotation))
-    except RecursionError:
-        message = "the type contains itself other than through the fields of a class"
-        raise SerdeError((FieldProblem(_title(annotation), message),)) from None
-
-
-def accepts_null(node: Node) -> bool:
-    match node:
-        case AnyValue():
-            return True
-        case Scalar():
-            return node.cls is type(None)
-        case Enumeration():
-            return any(value is None for value, _ in node.members)
-        case AnyOf():
-            return any(accepts_null(option) for option in node.options)
-        case Model():
-            return strict.accepts_null(node.source.schema, node.source.schema)
-    return False
-
-
-def field_types(annotation: Any, cls: type, names: frozenset[str]) -> tuple[dict[str, Any], bool]:
-    """The types of the named fields of `cls` (or `Cls[Arg]`), and whether one came from a caller's local scope."""
-    types: dict[str, Any] = {}
-    arguments = _arguments_by_class(annotation, cls)
-    local = False
-    for base in reversed(cls.__mro__):
-        for name, hint in get_annotations(base).items():
-            if name not in names:
-                continue
-            resolved, from_caller = _resolve(base, name, hint)
-            local = local or from_caller
-            types[name] = _substitute(resolved, arguments.get(base, {}))
-    return types, local
-
-
-SCALARS = frozenset(
-    {str, int, float, bool, type(None), datetime, date, time, timedelta, UUID, Decimal, bytes}
-    | {Path, PurePath, PurePosixPath}
-)
-_ARRAYS: dict[Any, type] = {
-    list: list,
-    tuple: tuple,
-    set: set,
-    frozenset: frozenset,
-    abc.Sequence: list,
-    abc.MutableSequence: list,
-    abc.Collection: list,
-    abc.Iterable: list,
-    abc.Set: set,
-    abc.MutableSet: set,
-}
-_MAPS = frozenset({dict, abc.Mapping, abc.MutableMapping})
-
-
-class _Builder:
-    def __init__(self) -> None:
-        self.records: dict[Any, Record] = {}
-
-    def build(self, annotation: Any, where: str) -> Node:
-        if annotation is Any or annotation is object:
-            return AnyValue()
-        if annotation is None:
-            return Scalar(type(None))
-        if isinstance(annotation, TypeVar):
-            return self.build(bound_of(annotation), where)
-        if isinstance(annotation, typing.NewType):
-            return self.build(annotation.__supertype__, where)
-        if type(annotation).__name__ == "TypeAliasType":
-            return self.build(annotation.__value__, where)
-        origin = typing.get_origin(annotation)
-        args = typing.get_args(annotation)
-        if origin is Annotated and has_pydantic_metadata(annotation.__metadata__):
-            return self.model(annotation, where)
-        if origin is Annotated:
-            return self.constrained(self.build(args[0], where), annotation.__metadata__, {}, where)
-        if origin in (typing.Final, typing.Required, typing.NotRequired) or str(origin).endswith(".ReadOnly"):
-            return self.build(args[0], where)
-        if origin is Literal:
-            return Enumeration(tuple(_literal(value, where) for value in args))
-        if origin in (Union, types.UnionType):
-            return self.union(args, where)
-        cls = annotation if origin is None else origin
-        if not isinstance(cls, type):
-            raise _unsupported(annotation, where)
-        if cls in SCALARS:
-            return Scalar(cls)
-        if is_pydantic(cls):
-            return self.model(annotation, where)
-        if is_record(cls):
-            return self.record(annotation, cls)
-        if issubclass(cls, enum.Enum):
-            return Enumeration(tuple((_json_value(item.value), item) for item in cls), cls)
-        if origin is tuple and args[-1:] != (Ellipsis,):
-            return FixedTuple(tuple(self.build(arg, where) for arg in args))
-        if cls in _ARRAYS:
-            return Array(_ARRAYS[cls], self.build(args[0] if args else Any, where))
-        if cls in _MAPS:
-            key, value = args if args else (Any, Any)
-            return Map(self.build(key, where), self.build(value, where))
-        raise _unsupported(annotation, where)
-
-    def union(self, args: tuple[Any, ...], where: str) -> Node:
-        options: list[Node] = []
-        for arg in args:
-            if arg is msgspec.UnsetType:
-                continue
-            option = self.build(arg, where)
-            options.extend(option.options if isinstance(option, AnyOf) else [option])
-        return options[0] if len(options) == 1 else AnyOf(tuple(options))
-
-    def record(self, annotation: Any, cls: type) -> Record:
-        if (known := self.records.get(annotation)) is not None:
-            return known
-        record = self.records[annotation] = Record(dict if is_typed_dict(cls) else cls, name=_title(annotation))
-        if is_struct(cls):
-            self.add_tag(record, cls)
-        arguments = [column for column in columns(cls) if column.init]
-        hints, local = field_types(annotation, cls, frozenset(column.name for column in arguments))
-        for column in arguments:
-            hint = hints.get(column.name, Any)
-            where = f"{cls.__qualname__}.{column.name}"
-            node = self.constrained(self.build(hint, where), (), column.metadata, where)
-            record.fields[column.key] = RecordField(column, node, _description(column, hint))
-        record.settable = not local and len(arguments) == len(columns(cls)) and _is_built_by_fields(cls)
-        return record
-
-    def add_tag(self, record: Record, cls: Any) -> None:
-        config = cls.__struct_config__
-        if config.array_like:
-            message = "it is array_like, and its JSON has no field names for the model to see; drop array_like"
-            raise SerdeError((FieldProblem(record.name, message),))
-        record.closed = config.forbid_unknown_fields
-        if config.tag is not None:
-            tag = Enumeration(((config.tag, config.tag),))
-            record.fields[config.tag_field] = RecordField(Column("", config.tag_field), tag)
-
-    def model(self, annotation: Any, where: str) -> Model:
+    def read(self, reader: Reader, data: Any, path: str) -> Any:
+        if type(data) is not dict and not isinstance(data, abc.Mapping):
+            if isinstance(data, self.cls):
+                return data
+            return reader.problem(path, f"expected {self.name} (an object), got {describe(data)}")
+        before = len(reader.problems)
+        known = 0
+        arguments = {}
+        for name, (column, node, step, _) in self.fields.items():
+            if name in data:
+                value = data[name]
+                known += 1
+                if value is not None or column.required or node.accepts_null:
+                    arguments[column.name] = node.read(reader, value, path + step)
+            elif column.required:
+                reader.problem(path + step, f"missing, expected {node.name}")
+        if (self.closed or not reader.allow_extra) and len(data) > known:
+            allowed = ", ".join(self.fields) or "none"
+            for name in data:
+                if name not in self.fields:
+                    reader.problem(field_path(path, str(name)), f"unknown field ({self.name} has {allowed})")
+        if len(reader.problems) > before:
+            return INVALID
+        # The tag of a Struct is part of the data and not of the value.
+        arguments.pop("", None)
         try:
-            return Model(pydantic_type(annotation), name=_title(annotation))
+            return self.cls(**arguments)
+        except RecursionError:
+            raise
         except Exception as error:
-            unresolved = "undefined-annotation" in str(error) or "not fully defined" in str(error)
-            kind = UnresolvedType if unresolved else SerdeError
-            message = f"Pydantic cannot read {_title(annotation)}: {str(error).splitlines()[0]}"
-            raise kind((FieldProblem(where, message),)) from error
+            return reader.problem(path, f"{self.name} rejected it: {str(error) or type(error).__name__}")
 
-    def constrained(self, node: Node, annotated: Iterable[object], metadata: Mapping[Any, Any], where: str) -> Node:
-        """The node with the constraints of its annotation or field. In a union they go to the options they apply to."""
-        try:
-            constraints = collect(annotated, metadata)
-            options = node.options if isinstance(node, AnyOf) else (node,)
-            for name, value in constraints.items():
-                taking = [option for option in options if _takes(option, name)]
-                if not taking:
-                    raise InvalidConstraint(f"{name} does not apply to {node.name}")
-                for option in taking:
-                    option.constrain({name: value})
-        except InvalidConstraint as error:
-            raise SerdeError((FieldProblem(where, f"constraint cannot be honoured: {error}"),)) from None
-        if isinstance(node, AnyOf):
-            node.__post_init__()
-        return node
+    def schema(self, writer: SchemaWriter) -> JsonSchema:
+        known = writer.known.get(self)
+        if known is None:
+            name = writer.free_name(self.name)
+            known = writer.known[self] = {"$ref": f"#/$defs/{name}"}
+            writer.definitions[name] = self.top_schema(writer)
+        return {**known}
 
+    def top_schema(self, writer: SchemaWriter) -> JsonSchema:
+        properties = {name: field.schema(writer) for name, field in self.fields.items()}
+        required = [
+            name
+            for name, field in self.fields.items()
+            if field.column.required or (writer.strict and not field.may_be_omitted)
+        ]
+        return object_schema(properties, required)
 
-def _takes(node: Node, constraint: str) -> TypeGuard[Constrained]:
-    if isinstance(node, Scalar):
-        return node.cls in (int, float) if constraint in BOUNDS else node.cls is str
-    return isinstance(node, Array | Map) and constraint in LENGTHS
+    def strict_type(self, types: StrictTypes) -> Any:
+        if any(not field.column.name for field in self.fields.values()):
+            raise TypeError("msgspec asks for a tag only in unions")
+        return self.struct(types)
 
-
-def _resolve(cls: type, field: str, hint: Any) -> tuple[Any, bool]:
-    holder = type("Holder", (), {"__annotations__": {field: hint}})
-    known: dict[str, Any] = {cls.__name__: cls, **vars(cls)}
-    module = sys.modules.get(cls.__module__)
-    names = vars(module) if module is not None else {}
-    from_caller = isinstance(hint, str) and cls.__name__ in hint and names.get(cls.__name__) is not cls
-    while True:
-        try:
-            hints = typing.get_type_hints(holder, globalns=names, localns=known, include_extras=True)
-            return hints[field], from_caller
-        except NameError as error:
-            frame = _frame_with_local(error.name, names)
-            if frame is None:
-                message = (
-                    f"annotation {hint!r} cannot be resolved: {error}; define the type at module level or "
-                    "remove 'from __future__ import annotations'"
-                )
-                raise UnresolvedType((FieldProblem(f"{cls.__qualname__}.{field}", message),)) from None
-            known[str(error.name)] = frame.f_locals[str(error.name)]
-            from_caller = True
-        except Exception as error:
-            message = f"annotation {hint!r} cannot be resolved: {error}"
-            raise SerdeError((FieldProblem(f"{cls.__qualname__}.{field}", message),)) from error
-
-
-def _frame_with_local(name: str | None, module: dict[str, Any]) -> FrameType | None:
-    """The nearest caller in `module` with a local variable `name`: a function that defines classes inside itself."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (frame.f_globals is not module or name not in frame.f_locals):
-        frame = frame.f_back
-    return frame
-
-
-def _arguments_by_class(annotation: Any, cls: type) -> dict[type, dict[TypeVar, Any]]:
-    """The type arguments of each generic class that `cls` inherits from."""
-    found: dict[type, dict[TypeVar, Any]] = {}
-
-    def visit(origin: type, args: tuple[Any, ...]) -> None:
-        parameters = getattr(origin, "__parameters__", ())
-        filled = dict(zip(parameters, args, strict=False))
-        found.setdefault(origin, filled)
-        for base in origin.__dict__.get("__orig_bases__", ()):
-            base_origin = typing.get_origin(base)
-            if isinstance(base_origin, type) and base_origin is not Generic:
-                visit(base_origin, tuple(_substitute(arg, filled) for arg in typing.get_args(base)))
-
-    visit(cls, typing.get_args(annotation))
-    for base in cls.__mro__:
-        if base not in found and "__orig_bases__" in base.__dict__:
-            visit(base, ())
-    return found
-
-
-def _substitute(hint: Any, filled: dict[TypeVar, Any]) -> Any:
-    if isinstance(hint, TypeVar):
-        return filled.get(hint, hint)
-    parameters = getattr(hint, "__parameters__", ())
-    if not parameters or isinstance(hint, type) or not filled:
-        return hint
-    return hint[tuple(filled.get(parameter, parameter) for parameter in parameters)]
-
-
-def _is_built_by_fields(cls: Any) -> bool:
-    """True if msgspec builds the class as its constructor would.
-
-    It reads a named tuple from an array, and skips an `__init__` that `dataclass` did not write or with `InitVar`.
-    """
-    if is_named_tuple(cls) or not hasattr(cls, "__dataclass_fields__"):
-        return not is_named_tuple(cls)
-    kinds = {field._field_type.name for field in cls.__dataclass_fields__.values()}
-    code = getattr(cls.__init__, "__code__", None)
-    return "_FIELD_INITVAR" not in kinds and code is not None and code.co_filename == "<string>"
-
-
-def _description(column: Column, hint: Any) -> str | None:
-    text = column.metadata.get("description")
-    while text is None and typing.get_origin(hint) in (Annotated, typing.Required, typing.NotRequired):
-        found = (getattr(extra, "description", extra) for extra in getattr(hint, "__metadata__", ()))
-        text = next((each for each in found if isinstance(each, str)), None)
-        hint = typing.get_args(hint)[0]
-    return None if text is None else str(text)
-
-
-def _literal(value: Any, where: str) -> tuple[Any, Any]:
-    if isinstance(value, enum.Enum):
-        return _json_value(value.value), value
-    if not isinstance(value, str | int | bool | None):
-        raise _unsupported(Literal[value], where)
-    return value, value
-
-
-def _json_value(value: object) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def bound_of(variable: TypeVar) -> Any:
-    """The bound of a type variable; a union of its constraints if it has them."""
-    if variable.__constraints__:
-        return Union[variable.__constraints__]  # noqa: UP007
-    return Any if variable.__bound__ is None else variable.__bound__
-
-
-def _title(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else _short(annotation)
-
-
-def _short(annotation: Any) -> str:
-    args = typing.get_args(annotation)
-    origin = typing.get_origin(annotation)
-    if not args or not isinstance(origin, type) or origin is types.UnionType:
-        return str(annotation).removeprefix("typing.")
-    return f"{origin.__name__}[{', '.join(_title(arg) for arg in args)}]"
-
-
-def _unsupported(annotation: Any, where: str) -> SerdeError:
-    message = (
-        f"type {_title(annotation)} is not supported; use dataclasses, msgspec Structs, Pydantic models, TypedDict, "
-        "NamedTuple, str, int, float, bool, None, enums, Literal, lists, tuples, sets, mappings, datetime, date, time, "
-        "timedelta, UUID, Decimal, bytes or Path"
-    )
-    return SerdeError((FieldProblem(where, message),))
+    def struct(self, types: StrictTypes) -> Any:
+        if not self.settable:
+            raise TypeError(f"{self.name} must be built by its own constructor")
+        if (name := types.started.get(self)) is not None:
+            # msgspec resolves the name when it makes the decoder, among the attributes that `build` sets.
+            return types.structs.get(name, ForwardRef(name))
+        name = types.started[self] = f"Strict{len(types.started)}"
+        fields: list[Any] = []
+        keys, tag = {}, {}
+        for column, node, *_ in self.fields.values():
+            strict = node.strict_type(types)
+            if not column.name:
+                tag = {"tag_field": column.key, "tag": node.members[0][0]}  # type: ignore[attr-defined]
+                continue
+            keys[column.name] = column.key
+            fields.append((column.name, strict) if column.required else (column.name, strict, msgspec.UNSET))
+        closed = self.closed or not types.allow_extra
+        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=closed, rename=keys, **tag)
+        types.structs[name] = struct
+        return struct

@@ -1,16 +1,30 @@
-"""Types with named fields: dataclasses, msgspec Structs, Pydantic models, TypedDicts and NamedTuples."""
+"""Types with named fields, and values written as JSON.
+
+Such types are dataclasses, msgspec Structs, Pydantic models, TypedDicts and NamedTuples.
+"""
 
 from __future__ import annotations
 
+import collections.abc as abc
+import operator
 import re
+import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from inspect import get_annotations
+from pathlib import PurePath
+from types import FrameType, MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar, Union
 
 import msgspec
+
+from weakincentives.errors import FieldProblem, SerdeError
+
+
+class UnresolvedType(SerdeError):
+    """An annotation names something that is not defined, or not yet."""
 
 
 class Column(NamedTuple):
@@ -68,7 +82,59 @@ def is_typed_dict(cls: type) -> bool:
     return issubclass(cls, dict) and hasattr(cls, "__required_keys__") and hasattr(cls, "__total__")
 
 
+def field_types(annotation: Any, cls: type, names: frozenset[str]) -> tuple[dict[str, Any], bool]:
+    """The types of the named fields of `cls` (or `Cls[Arg]`), and whether one came from a caller's local scope."""
+    types: dict[str, Any] = {}
+    arguments = _arguments_by_class(annotation, cls)
+    local = False
+    for base in reversed(cls.__mro__):
+        for name, hint in get_annotations(base).items():
+            if name not in names:
+                continue
+            resolved, from_caller = _resolve(base, name, hint)
+            local = local or from_caller
+            types[name] = _substitute(resolved, arguments.get(base, {}))
+    return types, local
+
+
+def bare(annotation: Any) -> Any:
+    """The type behind a type variable, a `NewType`, an alias or a qualifier such as `Final`."""
+    if isinstance(annotation, TypeVar):
+        if annotation.__constraints__:
+            return Union[annotation.__constraints__]  # noqa: UP007
+        return Any if annotation.__bound__ is None else bare(annotation.__bound__)
+    if isinstance(annotation, typing.NewType):
+        return bare(annotation.__supertype__)
+    if type(annotation).__name__ == "TypeAliasType":
+        return bare(annotation.__value__)
+    origin = typing.get_origin(annotation)
+    if origin in _QUALIFIERS or str(origin).endswith(".ReadOnly"):
+        return bare(typing.get_args(annotation)[0])
+    return annotation
+
+
+def dump(value: Any) -> Any:
+    """The value as dicts, lists and plain scalars, including computed fields (`init=False`)."""
+    try:
+        return _lists(msgspec.to_builtins(_with_objects(value), str_keys=True, enc_hook=_to_json))
+    except RecursionError:
+        raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise SerdeError((FieldProblem("$", f"cannot be written as JSON: {error}"),)) from None
+
+
+def encode(value: Any) -> bytes:
+    """The value as JSON text. NaN and infinities become null, because JSON cannot express them."""
+    try:
+        return msgspec.json.encode(_with_objects(value), enc_hook=_to_json)
+    except RecursionError:
+        raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise SerdeError((FieldProblem("$", f"cannot be written as JSON: {error}"),)) from None
+
+
 _FACTORY = type(msgspec.defstruct("_", [("x", list, msgspec.field(default_factory=list))]).__struct_defaults__[0])
+_QUALIFIERS = frozenset({typing.Final, typing.ClassVar, typing.Required, typing.NotRequired})
 _QUALIFIER = re.compile(r"(?:\w+\.)*(NotRequired|Required)\[")
 
 
@@ -118,3 +184,136 @@ def _is_required(cls: Any, name: str) -> bool:
     if text is not None:
         return text[1] == "Required"
     return typing.get_origin(hint) is typing.Required or name in cls.__required_keys__
+
+
+def _resolve(cls: type, field: str, hint: Any) -> tuple[Any, bool]:
+    holder = type("Holder", (), {"__annotations__": {field: hint}})
+    known: dict[str, Any] = {cls.__name__: cls, **vars(cls)}
+    module = sys.modules.get(cls.__module__)
+    names = vars(module) if module is not None else {}
+    from_caller = isinstance(hint, str) and cls.__name__ in hint and names.get(cls.__name__) is not cls
+    while True:
+        try:
+            hints = typing.get_type_hints(holder, globalns=names, localns=known, include_extras=True)
+            return hints[field], from_caller
+        except NameError as error:
+            frame = _frame_with_local(error.name, names)
+            if frame is None:
+                message = (
+                    f"annotation {hint!r} cannot be resolved: {error}; define the type at module level or "
+                    "remove 'from __future__ import annotations'"
+                )
+                raise UnresolvedType((FieldProblem(f"{cls.__qualname__}.{field}", message),)) from None
+            known[str(error.name)] = frame.f_locals[str(error.name)]
+            from_caller = True
+        except Exception as error:
+            message = f"annotation {hint!r} cannot be resolved: {error}"
+            raise SerdeError((FieldProblem(f"{cls.__qualname__}.{field}", message),)) from error
+
+
+def _frame_with_local(name: str | None, module: dict[str, Any]) -> FrameType | None:
+    """The nearest caller in `module` with a local variable `name`: a function that defines classes inside itself."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_globals is not module or name not in frame.f_locals):
+        frame = frame.f_back
+    return frame
+
+
+def _arguments_by_class(annotation: Any, cls: type) -> dict[type, dict[TypeVar, Any]]:
+    """The type arguments of each generic class that `cls` inherits from."""
+    found: dict[type, dict[TypeVar, Any]] = {}
+
+    def visit(origin: type, args: tuple[Any, ...]) -> None:
+        parameters = getattr(origin, "__parameters__", ())
+        filled = dict(zip(parameters, args, strict=False))
+        found.setdefault(origin, filled)
+        for base in origin.__dict__.get("__orig_bases__", ()):
+            base_origin = typing.get_origin(base)
+            if isinstance(base_origin, type) and base_origin is not Generic:
+                visit(base_origin, tuple(_substitute(arg, filled) for arg in typing.get_args(base)))
+
+    visit(cls, typing.get_args(annotation))
+    for base in cls.__mro__:
+        if base not in found and "__orig_bases__" in base.__dict__:
+            visit(base, ())
+    return found
+
+
+def _substitute(hint: Any, filled: dict[TypeVar, Any]) -> Any:
+    if isinstance(hint, TypeVar):
+        return filled.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if not parameters or isinstance(hint, type) or not filled:
+        return hint
+    return hint[tuple(filled.get(parameter, parameter) for parameter in parameters)]
+
+
+def _to_json(value: Any) -> Any:
+    if type(value) in (list, tuple, frozenset):
+        # msgspec only asks about these if they are keys.
+        raise TypeError(f"the keys of a mapping must be text in JSON, got a {type(value).__name__}")
+    if isinstance(value, abc.Mapping):
+        return dict(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, type):
+        return value.__qualname__
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, abc.Set | abc.Sequence):
+        return list(value)
+    if is_pydantic_model(type(value)) or type(value).__module__.partition(".")[0] == "pydantic":
+        return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
+    raise TypeError(f"{type(value).__qualname__} has no JSON form; use a dataclass, a mapping or a plain value")
+
+
+_ARRAYS = (list, tuple, set, frozenset)
+_SCALARS = frozenset({str, int, float, bool, type(None), bytes})
+
+
+def _with_objects(value: Any) -> Any:
+    """The value with an object in place of each named tuple, which msgspec would write as an array of values."""
+    cls: Any = type(value)
+    parts_of = _parts_of(cls)
+    if parts_of is None:
+        return value
+    old = new = parts_of(value)
+    if not _SCALARS.issuperset(map(type, old)):
+        new = [item if type(item) in _SCALARS else _with_objects(item) for item in old]
+    if (new is old or all(map(operator.is_, new, old))) and not is_named_tuple(cls):
+        return value
+    if cls in _ARRAYS:
+        return new
+    known = columns(cls)
+    if not known:
+        return dict(zip(value, new, strict=True))
+    tag = cls.__struct_config__ if is_struct(cls) else None
+    tagged = {} if tag is None or tag.tag is None else {tag.tag_field: tag.tag}
+    return tagged | {column.key: item for column, item in zip(known, new, strict=True)}
+
+
+@lru_cache(maxsize=2048)
+def _parts_of(cls: type) -> Callable[[Any], Collection[Any]] | None:
+    """What gives the parts of a value that may be named tuples; None if there are none."""
+    if cls in _ARRAYS:
+        return lambda value: value
+    names = [column.name for column in columns(cls)]
+    if not names:
+        return (lambda value: value.values()) if issubclass(cls, abc.Mapping) else None
+    if is_pydantic_model(cls):
+        return None
+    read = operator.attrgetter(*names)
+    return read if len(names) > 1 else lambda value: (read(value),)
+
+
+def _lists(value: Any) -> Any:
+    """Turn the tuples that msgspec keeps into lists."""
+    if type(value) is dict:
+        return {key: _lists(item) for key, item in value.items()}
+    if type(value) is list or type(value) is tuple:
+        return [_lists(item) for item in value]
+    return value

@@ -13,7 +13,7 @@ from typing import Any
 
 from weakincentives.errors import SerdeError
 from weakincentives.serde.constraints import BOUNDS, words
-from weakincentives.serde.writer import encode
+from weakincentives.serde.records import encode
 
 JsonSchema = dict[str, Any]
 
@@ -28,6 +28,8 @@ KEYWORDS = {
     "pattern": "pattern",
 }
 _BOUND_KEYWORDS = {name: KEYWORDS[name] for name in BOUNDS} | {"min_length": "minItems", "max_length": "maxItems"}
+_ENDS = ("min", "max")
+_LENGTHS = {"min_length": "minLength", "max_length": "maxLength"}
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _NOTES = frozenset({"title", "description", "default", "examples", "deprecated"})
 _KEPT = frozenset({*KEYWORDS.values(), "minItems", "maxItems"})
@@ -65,6 +67,11 @@ def tuple_schema(items: list[JsonSchema], names: list[str]) -> JsonSchema:
     """An array of fixed length in strict form, which has one type for all items."""
     note = f"exactly {len(items)} items: {', '.join(names)}"
     return {"type": "array", "items": any_of(items) if items else {"type": "null"}, "description": note}
+
+
+def is_entry(item: object) -> bool:
+    """True for one entry of a mapping in strict form."""
+    return isinstance(item, dict) and item.keys() == {"key", "value"}
 
 
 def json_value() -> JsonSchema:
@@ -194,6 +201,19 @@ def look_up(root: JsonSchema, reference: str) -> Any:
     return found
 
 
+def with_references(schema: Any, moved: Mapping[str, str]) -> Any:
+    """The schema with its references to definitions under their new names."""
+    if isinstance(schema, list):
+        return [with_references(item, moved) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    written = {key: with_references(value, moved) for key, value in schema.items()}
+    if isinstance(reference := schema.get("$ref"), str):
+        name = reference.removeprefix("#/$defs/")
+        written["$ref"] = f"#/$defs/{moved.get(name, name)}"
+    return written
+
+
 def to_strict(schema: JsonSchema) -> JsonSchema:
     """A schema in strict form; parts that have none are left as they are, which `is_strict` notices."""
     writer = _StrictWriter(schema)
@@ -282,10 +302,6 @@ class _StrictWriter:
         return object_schema(written, needed)
 
 
-_ENDS = ("min", "max")
-_LENGTHS = {"min_length": "minLength", "max_length": "maxLength"}
-
-
 def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
     """Data that was written by the strict form of a schema, in the schema's own form."""
     schema = resolved(schema, root)
@@ -294,7 +310,7 @@ def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
         fitting = next((option for option in options if _fits(option, data, root)), next(iter(entries), None))
         return data if fitting is None else from_strict(fitting, data, root)
     if isinstance(data, list):
-        if _is_mapping(schema) and all(isinstance(item, dict) and item.keys() == {"key", "value"} for item in data):
+        if _is_mapping(schema) and all(map(is_entry, data)):
             data = {item["key"]: item["value"] for item in data}
         else:
             first = schema.get("prefixItems", ())

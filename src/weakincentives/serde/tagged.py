@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -26,9 +26,10 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import FieldProblem, SerdeError
+from weakincentives.serde.annotations import is_pydantic, pydantic_model
 from weakincentives.serde.constraints import field_path
-from weakincentives.serde.models import is_pydantic, pydantic_type
-from weakincentives.serde.records import is_named_tuple, is_pydantic_model, is_struct
+from weakincentives.serde.nodes import read
+from weakincentives.serde.records import columns, is_named_tuple, is_pydantic_model, is_struct
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -263,16 +264,14 @@ def _converters(cls: Any) -> tuple[Convert, Convert] | None:
         )
     if is_pydantic_model(cls):
         return _dump_pydantic, partial(_load_pydantic, cls)
-    if is_dataclass(cls):
-        settable = {field.name: field.init for field in fields(cls)}
-        return partial(_dump_record, tuple(settable)), _record_loader(cls, settable, object.__setattr__)
-    if is_struct(cls):
-        settable = dict.fromkeys(cls.__struct_fields__, True)
-        return partial(_dump_record, tuple(settable)), _record_loader(cls, settable, msgspec.structs.force_setattr)
+    if is_dataclass(cls) or is_struct(cls):
+        settable = {column.name: column.init for column in columns(cls)}
+        write = msgspec.structs.force_setattr if is_struct(cls) else object.__setattr__
+        return partial(_dump_record, tuple(settable)), _record_loader(cls, settable, write)
     if is_named_tuple(cls):
         return _dump_items, lambda data: cls(*_load_items(data))
     if _is_pydantic_value(cls):
-        return str, lambda data: pydantic_type(cls).read(data)
+        return str, lambda data: read(pydantic_model(cls), data)
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
     return None if plain is None else (lambda value: _dump(plain(value)), lambda data: cls(_load(data)))
 

@@ -13,12 +13,13 @@ from typing import Any
 from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import LateContent, Section, SectionVisibility, TextSection, Tool
-from weakincentives.prompt.front_matter import Value, front_matter
 from weakincentives.prompt.markdown import own_filesystem
 from weakincentives.prompt.pages import (
     Page,
+    Value,
     check_keys,
     files_below,
+    front_matter,
     is_page,
     page_section,
     read_page,

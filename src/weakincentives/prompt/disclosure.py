@@ -1,0 +1,479 @@
+"""Strategies by which a model opens sections, and the tools that they offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, Literal, NoReturn, get_args
+
+from weakincentives.errors import PromptRenderError, PromptValidationError, ToolValidationError, WinkError
+from weakincentives.prompt.layout import Menu
+from weakincentives.prompt.outline import Node
+from weakincentives.prompt.ranking import CLEAR, Found, Ranker, SectionFinder, matching_sentence
+from weakincentives.prompt.tool import AnyTool, Handler, Tool, ToolResult
+from weakincentives.prompt.view import View
+from weakincentives.prompt.visibility import (
+    CollapseSection,
+    DisclosureRequest,
+    Overrides,
+    SectionPath,
+    SectionVisibility,
+    VisibilityExpansionRequired,
+)
+
+Voice = Literal["result", "system"]
+MAX_REASON = 256
+MAX_FOUND = 20
+CONTEXT_FOLDER = "context"
+RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section", "search_sections"})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSectionParams:
+    section_key: str = field(
+        metadata={"description": "Key of the section to read, as shown under its summary ('parent.child' if nested)."}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSectionsParams:
+    section_keys: tuple[str, ...] = field(
+        metadata={
+            "description": "Keys of the sections to open, as shown under their summaries ('parent.child' if nested)."
+        }
+    )
+    reason: str = field(metadata={"description": "Why these sections are needed, in at most 256 characters."})
+
+
+@dataclass(frozen=True, slots=True)
+class CollapseSectionParams:
+    section_key: str = field(metadata={"description": "Key of the open section to close."})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSectionResult:
+    """The content of a section, and the tools that come with it.
+
+    With `voice="system"` the content is said as the operator, where the model takes that in mid-conversation.
+    """
+
+    content: str
+    expanded_tools: tuple[AnyTool, ...] = ()
+    requested_overrides: Overrides = field(default_factory=dict)
+    voice: Voice = "result"
+
+    def render(self) -> str:
+        if not self.expanded_tools:
+            return self.content
+        return f"{self.content}\n\n[Tools now available: {', '.join(tool.name for tool in self.expanded_tools)}.]"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSectionsResult:
+    """Sections to open on the next evaluation, or files that hold their content."""
+
+    requested_overrides: Overrides = field(default_factory=dict)
+    written_files: tuple[str, ...] = ()
+    reason: str = ""
+
+    def render(self) -> str:
+        if self.written_files:
+            return "Read these files for the full content:\n" + "\n".join(self.written_files)
+        keys = ", ".join("/".join(path) for path in self.requested_overrides)
+        return f"Sections requested for expansion: {keys}. Retry prompt with visibility overrides."
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSectionsParams:
+    query: str = field(metadata={"description": "What is needed, in your own words or the user's."})
+    limit: int = field(default=10, metadata={"description": f"How many sections to list, at most {MAX_FOUND}."})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSection:
+    """A closed section that a search found: what matched, what opening it costs, and the tools it brings."""
+
+    key: str
+    title: str
+    sentence: str
+    tokens: int
+    tools: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        tools = f"; tools: {', '.join(self.tools)}" if self.tools else ""
+        return f'- "{self.key}": {self.title} (about {self.tokens:,} tokens{tools})\n  {self.sentence}'
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSectionsResult:
+    sections: tuple[FoundSection, ...] = ()
+
+    def render(self) -> str:
+        return "\n".join(section.render() for section in self.sections)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSections:
+    """The default strategy: reading a section shows it and brings its tools into the same conversation.
+
+    Its text comes back as the tool's result. With `voice="system"` it comes as an operator's message, where the model
+    takes one in mid-conversation and the text is the author's alone; text with params never gets that authority.
+    """
+
+    voice: Voice = "result"
+
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        tool = READ_SECTION if self.voice == "result" else READ_SECTION_AS_SYSTEM
+        return (tool,) if with_tools or content_only else ()
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        return read_suffix(key)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAndHalt:
+    """The request comes back to the caller, who opens the sections (or not) and evaluates again."""
+
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        return (OPEN_SECTIONS_AND_HALT,) if with_tools or content_only else ()
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        if children:
+            return (
+                f'[This section is summarized. Call `open_sections` with key "{key}" to view full content including '
+                f"subsections: {', '.join(children)}.]"
+            )
+        return open_suffix(key)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOrRead:
+    """Sections with tools are opened for good, by a new evaluation; the others are read without changing state."""
+
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        return ((OPEN_SECTIONS,) if with_tools else ()) + ((READ_CONTENT,) if content_only else ())
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        return open_suffix(key) if has_tools else read_suffix(key)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenToFiles:
+    """Content goes to `context/<key>.md`, for the model to read with its file tools; tools need a new evaluation."""
+
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        return (OPEN_SECTIONS_TO_FILES,) if with_tools or content_only else ()
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        names = ", ".join(children)
+        if has_tools and children:
+            return (
+                f'[This section is summarized. Call `open_sections` with key "{key}" to view full content including '
+                f"subsections: {names}. Additional tools may become available.]"
+            )
+        if has_tools:
+            return (
+                "[This section is summarized. To view full content and access additional tools, "
+                f'call `open_sections` with key "{key}".]'
+            )
+        if children:
+            return (
+                f'[This section is summarized. Call `open_sections` with key "{key}" to write content (including '
+                f"subsections: {names}) to {context_file(key)}.]"
+            )
+        return (
+            f'[This section is summarized. To view full content, call `open_sections` with key "{key}". '
+            f"The content will be written to {context_file(key)} for you to read.]"
+        )
+
+
+# No slots: the finder and the tool are made on first use.
+@dataclass(frozen=True)
+class SearchSections:
+    """`search_sections` beside `read_section`, for prompts with hundreds of sections.
+
+    `ranker` finds sections; the built-in one compares words and needs no package. `preopen` opens, before the first
+    turn, at most so many sections that the user's words clearly call for. `menu` says which summaries the prompt
+    lists: all of them, those of root sections (`"top"`), or none. What is below an opened section is always listed.
+    """
+
+    ranker: Ranker | None = None
+    preopen: int = 0
+    menu: Menu = "all"
+
+    def __post_init__(self) -> None:
+        if self.menu not in get_args(Menu):
+            raise PromptValidationError(
+                f"SearchSections: menu must be one of {', '.join(get_args(Menu))}; got {self.menu!r}."
+            )
+        if not isinstance(self.preopen, int) or self.preopen < 0:
+            raise PromptValidationError(f"SearchSections: preopen must be a number from 0, got {self.preopen!r}.")
+        if isinstance(self.ranker, type) or (self.ranker and not callable(getattr(self.ranker, "index", None))):
+            raise PromptValidationError(
+                f"SearchSections: ranker must have index(texts), got {self.ranker!r}; pass one such as LexicalRanker()."
+            )
+
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        return (READ_SECTION, self._tool) if with_tools or content_only else ()
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        return read_suffix(key)
+
+    def preopened(self, view: View, words: str) -> list[Node]:
+        """The closed sections that stand out for what the user says, at most `preopen`."""
+        found = self.finder.closed(view, words, self.preopen + 1)
+        scores = [one.score for one in found] + [0.0]
+        clear = [size for size in range(1, len(found[: self.preopen]) + 1) if scores[size - 1] >= CLEAR * scores[size]]
+        return [one.node for one in found[: max(clear, default=0)]]
+
+    @cached_property
+    def finder(self) -> SectionFinder:
+        return SectionFinder(self.ranker)
+
+    @cached_property
+    def _tool(self) -> Tool[SearchSectionsParams, SearchSectionsResult]:
+        listed = "" if self.menu == "all" else " Most sections are not listed in the prompt: search before you give up."
+        return Tool(
+            name="search_sections",
+            description="Search all closed sections, with their tools, for what is needed. "
+            f"Then open what fits with read_section.{listed}",
+            handler=self._search,
+            params_type=SearchSectionsParams,
+            result_type=SearchSectionsResult,
+            read_only=True,
+            accepts_overrides=False,
+        )
+
+    def _search(self, params: SearchSectionsParams, *, context: Any) -> ToolResult[SearchSectionsResult]:
+        if not params.query.strip() or not 1 <= params.limit <= MAX_FOUND:
+            message = f"query must not be empty, and limit must be between 1 and {MAX_FOUND}."
+            return ToolResult(message, success=False)
+        view = current_view(context)
+        try:
+            found = self.finder.closed(view, params.query, params.limit)
+        except Exception as error:
+            return ToolResult(f"The search failed: {type(error).__name__}: {error}", success=False)
+        if not found:
+            return ToolResult("No closed section has to do with that; try other words.", SearchSectionsResult())
+        count = context.prompt.template.counter.count
+        sections = tuple(_described(one, view, params.query, count) for one in found)
+        message = "Found, best first. Call read_section with a key to open a section with its tools."
+        return ToolResult(message, SearchSectionsResult(sections))
+
+
+def current_view(context: Any) -> View:
+    """The prompt as it is now; `context` is a `ToolContext`, which this package's prompts are built before."""
+    view: View = context.prompt.view(context.session)
+    return view
+
+
+def read_suffix(key: str) -> str:
+    return f'[This section is summarized. To view full content, call `read_section` with key "{key}".]'
+
+
+def open_suffix(key: str) -> str:
+    return f'[This section is summarized. To view full content, call `open_sections` with key "{key}".]'
+
+
+def context_file(key: str) -> str:
+    return f"{CONTEXT_FOLDER}/{key}.md"
+
+
+def closed_hint(view: View) -> str:
+    keys = view.closed_keys()
+    unlisted = len(view.layout.summarized) - len(keys)
+    hints = [f"Keys of summarized sections: {', '.join(keys)}."] if keys else []
+    hints += [f"{unlisted:,} closed sections are not listed; call search_sections to find them."] if unlisted else []
+    return " ".join(hints) or "No section is summarized."
+
+
+def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "result") -> ToolResult[ReadSectionResult]:
+    view, key = current_view(context), params.section_key
+    path = view.find(key)
+    if path is None:
+        return _failed(f"Unknown section key: '{key}'. {closed_hint(view)}", view.request([key]))
+    if view.is_open(path):
+        result = ReadSectionResult(view.content(path))
+        return ToolResult("Section is already expanded.", result, disclosure=view.request([key]))
+    try:
+        context.prompt.load(path, context.deadline)
+    except Exception as error:
+        return _failed(f"Section '{key}' cannot be opened: {error}", view.request([key]))
+    view = current_view(context)
+    if view.find(key) is None:
+        return _failed(f"Section '{key}' is no longer there. {closed_hint(view)}", view.request([key]))
+    reading = view.reading(path)
+    voice = voice if view.is_literal(path) else "result"
+    return ToolResult(
+        f"Content of section '{key}':",
+        ReadSectionResult(reading.render(), reading.tools, reading.overrides, voice),
+        disclosure=view.request([key], overrides=reading.overrides),
+    )
+
+
+def read_content(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
+    """`read_section`, which leaves sections with tools to `open_sections`."""
+    view, key = current_view(context), params.section_key
+    path = view.find(key)
+    if path is not None and view.has_tools(path) and not view.is_open(path):
+        message = f"Section '{key}' has tools; call open_sections with key '{key}' to open it."
+        return _failed(message, view.request([key]))
+    return read_section(params, context=context)
+
+
+def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResult[None]:
+    view = current_view(context)
+    key = params.section_key
+    path = view.find(key)
+    problem = ""
+    if path is None:
+        problem = f"Unknown section key: '{key}'."
+    elif not view.is_open(path):
+        problem = f"Section '{key}' is not expanded."
+    elif not view.collapsible(path):
+        problem = f"Section '{key}' has no summary, so it stays open."
+    else:
+        context.session.dispatch(CollapseSection(path=path))
+    message = problem or f"Section '{key}' is closed; its tools are no longer available."
+    return ToolResult(message, success=not problem, disclosure=view.request([key], action="close"))
+
+
+Opener = Callable[[OpenSectionsParams, list[SectionPath], View, Any], ToolResult[OpenSectionsResult]]
+
+
+def open_and_halt(
+    params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any
+) -> ToolResult[OpenSectionsResult]:
+    overrides = overrides_for(paths, view)
+    return ToolResult(
+        f"Expansion requested: {', '.join(params.section_keys)}.",
+        OpenSectionsResult(requested_overrides=overrides, reason=params.reason),
+        disclosure=view.request(params.section_keys, params.reason, overrides=overrides),
+    )
+
+
+def open_anew(params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any) -> NoReturn:
+    raise VisibilityExpansionRequired(
+        f"The model asked to open: {', '.join(params.section_keys)}.",
+        requested_overrides=overrides_for(paths, view),
+        reason=params.reason,
+        section_keys=tuple(params.section_keys),
+    )
+
+
+def open_to_files(
+    params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any
+) -> ToolResult[OpenSectionsResult]:
+    if any(view.has_tools(path) for path in paths):
+        open_anew(params, paths, view, context)
+    request = view.request(params.section_keys, params.reason)
+    if context.filesystem is None:
+        message = "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt."
+        return _failed(message, request)
+    written: list[str] = []
+    for path in paths:
+        key = ".".join(path)
+        try:
+            content = view.content(path, everything=True)
+            context.filesystem.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
+            context.filesystem.write(context_file(key), content, mode="overwrite")
+        except (WinkError, OSError) as error:
+            return _failed(f"Failed to write context for '{key}': {error}", request)
+        written.append(context_file(key))
+    message = f"Section content written to: {', '.join(written)}"
+    return ToolResult(message, OpenSectionsResult(written_files=tuple(written)), disclosure=request)
+
+
+def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:
+    """The overrides that open all these paths, their closed ancestors included."""
+    merged: dict[SectionPath, SectionVisibility] = {}
+    for path in paths:
+        merged.update(view.opening(path).overrides)
+    return merged
+
+
+def requested_paths(params: OpenSectionsParams, view: View) -> list[SectionPath]:
+    """The paths that `open_sections` may open."""
+    if not params.section_keys:
+        raise ToolValidationError("At least one section key must be provided.")
+    if len(params.reason) > MAX_REASON:
+        raise ToolValidationError(f"The reason has {len(params.reason)} characters; at most {MAX_REASON} are allowed.")
+    paths: dict[SectionPath, None] = {}
+    for key in params.section_keys:
+        path = view.find(key)
+        if path is None:
+            raise ToolValidationError(f"Section '{key}' does not exist in this prompt. {closed_hint(view)}")
+        if view.is_open(path):
+            raise ToolValidationError(f"Section '{key}' is already expanded.")
+        paths[path] = None
+    return list(paths)
+
+
+def _described(found: Found, view: View, query: str, count: Any) -> FoundSection:
+    node = found.node
+    reading = view.reading(node.path)
+    try:
+        tokens = reading.tokens(count)
+    except PromptRenderError:
+        # That is an error only for whoever opens it.
+        tokens = 0
+    return FoundSection(
+        key=node.key,
+        title=node.section.title,
+        sentence=matching_sentence(node, query),
+        tokens=tokens,
+        tools=tuple(tool.name for tool in reading.tools),
+    )
+
+
+def _failed(message: str, request: DisclosureRequest) -> ToolResult[Any]:
+    return ToolResult(message, success=False, disclosure=request)
+
+
+def _tool(
+    name: str, description: str, handler: Handler[Any, Any], params_type: type, result_type: type | None = None
+) -> Tool[Any, Any]:
+    return Tool(
+        name=name,
+        description=description,
+        handler=handler,
+        params_type=params_type,
+        result_type=result_type,
+        accepts_overrides=False,
+    )
+
+
+def _open_tool(description: str, opener: Opener) -> Tool[Any, Any]:
+    def handle(params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
+        view = current_view(context)
+        try:
+            paths = requested_paths(params, view)
+        except ToolValidationError as error:
+            return _failed(str(error), view.request(params.section_keys, params.reason))
+        return opener(params, paths, view, context)
+
+    return _tool("open_sections", description, handle, OpenSectionsParams, OpenSectionsResult)
+
+
+def _read_tool(description: str, handler: Handler[Any, Any]) -> Tool[Any, Any]:
+    return _tool("read_section", description, handler, ReadSectionParams, ReadSectionResult)
+
+
+_WORDS = "Read the full content of a summarized section. Tools that belong to the section become available."
+READ_SECTION = _read_tool(_WORDS, read_section)
+READ_SECTION_AS_SYSTEM = _read_tool(_WORDS, partial(read_section, voice="system"))
+READ_CONTENT = _read_tool("Read the full content of a summarized section that has no tools.", read_content)
+OPEN_SECTIONS_AND_HALT = _open_tool(
+    "Open summarized sections. This ends the turn; the prompt comes back with the sections opened.", open_and_halt
+)
+OPEN_SECTIONS = _open_tool("Open summarized sections: their full content and their tools become available.", open_anew)
+OPEN_SECTIONS_TO_FILES = _open_tool(
+    "Open summarized sections: content is written to files under context/; tools become available.", open_to_files
+)
+COLLAPSE_SECTION = _tool(
+    "collapse_section",
+    "Close an open section that is no longer needed; its tools stop being available.",
+    collapse_section,
+    CollapseSectionParams,
+)

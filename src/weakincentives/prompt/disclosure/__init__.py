@@ -1,1 +1,0 @@
-"""Progressive disclosure: the strategies by which a model opens summarized sections."""
