@@ -20,8 +20,15 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, did_you_mean, meter, progress
 from weakincentives.errors import PromptEvaluationError, SerdeError
-from weakincentives.prompt import Prompt, PromptTemplate, SectionPath, SectionVisibility, Tool, with_ancestors
-from weakincentives.prompt.overrides import LATEST, JsonPromptOverridesStore
+from weakincentives.prompt import (
+    JsonPromptOverridesStore,
+    Prompt,
+    PromptTemplate,
+    SectionPath,
+    SectionVisibility,
+    Tool,
+    with_ancestors,
+)
 from weakincentives.serde import columns, parse
 
 if TYPE_CHECKING:
@@ -64,7 +71,7 @@ def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
         if store is not None and store.resolve(found.descriptor, arguments.tag) is None:
             tags = ", ".join(stored.tag for stored in store.list(ns=found.ns, key=found.key)) or "none"
             progress(f"no override of {found.ns}/{found.key} has the tag {arguments.tag!r}; stored tags: {tags}")
-        found = Prompt(found, overrides_store=store, overrides_tag=arguments.tag or LATEST)
+        found = Prompt(found) if store is None else Prompt(found, overrides_store=store, overrides_tag=arguments.tag)
     elif arguments.tag:
         raise UsageError(f"--tag needs a PromptTemplate; {arguments.target!r} is a Prompt, which has its own store")
     return found.bind(*read_params(words, found.template.outline.params_types))
@@ -274,7 +281,7 @@ def _named(target: str) -> ProviderAdapter:
 
 def _scripted(file: str) -> ProviderAdapter:
     """Plays a JSON list: text, `{"call": name, "arguments": {...}}`, a list of those, or `{"output": ...}`."""
-    from weakincentives.adapters.scripted import ScriptedAdapter
+    from weakincentives import ScriptedAdapter
 
     lines = read_json(file, f"--adapter scripted:{file}")
     if not isinstance(lines, list):

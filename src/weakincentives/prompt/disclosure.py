@@ -10,7 +10,8 @@ from typing import Any, Literal, NoReturn, get_args
 from weakincentives.errors import PromptRenderError, PromptValidationError, ToolValidationError, WinkError
 from weakincentives.prompt.layout import Menu
 from weakincentives.prompt.outline import Node
-from weakincentives.prompt.ranking import CLEAR, Found, Ranker, SectionFinder, matching_sentence
+from weakincentives.prompt.ranking import Ranker
+from weakincentives.prompt.ranking.finder import CLEAR, Found, SectionFinder, matching_sentence
 from weakincentives.prompt.tool import AnyTool, Handler, Tool, ToolResult
 from weakincentives.prompt.view import View
 from weakincentives.prompt.visibility import (

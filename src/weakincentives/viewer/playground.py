@@ -10,8 +10,17 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from weakincentives.limits import Budget, Prices, TokenUsage
-from weakincentives.prompt import AnyTool, Prompt, PromptTemplate, RenderedPrompt, SectionPath, SectionVisibility
-from weakincentives.prompt.overrides import JsonPromptOverridesStore, PromptOverride, PromptOverridesStore
+from weakincentives.prompt import (
+    AnyTool,
+    JsonPromptOverridesStore,
+    Prompt,
+    PromptOverride,
+    PromptOverridesStore,
+    PromptTemplate,
+    RenderedPrompt,
+    SectionPath,
+    SectionVisibility,
+)
 from weakincentives.runtime import (
     Conversation,
     EventStream,

@@ -1,0 +1,23 @@
+"""Rankers: find the sections that a text is about."""
+
+from weakincentives.prompt.ranking.finder import CLEAR, Found, SectionFinder, section_texts
+from weakincentives.prompt.ranking.lexical import Index, LexicalIndex, LexicalRanker, Ranker, SectionText
+from weakincentives.prompt.ranking.text import bm25, sentences, terms
+from weakincentives.prompt.ranking.vectors import StaticRanker, VectorRanker
+
+__all__ = [
+    "CLEAR",
+    "Found",
+    "Index",
+    "LexicalIndex",
+    "LexicalRanker",
+    "Ranker",
+    "SectionFinder",
+    "SectionText",
+    "StaticRanker",
+    "VectorRanker",
+    "bm25",
+    "section_texts",
+    "sentences",
+    "terms",
+]
