@@ -157,7 +157,8 @@ def _crowd(url: str) -> Iterator[Row]:
 async def crowd(adapter: Any, prompts: PromptTemplate[Report]) -> tuple[float, float]:
     """Wall seconds of the crowd, and CPU seconds of each run.
 
-    Garbage is collected meanwhile, but not looked for in what was there before: two SDKs, and what other rows left.
+    Garbage collection stays on, but objects from before (two SDKs, leftovers of other rows) are frozen, so it does not
+    scan them.
     """
     await adapter.evaluate_async(Prompt(prompts), session=Session())
     gc.collect()

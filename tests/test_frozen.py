@@ -2,6 +2,7 @@ import copy
 import inspect
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field, replace
+from typing import get_type_hints
 
 import pytest
 
@@ -67,6 +68,16 @@ def test_its_signature_is_that_of_the_dataclass() -> None:
     ours, plain = inspect.signature(Quick), inspect.signature(Plain)
     assert ours.parameters.keys() == plain.parameters.keys()
     assert [each.kind for each in ours.parameters.values()] == [each.kind for each in plain.parameters.values()]
+    assert get_type_hints(Quick.__init__) == get_type_hints(Plain.__init__)
+
+
+def test_a_field_that_is_no_parameter_is_refused() -> None:
+    with pytest.raises(TypeError, match="quick_init needs every field of Partial"):
+
+        @quick_init
+        @dataclass(frozen=True, slots=True)
+        class Partial:
+            name: str = field(default="", init=False)
 
 
 def test_it_can_be_copied_replaced_and_pickled() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
@@ -12,29 +13,26 @@ T = TypeVar("T")
 def quick_init(frozen: type[T]) -> type[T]:
     """Speed up the `__init__` of a frozen dataclass with slots, for a class that a run creates many times.
 
-    A frozen dataclass sets its fields with `object.__setattr__`, at several times the cost of an assignment: with
-    twenty such objects in a turn, that was a quarter of its time. Here the object is of a subclass that is not frozen
-    while its fields are assigned. Put it above `@dataclass(frozen=True, slots=True)`.
+    The `__init__` of a frozen dataclass sets fields with `object.__setattr__`, which costs several times as much as an
+    assignment; with twenty such objects per turn, that was a quarter of the turn. Here the object belongs to an
+    unfrozen subclass while its fields are assigned. Apply it above `@dataclass(frozen=True, slots=True)`.
     """
     plain: Any = frozen.__init__
+    parameters = inspect.signature(frozen).parameters
+    if parameters.keys() != {field.name for field in fields(frozen)}:  # type: ignore[arg-type]
+        raise TypeError(f"quick_init needs every field of {frozen.__name__}, and nothing else, as a parameter")
     thawed = {"__slots__": (), "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     scope: dict[str, Any] = {
         "_frozen": frozen,
-        "_thawed": type(frozen.__name__, (frozen,), thawed),
+        "_thawed": type(f"<thawed {frozen.__name__}>", (frozen,), thawed),
         "_set": object.__setattr__,
         "_plain": plain,
     }
-    parameters = inspect.signature(frozen).parameters
     keywords = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
-    signature = [
-        "self",
-        *(name for name in parameters if name not in keywords),
-        *(["*"] if keywords else []),
-        *keywords,
-    ]
+    positional = [name for name in parameters if name not in keywords]
     lines = [
-        f"def __init__({', '.join(signature)}):",
-        # A subclass without an `__init__` of its own has another layout.
+        f"def __init__({', '.join(['self', *positional, *(['*'] if keywords else []), *keywords])}):",
+        # A subclass that inherits this may have another layout, so its class cannot be swapped.
         " if self.__class__ is not _frozen:",
         f"  return _plain(self, {', '.join(f'{name}={name}' for name in parameters)})",
         " _set(self, '__class__', _thawed)",
@@ -48,8 +46,11 @@ def quick_init(frozen: type[T]) -> type[T]:
     lines.append(" self.__class__ = _frozen")
     if hasattr(frozen, "__post_init__"):
         lines.append(" self.__post_init__()")
-    exec("\n".join(lines), scope)
-    quick: Any = scope["__init__"]
+    # Made in the class's module, where its annotations can be resolved.
+    source = "\n ".join([f"def make({', '.join(scope)}):", *lines, "return __init__"])
+    made: dict[str, Any] = {}
+    exec(source, vars(sys.modules[frozen.__module__]), made)
+    quick = made["make"](**scope)
     for attribute in ("__defaults__", "__kwdefaults__", "__annotations__", "__qualname__", "__module__"):
         setattr(quick, attribute, getattr(plain, attribute))
     frozen.__init__ = quick  # type: ignore[method-assign]

@@ -1,9 +1,11 @@
-"""A request that is given up while it is being sent leaves no connection behind."""
+"""A request that is given up while it is being sent, or fails, leaves nothing behind."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -39,3 +41,19 @@ def test_a_request_that_is_given_up_closes_its_connection(way: Way, serve: Calla
         # A transport that is still open warns when it is collected, and warnings are errors.
         gc.collect()
         ended.set()
+
+
+@pytest.mark.parametrize("way", [way for way in DIRECT if not way.awaited], ids=str)
+def test_a_request_that_failed_is_freed_at_once(way: Way) -> None:
+    with HostileServer(lambda connection: None) as server:
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            with contextlib.suppress(PromptEvaluationError):
+                way.ask(server.url, LARGE, max_retries=0)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert kept < 10_000_000

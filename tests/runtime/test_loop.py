@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -489,3 +491,16 @@ def named(key: str) -> Any:
         return key
 
     return use
+
+
+def test_a_session_is_freed_with_its_last_reference_although_its_prompt_is_kept() -> None:
+    prompt, session = Prompt(TEMPLATE), Session()
+    ScriptedAdapter(["Hello."]).evaluate(prompt, session=session)
+    freed = weakref.ref(session)
+    gc.collect()
+    gc.disable()
+    try:
+        del session
+        assert freed() is None
+    finally:
+        gc.enable()

@@ -1,4 +1,4 @@
-"""The command line `wink`: a command's module is imported when it is called."""
+"""The `wink` command line; a command's module is imported when the command runs."""
 
 from typing import TYPE_CHECKING
 

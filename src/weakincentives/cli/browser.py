@@ -1,6 +1,6 @@
 """Commands that open a page in the browser: recorded runs to look at, or a prompt to play with.
 
-Viewing needs only the run file, so what playing needs besides is imported when it is called.
+Viewing needs only the run file; what playing needs is imported on demand.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ run is written to an HTML file that opens from disk.
 PLAY = """\
 Play with a prompt in the browser: open and close its sections, see text, tools, tokens and cache change, and run it.
 
-Clicking a section shows it in full, as a summary, or not at all; other words for it become an override under a tag.
-Runs are recorded and shown below. The page can write and spend, so it is served to this machine only, and only to who
-has the token in the address.
+Clicking a section shows it in full, as a summary, or not at all; edited text becomes an override under a tag.
+Runs are recorded and shown below. The page can write and spend, so it is served to this machine only, and only to
+whoever has the token in the address.
 """
 BAR_FROM = 2_000
 

@@ -1,10 +1,10 @@
 """The commands of `wink`: what each is for, how one is run, and the defaults of its flags.
 
 A command's module has `configure(parser)`, which adds its arguments, and `run(arguments)`, which returns the exit code;
-its docstring is the command's description. In a module of several commands these are `configure_NAME`, `run_NAME` and
-`NAME` in capitals.
+its docstring is the command's description. In a module with several commands, they are `configure_NAME` and `run_NAME`,
+and the description is the constant `NAME`.
 
-Exit codes: 0: done. 1: the run failed, or something was found. 2: wrong usage. 130: interrupted. Data goes to stdout,
+Exit codes: 0 success; 1 the run failed or a check found problems; 2 usage error; 130 interrupted. Data goes to stdout,
 progress and errors to stderr.
 """
 

@@ -1,6 +1,6 @@
 """Commands that work on one prompt: run it, render it, explain it.
 
-Rendering needs neither adapters nor a session, so the other two import those when they are called.
+`render` needs no runtime or adapter, so `run` and `explain` import them on demand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a command works on: a prompt with its params, overrides and open sections, and the adapter to run it on.
 
-Adapters are imported when one is asked for: rendering a prompt or editing its overrides needs none.
+Adapters are imported only when needed: rendering a prompt or editing overrides uses none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands for durable runs: a worker that does them, and what to look at and change from outside."""
+"""Commands for durable runs: a worker that executes them, and commands to inspect and manage them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weakincentives.durable import Work, WorkerHealth, WorkStatus, WorkStore
 
 WORKER = """\
-Work on the durable runs of a loop until SIGTERM or Ctrl-C, then hand back what runs at its next step.
+Work on the durable runs of a loop until SIGTERM or Ctrl-C, then hand unfinished runs back at their next step.
 
 Any number of workers on any number of machines can share a postgresql:// database. The limits belong to the queue:
 those of the worker that started last apply to all. With --health, GET /healthz answers 200 while the process works and

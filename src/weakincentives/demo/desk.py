@@ -1,8 +1,8 @@
 """The support desk: a handbook of summaries, each with its tools, and the customer's question.
 
 The question comes last because it is the only part that changes from run to run. Each section of the handbook is a
-Markdown file with its title and its summary on top. Each tool, one per action of an agent, is offered with the section
-that explains it; the shop's data is a small SQLite database in memory, created for each run.
+Markdown file with its title and its summary on top. There is one tool per action, offered with the section that
+explains it; the shop's data is a small SQLite database in memory, created for each run.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def issue_refund(
     if not 0 < amount <= left:
         raise ToolValidationError(f"Order {order['number']} has {left:.2f} euros left to refund, not {amount:.2f}.")
     if amount > 150:
-        raise ToolValidationError(f"{amount:.2f} euros are more than an agent may approve (150); ask a team lead.")
+        raise ToolValidationError(f"{amount:.2f} euros is more than an agent may approve (150); ask a team lead.")
     _store(context).change("UPDATE orders SET refunded = refunded + ? WHERE number = ?", (amount, order["number"]))
     return ToolResult(f"Refunded {amount:.2f} euros for order {order['number']} ({reason}).")
 
@@ -255,7 +255,7 @@ CREATE TABLE tickets (number INTEGER PRIMARY KEY, level TEXT, summary TEXT);
 
 _ORDERS = [
     ("FH-20417", "shipped", "Sprig Six, moss", 129.0, "Germany", "DHL 00340434161094, expected on Thursday"),
-    ("FH-20388", "held", "Sprig Tower", 549.0, "Belgium", "out of stock since 3 days, the wait is 14 days at most"),
+    ("FH-20388", "held", "Sprig Tower", 549.0, "Belgium", "out of stock for 3 days, the wait is 14 days at most"),
     ("FH-20391", "delivered", "Sprig Mini, chalk", 59.0, "Netherlands", "delivered to the customer on Monday"),
     ("FH-20402", "picking", "Kitchen herbs, 6 pods", 14.5, "France", "leaves today"),
     ("FH-20425", "packed", "Sprig Feed, 2 litres", 36.0, "Austria", "waiting for the carrier"),

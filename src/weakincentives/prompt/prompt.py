@@ -6,6 +6,7 @@ import contextvars
 import copy
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -200,11 +201,17 @@ def _kept(sections: Iterable[Section[Any]], gone: set[SectionPath], above: Secti
 
 
 class _RunBase(NamedTuple):
-    """The run that a prompt is in: its session, and the visibility that it began with."""
+    """The run that a prompt is in: its session, and the visibility that it began with.
 
-    session: Session | None
+    The reference is weak, so that a prompt does not keep the sessions it has run on.
+    """
+
+    session: weakref.ref[Session] | None
     outline: Outline
     state: VisibilityState
+
+    def is_on(self, session: Session | None) -> bool:
+        return session is None if self.session is None else session is not None and self.session() is session
 
 
 class Prompt(Displayed, _HasOutput, Generic[OutputT]):
@@ -309,13 +316,14 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         `words` is what the user says besides the user sections.
         """
         outline = self._run_outline()
-        self._run = _RunBase(session, outline, self._declared(outline, session, visibility_overrides, words))
+        state = self._declared(outline, session, visibility_overrides, words)
+        self._run = _RunBase(None if session is None else weakref.ref(session), outline, state)
         return self._rendered(self.view(session))
 
     def resume(self, session: Session, visibility: Mapping[str, SectionVisibility]) -> None:
         """Continue the session's run, which began elsewhere with this visibility of each section, by key."""
         outline = self._run_outline()
-        self._run = _RunBase(session, outline, state_from_keys(outline, visibility))
+        self._run = _RunBase(weakref.ref(session), outline, state_from_keys(outline, visibility))
 
     def base_visibility(self) -> dict[str, SectionVisibility]:
         """What the run began with, by section key: what `resume` takes."""
@@ -324,7 +332,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     def view(self, session: Session | None = None) -> View:
         """What is shown and offered at this moment; for the session of a run, what the run began with is the base."""
         run = self._run
-        if run is not None and run.session is session:
+        if run is not None and run.is_on(session):
             return self._view(run.outline, run.state, session)
         outline = self.outline()
         return self._view(outline, self._declared(outline, session), session)

@@ -71,7 +71,7 @@ class Run:
     spent: Spent = field(default_factory=Spent)
 
     def updated(self, changes: Mapping[str, Any]) -> Run:
-        """`dataclasses.replace` at half the cost: a run is saved twice in a turn."""
+        """Like `dataclasses.replace`, at half the cost: a run is saved twice per turn."""
         return Run(**{**dict(zip(_FIELDS, _values(self), strict=True)), **changes})
 
 

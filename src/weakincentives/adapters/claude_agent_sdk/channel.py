@@ -1,4 +1,4 @@
-"""One run's connection to a model behind the Claude Code CLI, as requests and replies.
+"""A run's connection to a model through the Claude Code CLI, as requests and replies.
 
 The CLI, the MCP server and the SDK's client live on an event loop in a thread of their own, so that blocking and async
 callers work the same way. The CLI has its own loop: it calls the model, calls our tools over MCP, and calls the model

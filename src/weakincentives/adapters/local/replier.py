@@ -29,7 +29,7 @@ from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 QUOTING, COMPOSING = (2, 0.8), (3, 0.75)
 # Sentences of a quotation: more where none fits closely.
 QUOTES, QUOTES_UNSURE, SURE = 3, 5, 0.6
-# Sections of a ranking that the conversation shows, for whoever wants to know why one was opened.
+# How many ranked sections the conversation records, to show why one was opened.
 MAX_SHOWN = 5
 # Sentences that the model gets to write from; whole pages take twice as long and helped no more in tries.
 EVIDENCE = 10
@@ -145,7 +145,7 @@ class Replier:
         keys = [section.key for score, section in ranked[:left] if score >= self._close * ranked[0][0]]
         said: list[dict[str, Any]] = [{"section_key": key} for key in keys]
         if tool == "open_sections":
-            said = [{"section_keys": keys, "reason": "It fits best what is asked."}]
+            said = [{"section_keys": keys, "reason": "It best matches the question."}]
         return [(tool, json.dumps(arguments)) for arguments in said], (json.dumps(ranking),)
 
     def _tool_call(self, outlook: Outlook, watch: Watch) -> list[tuple[str, str]]:

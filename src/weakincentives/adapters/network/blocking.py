@@ -61,9 +61,8 @@ class BlockingTransport:
             self.release(connection)
             return Response(response.status, response.headers, b"".join(pieces))
         except BaseException as error:
-            if (failure := connection.fail(error)) is None:
-                raise
-            raise failure from None
+            connection.fail(error)
+            raise
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -115,9 +114,8 @@ class BlockingStream:
                 if events := self._reader.feed(data):
                     return events
         except BaseException as error:
-            if (failure := connection.fail(error)) is None:
-                raise
-            raise failure from None
+            connection.fail(error)
+            raise
         self._connection = None
         self._transport.release(connection)
         return None
@@ -158,6 +156,7 @@ class _Connection:
                 if decoded := self._decoder.decode(data):
                     return decoded
             elif response.complete:
+                response.free()
                 self._decoder.finish()
                 return b""
             else:
@@ -174,16 +173,15 @@ class _Connection:
         with contextlib.suppress(OSError):
             self.sock.close()
 
-    def fail(self, error: BaseException) -> TransportError | None:
-        """Close the connection after an error; return the `TransportError` for one of the network."""
+    def fail(self, error: BaseException) -> None:
+        """Close the connection after an error; raise network errors as `TransportError`."""
         self.discard()
         if isinstance(error, TimeoutError):
-            return TransportError("The server did not answer in time.")
+            raise TransportError("The server did not answer in time.") from None
         if isinstance(error, OSError):
-            return TransportError(f"The connection broke: {error}.")
+            raise TransportError(f"The connection broke: {error}.") from None
         if type(error).__module__.startswith("httptools"):
-            return TransportError(f"The server sent a malformed response: {error}.", phase="response")
-        return None
+            raise TransportError(f"The server sent a malformed response: {error}.", phase="response") from None
 
     def _send(self, data: bytes) -> None:
         """Send, but stop if the server answers before it has everything."""
@@ -240,6 +238,10 @@ class _Response:
         self._parser.feed_data(data)
         if self._overhead > MAX_OVERHEAD:
             raise TransportError("The server sent headers without end.", phase="response")
+
+    def free(self) -> None:
+        """Let go of the parser, which refers to this response, so that both are freed without garbage collection."""
+        self._parser = None
 
     def on_message_begin(self) -> None:
         self.surplus = self.complete

@@ -145,8 +145,9 @@ class Exchange:
                             streamed = True
                             yield piece
             except TransportError as error:
-                # Its traceback would refer to this frame, and keep the conversation until the garbage is collected.
+                # Tracebacks refer to this frame, and would keep the conversation until the garbage is collected.
                 failure = error.with_traceback(None)
+                failure.__context__ = None
             except MALFORMED as error:
                 failure = self._unreadable(error, received)
             if not streamed and self._drops_reasoning(failure):
