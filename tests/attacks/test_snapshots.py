@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, tool
+from weakincentives.runtime import ModelReply, ToolCall, ToolInvoked
 from weakincentives.session import Session, SessionError, Snapshot
 
 
@@ -200,3 +201,29 @@ def test_the_events_of_a_whole_run_are_read_back_equal() -> None:
     adapter = ScriptedAdapter([call("add", a=1, b=2), call("add", a="x"), "3"])
     adapter.evaluate(Prompt(PromptTemplate(ns="t", key="t", sections=[section])), session=session)
     assert Snapshot.from_json(session.snapshot().to_json()) == session.snapshot()
+
+
+@tool
+def keep(data: Any) -> str:
+    """Keep data."""
+    return "kept"
+
+
+KEEPER = PromptTemplate(
+    ns="attacks", key="deep", sections=[MarkdownSection(title="T", key="t", template="Go.", tools=[keep])]
+)
+
+
+@pytest.mark.parametrize("depth", [101, 300, 900, 100_000])
+def test_arguments_too_deep_to_store_are_refused_and_the_session_can_be_saved(depth: int) -> None:
+    session, deep = Session(), '{"data":' + "[" * depth + "]" * depth + "}"
+    replies = [ModelReply(tool_calls=(ToolCall("1", "keep", deep),)), "done"]
+    ScriptedAdapter(replies).evaluate(Prompt(KEEPER), session=session)
+    refused = session[ToolInvoked].all()[0].result.message
+    assert refused == "Invalid arguments for 'keep': $: nested more than 100 levels deep"
+    assert Snapshot.from_json(session.snapshot().to_json())[ToolInvoked][0].result.message == refused
+
+
+def test_many_brackets_that_are_not_deep_are_taken() -> None:
+    wide = json.dumps({"data": [{"text": "[[{{", "list": []}] * 500})
+    assert keep.parse(wide).data[499] == {"text": "[[{{", "list": []}

@@ -158,3 +158,20 @@ def test_pydantic_is_not_imported_by_the_library() -> None:
     code = "import sys, weakincentives.prompt, weakincentives.runtime; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_validator_works_before_any_model_was_defined() -> None:
+    code = (
+        "from typing import Annotated; from pydantic import AfterValidator; from weakincentives import serde; "
+        "print(serde.schema(Annotated[int, AfterValidator(abs)]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'type': 'integer'}"
+
+
+def test_a_key_that_cannot_be_one_is_a_problem_of_the_data() -> None:
+    class Counts(BaseModel):
+        counts: dict[str, int]
+
+    with pytest.raises(SerdeError, match=r"\$: Counts rejected it: unhashable type: 'list'"):
+        decode(Counts, '{"counts": [{"key": [1], "value": 2}]}')

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from weakincentives.errors import SerdeError
+from weakincentives.prompt import ReadSectionParams
 from weakincentives.serde import dump_tagged, load_tagged, register_type
 
 T = TypeVar("T")
@@ -252,3 +253,11 @@ def test_any_value_comes_back_equal_and_of_the_same_type(value: Any) -> None:
     assert type(back) is type(value)
     assert back == value
     assert dump_tagged(back) == dump_tagged(value)
+
+
+def test_a_class_of_ours_is_found_after_it_moved_up() -> None:
+    params = ReadSectionParams("docs")
+    stored = json.dumps(dump_tagged(params))
+    moved = stored.replace("weakincentives.prompt.disclosure:", "weakincentives.prompt.disclosure.strategy:")
+    assert moved != stored
+    assert load_tagged(json.loads(moved)) == params

@@ -445,16 +445,17 @@ def _tool(
     )
 
 
-def _open_tool(description: str, opener: Opener) -> Tool[Any, Any]:
-    def handle(params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
-        view = current_view(context)
-        try:
-            paths = requested_paths(params, view)
-        except ToolValidationError as error:
-            return _failed(str(error), view.request(params.section_keys, params.reason))
-        return opener(params, paths, view, context)
+def _open(opener: Opener, params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
+    view = current_view(context)
+    try:
+        paths = requested_paths(params, view)
+    except ToolValidationError as error:
+        return _failed(str(error), view.request(params.section_keys, params.reason))
+    return opener(params, paths, view, context)
 
-    return _tool("open_sections", description, handle, OpenSectionsParams, OpenSectionsResult)
+
+def _open_tool(description: str, opener: Opener) -> Tool[Any, Any]:
+    return _tool("open_sections", description, partial(_open, opener), OpenSectionsParams, OpenSectionsResult)
 
 
 def _read_tool(description: str, handler: Handler[Any, Any]) -> Tool[Any, Any]:

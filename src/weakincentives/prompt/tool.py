@@ -46,6 +46,8 @@ MAX_DESCRIPTION = 1024
 MAX_FOREIGN_NAME = 128
 _CUT = " ... (described in full elsewhere in this conversation)"
 _PORTABLE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+MAX_DEPTH = 100
+_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|([\]}])', re.DOTALL)
 
 
 # No slots: `ToolResult[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
@@ -240,6 +242,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     def parse(self, arguments: str) -> Any:
         """The handler's params from the model's JSON; a `SerdeError` lists every problem."""
         text = arguments.strip() or "{}"
+        _check_depth(text)
         if self._foreign is not None:
             return self._foreign.decode(text)
         if self.params_type is not None:
@@ -561,6 +564,18 @@ def _function_handler(function: Callable[..., Any]) -> Handler[Any, Any]:
         return _as_result(await function(**arguments(params, context)))
 
     return handle_async if inspect.iscoroutinefunction(function) else handle
+
+
+def _check_depth(text: str) -> None:
+    """Refuse arguments that are nested too deeply to be stored with the session."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for found in _BRACKET.finditer(text):
+        depth += found.lastindex == 1
+        depth -= found.lastindex == 2
+        if depth > MAX_DEPTH:
+            raise SerdeError((FieldProblem("$", f"nested more than {MAX_DEPTH} levels deep"),))
 
 
 def _as_result(value: Any) -> ToolResult[Any]:

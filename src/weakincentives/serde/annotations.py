@@ -104,8 +104,9 @@ class Model(Node):
         if isinstance(self.annotation, type) and isinstance(data, self.annotation):
             return data
         extra = "forbid" if self.closed and not reader.allow_extra else None
-        given = from_strict(self.written, data, self.written)
+        given = data
         try:
+            given = from_strict(self.written, data, self.written)
             # As JSON, since strict models take text for dates and the like from JSON alone.
             return self.adapter.validate_json(msgspec.json.encode(given), extra=extra)
         except RecursionError:
@@ -169,6 +170,8 @@ def pydantic_model(annotation: Any) -> Model:
 def _new_model(annotation: Any) -> Model:
     pydantic: Any = sys.modules["pydantic"]
     says_extra: list[type] = []
+    # First, because this imports `pydantic.json_schema`.
+    adapter = pydantic.TypeAdapter(annotation)
 
     class Generator(pydantic.json_schema.GenerateJsonSchema):  # type: ignore[misc]
         def model_schema(self, schema: Any) -> Any:
@@ -185,7 +188,6 @@ def _new_model(annotation: Any) -> Model:
         def field_title_should_be_set(self, schema: Any) -> bool:
             return False
 
-    adapter = pydantic.TypeAdapter(annotation)
     written = adapter.json_schema(schema_generator=Generator)
     return Model(annotation, adapter, written, not says_extra, name=_title(annotation))
 

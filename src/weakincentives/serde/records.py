@@ -134,7 +134,7 @@ def encode(value: Any) -> bytes:
 
 
 _FACTORY = type(msgspec.defstruct("_", [("x", list, msgspec.field(default_factory=list))]).__struct_defaults__[0])
-_QUALIFIERS = frozenset({typing.Final, typing.ClassVar, typing.Required, typing.NotRequired})
+_QUALIFIERS = frozenset({typing.Final, typing.Required, typing.NotRequired})
 _QUALIFIER = re.compile(r"(?:\w+\.)*(NotRequired|Required)\[")
 
 

@@ -371,6 +371,9 @@ def find_class(name: str) -> type:
     if known is not None:
         return known
     module_name, _, qualname = name.partition(":")
+    # A class of ours may have moved up since it was stored.
+    while module_name not in sys.modules and module_name.startswith("weakincentives."):
+        module_name = module_name.rpartition(".")[0]
     # Not getattr: a module's __getattr__ may import other modules.
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):

@@ -41,7 +41,7 @@ _CHANGES = (
     "ClearAllVisibilityOverrides",
     "CollapseSection",
 )
-# What a history is made of, besides the messages in which the model read what was opened.
+# Read for a history, besides the messages in which the model read what was opened.
 _KINDS = tuple(cls.__name__ for cls in EVENTS if cls not in (Message, HostedToolInvoked))
 # Tool calls that ask for sections, and a few more: of a long run only the index finds them fast.
 _DISCLOSING = (

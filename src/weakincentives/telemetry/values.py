@@ -210,7 +210,7 @@ class _Parts:
 
     def dump(self, value: Any) -> Any:
         self._left -= 1
-        if id(value) in self._within or self._left <= 0:
+        if id(value) in self._within or len(self._within) >= MAX_DEPTH or self._left <= 0:
             return placeholder(value)
         try:
             return dump_tagged(value)
