@@ -20,6 +20,8 @@ def local() -> Iterator[LocalAdapter]:
     except FileNotFoundError as error:
         pytest.skip(str(error))
     with adapter:
+        # Loading takes a second, which a test with a deadline does not have.
+        assert adapter.engine is not None
         yield adapter
 
 
