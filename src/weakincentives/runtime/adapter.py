@@ -73,6 +73,8 @@ class ProviderAdapter(Generic[AnyOutputT]):
     name: ClassVar[str] = "adapter"
     max_tool_description: ClassVar[int | None] = None
     """How many characters of a tool's description the provider takes; the whole of longer ones is sent as text."""
+    sends_tools: ClassVar[bool] = True
+    """Whether requests include the definitions of tools, so that they count as input."""
 
     def __init__(
         self,
@@ -236,7 +238,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
         spoken = [part for message in request.messages for part in message.parts if isinstance(part, Media)]
         texts = [message.text for message in request.messages]
         offered: list[AnyTool] = [*request.tools, *request.hosted_tools]
-        texts += map(self.define_tool, offered)
+        texts += map(self.config().sent_tool, offered)
         return sum(map(self._count_tokens, texts)) + sum(map(self.count_media, spoken))
 
     def first_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
@@ -293,6 +295,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
             binds_reasoning=self.binds_reasoning,
             found_tools=self.found_tools if self.defers_tools else None,
             max_tool_description=self.max_tool_description,
+            sends_tools=self.sends_tools,
         )
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:

@@ -98,7 +98,7 @@ class Explanation(Displayed):
         yield Table(heading, rows, ("shown", "hidden"), drop=drop, flexible="opening it")
         yield f"tools offered: {', '.join(self.tools) or 'none'}"
         spoken = "as system messages" if self.operator_text else "as results and reminders"
-        yield f"the model takes {self.takes}; what it is told in mid-conversation comes {spoken}"
+        yield f"the model takes {self.takes}; later instructions reach it {spoken}"
         for hosted in self.hosted_tools:
             yield f"hosted tool '{hosted.name}' ({hosted.kind}): {hosted.problem or 'supported'}"
 
@@ -117,6 +117,7 @@ def explain(
     count = config.count_tokens
     states = inventory(view, rendered.text, count, config.sent_tool, count_media=config.count_media)
     media = sum(config.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
+    text_tokens = count(rendered.text) + media
     offered = [tool for _, tool in view.offered()]
     return Explanation(
         prompt_name=prompt.name,
@@ -133,9 +134,9 @@ def explain(
                 config.adapter,
             )
         ),
-        text_tokens=count(rendered.text) + media,
+        text_tokens=text_tokens,
         tool_tokens=sum(count(config.sent_tool(tool)) for tool in offered),
-        full_tokens=sum(state.full_tokens + state.tool_tokens for state in states),
+        full_tokens=text_tokens + sum(state.full_tokens - state.shown_tokens + state.tool_tokens for state in states),
         tokenizer=config.tokenizer,
         takes=takes,
         operator_text=config.supports_operator_text,
@@ -152,7 +153,7 @@ def _section(view: View, state: SectionState, config: InnerLoopConfig) -> Sectio
     elif not opening.tools and (node := view.outline.by_path[state.path]).is_late and node.section.stored() is None:
         how = "loads tools that are not known yet"
     elif not opening.tools:
-        how = "opens it, with no tool that is not offered already"
+        how = "opens it; its tools are offered already"
     elif config.supports_dynamic_tools:
         how = f"injects {', '.join(tool.name for tool in opening.tools)} by {config.tool_route}"
     else:

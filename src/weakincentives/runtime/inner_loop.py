@@ -105,10 +105,11 @@ class InnerLoopConfig:
     settings: Settings = field(default_factory=Settings)
     found_tools: Callable[[Sequence[str]], tuple[str, ...]] | None = None
     max_tool_description: int | None = None
+    sends_tools: bool = True
 
     def sent_tool(self, tool: AnyTool) -> str:
         """A tool as it reaches the model: its definition, and its description in full where that stands in the text."""
-        return self.define_tool(tool) + self.long_description(tool)
+        return self.define_tool(tool) + self.long_description(tool) if self.sends_tools else ""
 
     def long_description(self, tool: AnyTool) -> str:
         """What the provider takes only the beginning of, whole and as text."""

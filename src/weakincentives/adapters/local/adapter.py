@@ -47,6 +47,8 @@ class LocalAdapter(ProviderAdapter):
     """
 
     name = "local"
+    # The ranking opens sections and fills in arguments, so the model never reads a definition.
+    sends_tools = False
 
     def __init__(
         self,
