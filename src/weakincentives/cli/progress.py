@@ -97,7 +97,7 @@ def print_spent(ledger: Ledger, seconds: float, cost: float | None = None, *, an
 
 def _rendered(event: PromptRendered) -> str:
     shown = sum(section.shown_tokens for section in event.sections)
-    full = sum(section.full_tokens for section in event.sections)
+    full = shown + sum(section.unshown_tokens for section in event.sections)
     return f"prompt  {event.prompt_name} on {event.model}: {shown:,} tokens shown, {full:,} with everything open"
 
 

@@ -42,6 +42,11 @@ class SectionState:
     base_decided_by: str = "declared"
     filled: bool = False
 
+    @property
+    def unshown_tokens(self) -> int:
+        """What its text would add if it were open; negative where the summary is longer. 0 if it is open."""
+        return 0 if self.visibility is SectionVisibility.FULL else self.full_tokens - self.shown_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class PromptRendered(RunEvent):

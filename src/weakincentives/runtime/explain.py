@@ -136,7 +136,7 @@ def explain(
         ),
         text_tokens=text_tokens,
         tool_tokens=sum(count(config.sent_tool(tool)) for tool in offered),
-        full_tokens=text_tokens + sum(state.full_tokens - state.shown_tokens + state.tool_tokens for state in states),
+        full_tokens=text_tokens + sum(state.unshown_tokens + state.tool_tokens for state in states),
         tokenizer=config.tokenizer,
         takes=takes,
         operator_text=config.supports_operator_text,

@@ -44,7 +44,7 @@ def inventory(
             visibility=view.visibility_of(node),
             decided_by=view.decided_by(node),
             shown_tokens=count(shown[node.path]) + media[node.path] if node.path in shown else 0,
-            full_tokens=_full_tokens(view, node.path, shown.get(node.path), count) + media[node.path],
+            full_tokens=_full_tokens(view, node.path, count) + media[node.path],
             tools=tuple(tool.name for tool in node.all_tools),
             tool_tokens=sum(count(define(tool)) for tool in node.all_tools),
             collapsible=node.summary is not None,
@@ -120,16 +120,12 @@ def prompt_difference(before: PromptRendered | None, view: View, removed_tools: 
     return PromptDifference(changed["system"], changed["user"], tuple(removed), tuple(removed_tools))
 
 
-def _full_tokens(view: View, path: SectionPath, shown: str | None, count: Count) -> int:
+def _full_tokens(view: View, path: SectionPath, count: Count) -> int:
     """0 for a section that cannot be rendered: that is an error only for whoever opens it."""
-    if shown is not None and view.is_open(path):
-        return count(shown)
     try:
-        text = view.own_text(path)
+        return count(view.own_text(path))
     except PromptRenderError:
         return 0
-    heading = None if shown is None else _HEADING.match(shown)
-    return count(text if heading is None else heading[0] + _HEADING.sub("", text, count=1))
 
 
 def _media_tokens(view: View, pieces: Sequence[str], count: CountMedia) -> Counter[SectionPath]:
