@@ -93,7 +93,7 @@ class NetworkAdapter(ProviderAdapter):
         channel = self._channel(wire, self._transport())
         loop.interrupt = channel.interrupt
         yield channel
-        # Skipped after an error, when the wire may be half extended, and while an abandoned run's thread may still use it.
+        # After an error the wire may be half extended, and an abandoned run's thread may still be using it.
         if not loop.scope.fence.closed:
             with self._lock:
                 self._wires[loop.session] = wire

@@ -27,7 +27,7 @@ FedT = TypeVar("FedT")
 
 
 class SdkTransport:
-    """Posts bodies through an SDK client, bypassing its typed models, whose cost is quadratic in a conversation's length.
+    """Posts bodies through an SDK client, bypassing its typed models, whose cost is quadratic in the conversation.
 
     The client's own retries are off. Bodies are always streamed, so that their size and the time they take are bounded.
     """
