@@ -207,8 +207,9 @@ def location_fields(hint: GeoHint) -> dict[str, str]:
 class ItemReader:
     """One pass over the items of a run for one hosted tool, using those that have the expected shape.
 
-    It collects the text of the answers, so that a citation's range can be shifted by the length of earlier text. If
-    one of the tool's items cannot be read, the error is recorded in `errors`; if none can, `used` raises.
+    It collects the text of the answers, so that a citation's range can be shifted by the length of earlier text. An
+    item of the tool that cannot be read is recorded in `errors`; if none can be read, there is no output and `used`
+    raises.
     """
 
     def __init__(self, tool: HostedTool[Any], adapter: str) -> None:
@@ -269,6 +270,6 @@ class ItemReader:
 
 
 def type_of(item: Any) -> str:
-    """The `type` of an item, which is decoded JSON or an object of the vendor's SDK."""
+    """The `type` of an item, which is decoded JSON or an object from the vendor's SDK."""
     name = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
     return name if isinstance(name, str) else ""

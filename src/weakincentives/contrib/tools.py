@@ -1,4 +1,4 @@
-"""Ready-made sections with tools: one that lets the model work on the prompt's filesystem."""
+"""A ready-made section whose tools let the model work on the prompt's filesystem."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Ownership:
         return None
 
     def cancel(self, work_id: str) -> None:
-        """Stop the work at its next step, unless it has finished. A running execution keeps it until it leaves."""
+        """Stop the work at its next step, unless it has finished. A running execution owns it until it leaves."""
         now = int(time.time() * 1000)
         unfinished = (status.c.workflow_uuid == work_id, status.c.status.notin_(("SUCCESS", "ERROR", "CANCELLED")))
         with self.engine.begin() as connection:
@@ -212,7 +212,7 @@ def _queued(name: str) -> dict[str, Any]:
 
 
 class SqliteLease:
-    """Whoever holds the file lock runs all the work, and takes over everything that was running."""
+    """The process that holds the file lock runs all the work, and takes over everything that was running."""
 
     def __init__(self, ownership: Ownership) -> None:
         self.identity = ""

@@ -42,7 +42,7 @@ FINISHED: frozenset[WorkStatus] = frozenset({"done", "failed", "cancelled", "dea
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request and how far it has got."""
+    """One request and its progress."""
 
     id: str
     loop: str

@@ -275,7 +275,7 @@ def instrument(
             MainLoop().execute(prompt, session=Session(), adapter=adapter)
 
     The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
-    with `capture_content=True`, or when OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
+    with `capture_content=True`, or if OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT enables it.
     """
     return Instrumentation(
         tracer_provider=tracer_provider, meter_provider=meter_provider, capture_content=capture_content

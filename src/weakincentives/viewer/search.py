@@ -77,7 +77,7 @@ def _hit(recorded: RecordedEvent, words: str) -> dict[str, Any] | None:
     if not isinstance(event, dict):
         event = {"value": event}
     if recorded.kind == "Message" and event.get("role") == "system":
-        # The prompt is recorded twice; PromptRendered knows its sections.
+        # The prompt is recorded twice; PromptRendered also has its sections.
         return None
     wanted = words.casefold()
     for where, text in _texts(event, ""):

@@ -130,7 +130,7 @@ class MessagesWire(Wire):
     """One run in the format of the Messages API.
 
     There are two cache breakpoints: one after the system text (which covers the tools before it), and the automatic
-    one at the end of the conversation, a field of its own that leaves earlier messages untouched. The parameter
+    one at the end of the conversation, a separate field that leaves earlier messages untouched. The parameter
     `cache_control` sets a different marker (`{"type": "ephemeral", "ttl": "1h"}`); None sends no marker.
     """
 

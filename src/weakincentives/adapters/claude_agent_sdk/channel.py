@@ -1,6 +1,6 @@
 """A run's connection to a model through the Claude Code CLI, as requests and replies.
 
-The CLI, the MCP server and the SDK's client live on an event loop in a thread of their own, so that blocking and async
+The CLI, the MCP server and the SDK's client live on an event loop in a separate thread, so that blocking and async
 callers work the same way. The CLI has its own loop: it calls the model, calls our tools over MCP, and calls the model
 again. A `Conversation` inverts that, so that this library's loop stays in charge: a request with tool results answers
 the calls the CLI is waiting for, and the reply is the model's next message.

@@ -203,7 +203,7 @@ class Turn:
 
     @property
     def uses_cli_tools(self) -> bool:
-        """Whether the CLI will run tools of its own before it calls the model again."""
+        """Whether the CLI will run its own tools before it calls the model again."""
         return any(map(_runs_in_cli, self._blocks))
 
     @property
