@@ -3,9 +3,9 @@
 A killed process loses its connection at once, and with it its advisory lock. A frozen one keeps both, so it must also
 renew a lease. When the lease expires, others take over its work, and the worker is fenced off when it thaws.
 
-The engine has no calls that transfer work. Each transfer is a guarded UPDATE of its rows, which is why its minor
-version is pinned. Work cancelled while it runs keeps its owner until the execution has left: its current step is still
-recorded, and a retry lets that execution continue instead of starting a second one.
+The engine has no calls that transfer work. Each transfer is a guarded UPDATE of the engine's rows, which is why its
+minor version is pinned. Work cancelled while it runs keeps its owner until the execution has left: its current step is
+still recorded, and a retry lets that execution continue instead of starting a second one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Ownership:
             connection.execute(sa.update(status).where(*_owned(work_id, owner)).values(recovery_attempts=1))
 
     def take_over(self, connection: sa.Connection | None = None) -> int:
-        """Return the work of workers without a lease to its queues; return the number of runs.
+        """Put the work of workers without a lease back into its queues; return the number of runs.
 
         Attempts still count, so that work that kills its workers ends as a dead letter. Rows locked by a frozen worker
         are left for the next call.

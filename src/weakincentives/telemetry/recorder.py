@@ -1,4 +1,4 @@
-"""`record("runs.db")` writes every event that this process's sessions dispatch to one file.
+"""`record("runs.db")` writes to one file every event that this process's sessions dispatch.
 
 A thread writes the events in batches, away from the agent's own threads.
 """

@@ -110,7 +110,7 @@ def _posted(act: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response
     async def endpoint(request: Request) -> Response:
         body = await request.body()
         answer = await anyio.to_thread.run_sync(_json(lambda _: act(_object(body))), request)
-        # A half-filled form is not an error, which the browser would log.
+        # The browser would log an error status, but a half-filled form is not an error.
         answer.status_code = 200
         return answer
 

@@ -315,7 +315,7 @@ class Conversation:
         results = [message for message in news if message.role == "tool"]
         said = [part for message in news if message.role in ("user", "system") for part in words(message)]
         for message in results:
-            # Sent as a separate message, the CLI would read this only after its turn, as a new one.
+            # As a separate message, this would reach the CLI only after its turn, as a new one.
             meanwhile = (Text(MEANWHILE), *said) if said and message is results[-1] else ()
             answer = Answer((*(message.parts or (Text(message.text),)), *meanwhile), message.success)
             self._server.answer(message.call_id, answer)

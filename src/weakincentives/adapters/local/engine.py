@@ -233,7 +233,7 @@ atexit.register(SHELF.clear)
 
 
 def usable_threads() -> int:
-    """At most 8, and one core less than there are: llama.cpp's threads spin-wait, so one shared core slows them all."""
+    """One less than the cores, at most 8: llama.cpp's threads wait by spinning, so a shared core slows them all."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(8, cores - 1))
 

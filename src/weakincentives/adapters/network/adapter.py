@@ -46,7 +46,7 @@ class ClientOptions(TypedDict, total=False):
 class NetworkAdapter(ProviderAdapter):
     """An adapter that sends requests, with retries and one wire per session, which keeps what it has encoded.
 
-    A subclass sets the SDK's `package` and its `wire_type`, and implements `_wire()` and `_transport()`.
+    A subclass sets the SDK's `package` and its `wire_type`, and implements `_wire()`, `_transport()` and `_keys()`.
     """
 
     package: ClassVar[str]
