@@ -1,4 +1,4 @@
-"""One subpackage per provider; each imports its vendor's SDK only when an adapter is made."""
+"""One subpackage per provider; each imports its vendor's SDK only when an adapter is created."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What codecs of hosted tools share: the settings a provider honours, declared as data, and reading its items."""
+"""What hosted tool codecs share: the settings a provider honours, declared as data, and a reader for its items."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a provider honours a setting: with any value or only some, and never together with certain others."""
+    """How a provider honours a setting: with any value or only some, and never combined with certain other settings."""
 
     values: Collection[object] | None = None
     without: tuple[str, ...] = ()
@@ -59,8 +59,8 @@ LOCATION = dict.fromkeys((f"geo_hint.{name}" for name in ("country_code", "city"
 class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
     """A codec that declares which settings of its config the provider honours.
 
-    `honours` maps each of them (`geo_hint.city`) to its rule. A setting that is not in it and differs from its default
-    is refused before any request. `single` means that the provider cannot tell two tools of this kind apart.
+    `honours` maps each such setting (`geo_hint.city`) to its rule. Any other setting that differs from its default is
+    rejected before any request. `single` means that the provider cannot tell two tools of this kind apart.
     """
 
     kind: ClassVar[str]
@@ -108,7 +108,7 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
 
     @abstractmethod
     def declare(self, tool: HostedTool[ConfigT]) -> dict[str, Any]:
-        """The declaration of a tool, all of whose settings the provider honours."""
+        """The declaration of a tool whose settings are known to be honoured."""
 
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[ConfigT]) -> OutputT | None:
         """The typed output from all items of a run, or None if the tool was not used."""
@@ -141,7 +141,7 @@ class Capability:
 
 
 def capabilities() -> tuple[Capability, ...]:
-    """Every kind that some adapter offers, with the settings each adapter honours."""
+    """Every kind that at least one adapter offers, with the settings each adapter honours."""
     kinds: dict[str, Capability] = {}
     for adapter, codec in _all_codecs():
         known = kinds.get(codec.kind) or Capability(codec.kind, all_settings(codec.config_type))
@@ -156,7 +156,7 @@ def _all_codecs() -> Iterator[tuple[str, Any]]:
 
 
 def all_settings(config_type: type) -> tuple[str, ...]:
-    """Every setting of a config type; those of nested dataclasses have dotted names."""
+    """Every setting of a config type; settings of nested dataclasses have dotted names."""
     found: list[str] = []
     for name, nested in _fields(config_type).items():
         found += [name] if nested is None else [f"{name}.{inner}" for inner in all_settings(nested)]
@@ -181,7 +181,7 @@ def used_settings(config: Any) -> Mapping[str, object]:
 
 @cache
 def _fields(config_type: type[Any]) -> Mapping[str, type | None]:
-    """Each field with the dataclass of `X` or `X | None`; a choice between several is a setting by itself."""
+    """Each field with the dataclass in `X` or `X | None`, else None: a union of several types is a single setting."""
     found: dict[str, type | None] = {}
     for name, hint in get_type_hints(config_type).items():
         kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
@@ -191,7 +191,7 @@ def _fields(config_type: type[Any]) -> Mapping[str, type | None]:
 
 
 def domain_fields(domains: DomainFilter | None) -> dict[str, list[str]]:
-    """The filter as the fields that every provider takes, without empty lists."""
+    """The filter as the fields every provider accepts, without empty lists."""
     if domains is None:
         return {}
     fields = {"allowed_domains": list(domains.allowed), "blocked_domains": list(domains.blocked)}
@@ -199,13 +199,13 @@ def domain_fields(domains: DomainFilter | None) -> dict[str, list[str]]:
 
 
 def location_fields(hint: GeoHint) -> dict[str, str]:
-    """The user's place as the fields that every provider takes, without empty ones."""
+    """The user's location as the fields every provider accepts, without empty ones."""
     fields = {"country": hint.country_code, "city": hint.city, "region": hint.region, "timezone": hint.timezone}
     return {name: value for name, value in fields.items() if value}
 
 
 class ItemReader:
-    """One pass over the items of a run for one hosted tool: what has the expected shape is used.
+    """One pass over the items of a run for one hosted tool, using those that have the expected shape.
 
     It collects the text of the answers, so that a citation's range can be shifted by the length of earlier text. An
     item of the tool that cannot be read is recorded in `errors`; if none can be read, there is no output and `used`
@@ -270,6 +270,6 @@ class ItemReader:
 
 
 def type_of(item: Any) -> str:
-    """The `type` of an item, which is decoded JSON or an object of the vendor's SDK."""
+    """The `type` of an item, which is decoded JSON or an object from the vendor's SDK."""
     name = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
     return name if isinstance(name, str) else ""

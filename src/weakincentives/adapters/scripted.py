@@ -1,4 +1,4 @@
-"""A model that follows a script, to test agents without a provider: a list of replies, or a function of the request."""
+"""Tests agents without a provider: a model that follows a script, a list of replies or a function of the request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ScriptedAdapter(ProviderAdapter):
         adapter = ScriptedAdapter([call("read_section", section_key="docs"), "All done."])
 
     A line is text, one or more tool calls, a dataclass (sent as JSON), a `ModelReply`, or an exception to raise.
-    `requests` holds the requests. As a context manager, the adapter checks at the end that the script was used up.
+    `requests` records every request. As a context manager, the adapter checks on exit that the script was used up.
     """
 
     name = "scripted"
@@ -83,7 +83,7 @@ class ScriptedAdapter(ProviderAdapter):
         return MediaSupport(images, documents, audio)
 
     def check_content(self, parts: Sequence[Part]) -> None:
-        """A script takes everything."""
+        """A script accepts all content."""
 
     def assert_used_up(self) -> None:
         """Raise AssertionError unless every reply of the script was requested."""

@@ -1,4 +1,4 @@
-"""Which adapter to use: the one that a string names, or the first of several that works."""
+"""Selects an adapter: the one a string names, or the first of several that works."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class FallbackAdapter(ProviderAdapter):
 
         FallbackAdapter(OpenAIAdapter("gpt-5.6"), AnthropicAdapter("claude-opus-5"))
 
-    When one fails after its retries, the run goes on with the next, in the same session, and stays with the one that
-    answered; the next run begins with the first again. A model that refuses, or whose answer is cut off, has answered;
-    and a stream that breaks after something was shown fails, since that cannot be taken back.
+    When an adapter fails after its retries, the run continues with the next, in the same session, and stays with the
+    one that answers; the next run starts with the first again. A refusal or a truncated answer counts as an answer. A
+    stream that breaks after part of a reply was shown fails, since that part cannot be taken back.
     """
 
     name = "fallback"
@@ -151,7 +151,7 @@ class FallbackAdapter(ProviderAdapter):
 
 
 class _Attempts:
-    """One evaluation, on one adapter after the other; the run's scope knows which one is in use."""
+    """One evaluation, on one adapter after another; the run's scope records which one is in use."""
 
     def __init__(self, adapters: tuple[ProviderAdapter, ...], session: Session, options: RunOptions) -> None:
         self.scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
@@ -165,14 +165,14 @@ class _Attempts:
         return self._adapters[self.scope.adapter]
 
     def see(self, event: StreamEvent[Any]) -> None:
-        """Note whether part of a reply has been shown whose end has not come yet."""
+        """Record whether part of an unfinished reply has been shown."""
         if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
             self._shown = True
         elif isinstance(event, ToolStarted):
             self._shown = False
 
     def fall_back(self, error: PromptEvaluationError) -> None:
-        """Choose the next adapter, or raise the error if there is none or another one would not help."""
+        """Switch to the next adapter, or raise the error if there is none or another one would not help."""
         called = self._session[ModelCalled].latest()
         answered = called is not None and called.run_id == self.scope.run_id and called.stop_reason in _ANSWERS
         limited = isinstance(error, DeadlineExceededError | BudgetExceededError)
@@ -184,7 +184,7 @@ class _Attempts:
         logger.warning("%s:%s failed, going on with %s: %s", failed.name, failed.model, self.adapter.name, error)
         run = self._session[Run].latest()
         if run is not None and run.run_id == self.scope.run_id:
-            # What the user said is in the conversation by now.
+            # The user's message is in the conversation by now.
             self.options = {**self.options, "beginning": "resume", "message": None}
 
 

@@ -1,6 +1,6 @@
-"""Commands that open a page in the browser: recorded runs to look at, or a prompt to play with.
+"""Commands that open a page in the browser, to view recorded runs or to experiment with a prompt.
 
-Viewing needs only the run file; what playing needs is imported on demand.
+Viewing needs only the run file; what the playground needs is imported on demand.
 """
 
 from __future__ import annotations
@@ -113,14 +113,14 @@ def _export(path: str, run_id: str, target: Path) -> int:
 
 
 def _tell_progress(done: int, total: int) -> None:
-    """How far the export is; a short run is written before anybody looks."""
+    """Show the progress of an export; a short run is exported too quickly to need it."""
     if total > BAR_FROM:
         tenths = 10 * done // total
         progress_bar(f"[{'#' * tenths}{'.' * (10 - tenths)}] {done:,} of {total:,} events", step=tenths)
 
 
 def _show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:
-    """Serve until interrupted; the page is the part of the address behind `#`."""
+    """Serve until interrupted; `page` is the URL's fragment, after `#`."""
 
     def started() -> None:
         print_line(viewer.url + page)
@@ -136,7 +136,7 @@ def _show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:
 
 
 def _choices(given: str | None) -> list[AdapterChoice]:
-    """The adapter that was asked for, then all others with what they lack."""
+    """The requested adapter, then all others with what they lack."""
     from weakincentives.runtime import adapter_specs
     from weakincentives.viewer import AdapterChoice
 

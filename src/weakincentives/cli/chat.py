@@ -190,7 +190,7 @@ class Chat:
 
             from weakincentives.viewer import Viewer
 
-            # The list, not the run: a conversation is several runs, and the page follows those still to come.
+            # The list, not the run: a conversation is several runs, and the page follows new ones.
             self._viewer = self._stack.enter_context(Viewer(self._file)).url
             if self._screen.interactive:
                 webbrowser.open(self._viewer)
@@ -221,7 +221,7 @@ class Chat:
 
 
 class Screen:
-    """What the person sees: text as it comes, wrapped beside the margin where there is room for one."""
+    """What the user sees: text as it arrives, wrapped beside the margin if the terminal has room for one."""
 
     def __init__(self, prompt: Prompt[Any], session: Session) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
@@ -238,7 +238,7 @@ class Screen:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look again which sections are open."""
+        """Update which sections are open."""
         view = self._prompt.render(session=self._session).view
         assert view is not None
         every = list(view.existing())
@@ -246,12 +246,12 @@ class Screen:
         self.marks = "".join(self._mark(node.key, view.visibility_of(node)) for node in shown)
 
     def margin(self) -> str:
-        """The marks of the sections, where the terminal is wide enough for them."""
+        """The section marks, if the terminal is wide enough for them."""
         width = terminal_width() or 0
         return f"{self.marks}  " if self.interactive and len(self.marks) <= min(MAX_MARGIN, width - MIN_TEXT) else ""
 
     def event(self, event: Any) -> None:
-        """Show what happened in the session, and which sections are open now."""
+        """Show a session event and which sections are now open."""
         if isinstance(event, ToolInvoked) and event.disclosure and event.success:
             self._read.update(event.disclosure.requested_sections if event.disclosure.action == "open" else ())
         line = None if isinstance(event, ModelCalled | PromptRendered) else describe(event)
@@ -262,7 +262,7 @@ class Screen:
             self.line(line, "31" if failed else STYLES.get(line.split()[0], ""))
 
     def line(self, text: str, style: str = "") -> None:
-        """One line that is not part of an answer; into a pipe it goes to stderr."""
+        """Print one line that is not part of an answer; in a pipe it goes to stderr."""
         if not self.interactive:
             progress(text)
             return
@@ -271,7 +271,7 @@ class Screen:
         print_line(shortened(text, max((terminal_width() or 80) - len(margin), 20)), style=style)
 
     def write(self, text: str) -> None:
-        """More of the answer."""
+        """Print more of the answer."""
         if not (margin := self.margin()):
             print_line(text, end="")
             self._column = 0 if text.endswith("\n") else 1

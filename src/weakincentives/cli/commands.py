@@ -1,4 +1,4 @@
-"""The commands of `wink`: what each is for, how one is run, and the defaults of its flags.
+"""The `wink` commands: what each is for, how it is run, and the defaults of its flags.
 
 A command's module has `configure(parser)`, which adds its arguments, and `run(arguments)`, which returns the exit code;
 its docstring is the command's description. In a module with several commands, they are `configure_NAME` and `run_NAME`,
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader is gone (`wink render ... | head`); keep the interpreter from failing when it closes stdout.
+        # The reader closed the pipe (`wink render ... | head`); keep the interpreter from failing as it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -91,7 +91,7 @@ def run(name: str, words: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (WinkError, OSError, ImportError) as error:
-        # An import that fails in the user's own program needs its traceback; a missing extra only its message.
+        # An import that fails in the user's own program needs a traceback; for a missing extra, the message is enough.
         if os.environ.get("WINK_DEBUG") or (isinstance(error, ImportError) and "pip install" not in str(error)):
             raise
         return fail(f"{type(error).__name__}: {error}", 1)
@@ -109,7 +109,7 @@ def fail(message: str, code: int) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints what was typed, or comes from a module, like everything else, and suggests the nearest name."""
+    """Makes its messages printable, as they may quote untrusted text, and suggests the nearest name."""
 
     def error(self, message: str) -> NoReturn:
         unknown = re.search(r"unrecognized arguments: (-[^\s=]+)|invalid choice: '([^']*)'", message)
@@ -118,7 +118,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def _names(self) -> Iterator[str]:
-        """Its options and choices, and those of its subcommands."""
+        """The options and choices of this parser and its subcommands."""
         for action in self._actions:
             yield from action.option_strings
             yield from map(str, action.choices or ())
@@ -159,16 +159,16 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every command with its parser, which imports all their modules."""
+    """Every command with its parser; imports all their modules."""
     for name in PURPOSES:
         yield name, parser(name)
 
 
 def default(key: str) -> str | None:
-    """The value for a flag that was not given: of a `WINK_*` variable, else of `[tool.wink]` in pyproject.toml, else of
-    the user's `$XDG_CONFIG_HOME/wink/config.toml`. Keys are the names of the flags, with dashes.
+    """The value for a flag that was not given: from a `WINK_*` variable, else `[tool.wink]` in pyproject.toml, else the
+    user's `$XDG_CONFIG_HOME/wink/config.toml`. Keys are the names of the flags, with dashes.
     """
-    from pathlib import Path  # Not for `wink --help`, which has to be fast.
+    from pathlib import Path  # Not for `wink --help`, which must be fast.
 
     variable = os.environ.get("WINK_" + key.upper().replace("-", "_"))
     if variable is not None:

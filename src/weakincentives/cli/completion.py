@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from weakincentives.cli.commands import PURPOSES, parsers
 from weakincentives.cli.output import print_line
 
-# Options whose values, and commands whose arguments, are names that only the program knows.
+# Options whose values, and commands whose arguments, are names known only at run time.
 NAMING = ("--open", "--tag", "--run")
 NAMED = ("runs show", "runs export", "runs prune", "overrides edit")
 
@@ -31,13 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def values(line: str) -> list[str]:
-    """The sections, tags or runs that may stand where the line ends."""
+    """The sections, tags or runs that can complete the line."""
     try:
         words = shlex.split(line)[1:]
         if not line.endswith(" "):
             words.pop()
         return _values(words)
-    except Exception:  # A half-written line or program: there is nothing to offer, and nowhere to say so.
+    except Exception:  # A half-written line or program: there is nothing to offer, and nowhere to report it.
         return []
 
 

@@ -61,7 +61,7 @@ def lock(arguments: argparse.Namespace) -> int:
             return error
 
     path = lock_file(arguments.config)
-    # The first start of a server may have to install it.
+    # The first start may have to install the server.
     sections, before = mcp_sections(arguments.config, start_timeout=120.0), read_lock(path)
     with ThreadPoolExecutor() as pool:
         found = dict(zip([section.key for section in sections], pool.map(listed, sections), strict=True))

@@ -1,7 +1,7 @@
 """What a command prints: data to stdout, progress and errors to stderr.
 
-Names, texts, errors and paths come from models, tools, providers and recordings, so nothing is printed but through
-this module: `printable` removes what a terminal would obey. (The linter forbids `print` in the other modules.)
+Names, texts, errors and paths come from models, tools, providers and recordings, so everything is printed through this
+module: `printable` escapes control sequences. (The linter forbids `print` in the other modules.)
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from weakincentives.errors import WinkError
 if TYPE_CHECKING:
     from weakincentives._display import Table
 
-# Control characters but tab and newline, and what changes the direction of writing or separates lines.
+# Control characters except tab and newline, and characters that change the text direction or separate lines.
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029"
 _UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\ufeff]")
 _UNSAFE_IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_BIDI}\ufeff]")
 
 
 class UsageError(WinkError):
-    """The command was called wrongly; the message says what it takes."""
+    """The command was called incorrectly; the message says what it accepts."""
 
 
 def printable(text: str, *, one_line: bool = False, stream: TextIO | None = None) -> str:
-    """Text from outside as a terminal may have it: escapes for control characters and for what cannot be encoded."""
+    """Untrusted text made safe for a terminal, with escapes for control characters and what cannot be encoded."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     shown = (_UNSAFE_IN_LINE if one_line else _UNSAFE).sub(_escaped, text)
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def print_line(text: str = "", *, end: str = "\n", style: str = "") -> None:
-    """Print text from outside to stdout, made printable; `style` is as in an escape sequence, such as "1" for bold."""
+    """Print untrusted text to stdout, made printable; `style` is an escape sequence code, such as "1" for bold."""
     print(_styled(printable(text), style, sys.stdout), end=end, flush=True)
 
 
@@ -51,13 +51,13 @@ def print_json(value: Any) -> None:
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        # Lone surrogates, or a terminal with another encoding: JSON has escapes for them.
+        # Lone surrogates, or a terminal with another encoding: fall back on JSON escapes.
         text = json.dumps(value, indent=2)
     print(text)
 
 
 def print_text(text: str) -> None:
-    """Print text that is the data of a command: exactly as it is into a file or pipe, made printable on a terminal."""
+    """Print text that is a command's data: unchanged to a file or pipe, made printable on a terminal."""
     encoding = sys.stdout.encoding or "utf-8"
     print(printable(text) if sys.stdout.isatty() else text.encode(encoding, "backslashreplace").decode(encoding))
 
@@ -68,7 +68,7 @@ def may_colour(stream: TextIO) -> bool:
 
 
 def progress(message: str) -> None:
-    """Print one dim line for a person who waits to stderr."""
+    """Print one dim line to stderr for a person who is waiting."""
     print(_styled(printable(message, stream=sys.stderr), "2", sys.stderr), file=sys.stderr, flush=True)
 
 
@@ -76,7 +76,7 @@ _last_step = -1
 
 
 def progress_bar(message: str, *, step: int) -> None:
-    """Print how far something is to stderr: in place on a terminal, elsewhere one line for each new step."""
+    """Print progress to stderr: in place on a terminal, elsewhere one line for each new step."""
     global _last_step
     terminal = may_colour(sys.stderr)
     if terminal or step != _last_step:
@@ -86,7 +86,7 @@ def progress_bar(message: str, *, step: int) -> None:
 
 
 def meter(label: str, done: int, size: int) -> None:
-    """Draw how much of a thing is done on one line of a terminal's stderr; elsewhere nothing is printed."""
+    """Draw progress on one line of stderr if it is a terminal; otherwise print nothing."""
     if sys.stderr.isatty():
         filled = 30 * done // max(size, 1)
         line = f"\r{label} [{'#' * filled}{'.' * (30 - filled)}]"
@@ -94,7 +94,7 @@ def meter(label: str, done: int, size: int) -> None:
 
 
 def report_damage(path: object, problems: Sequence[str]) -> int:
-    """Name what a run file has that cannot be read; the exit code."""
+    """Report what cannot be read in a run file, and return the exit code."""
     if not problems:
         return 0
     more = f" (and {plural(len(problems) - 1, 'more problem')})" if len(problems) > 1 else ""
@@ -107,7 +107,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def print_table(table: Table, *, styles: Mapping[str, str] | None = None) -> None:
-    """Print a table, cut to the width of a terminal; `styles` are those of cells, by their text."""
+    """Print a table, cut to the width of a terminal; `styles` maps a cell's text to its style."""
     from dataclasses import replace
 
     clean = replace(table, rows=[[printable(cell, one_line=True) for cell in row] for row in table.rows])
@@ -119,12 +119,12 @@ def print_table(table: Table, *, styles: Mapping[str, str] | None = None) -> Non
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal; None where stdout is a file or pipe."""
+    """The width of the terminal in columns; None if stdout is a file or pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about a name that does not exist: the nearest one that does, or nothing."""
+    """The end of an error message about an unknown name: suggests the nearest known one, or is empty."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, list(known), n=1)

@@ -169,7 +169,7 @@ def edit_one(
 def _current_text(
     descriptor: PromptDescriptor, override: PromptOverride, name: str, path: tuple[str, ...], *, is_tool: bool
 ) -> str:
-    """The stored text, else the original one; the descriptor rejects an unknown name."""
+    """The stored text, else the original; the descriptor rejects an unknown name."""
     if is_tool:
         words = override.tools.get(name)
         tool = descriptor.tools.get(name)

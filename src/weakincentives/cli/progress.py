@@ -1,4 +1,4 @@
-"""What happens in a run, one line per step: on stderr while it runs, and as the story of a recorded one."""
+"""What happens in a run, one line per step: on stderr while it runs, and as the story of a recorded run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_RESULT = 400
 
 @contextmanager
 def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
-    """Print a line for each event of the session that a person waits for."""
+    """Print a line for each session event that a waiting person wants to see."""
     if quiet:
         yield
         return
@@ -55,14 +55,14 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
 
 
 def describe(event: Any) -> str | None:
-    """The line for an event, or None where there is nothing to report."""
+    """The line for an event, or None if there is nothing to report."""
     formatter = FORMATTERS.get(type(event))
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else WIDTH
     return None if formatter is None else shortened(" ".join(formatter(event).split("\n")), width)
 
 
 def print_story(event: Any, *, asked: str = "") -> None:
-    """Print what an event tells, if anything: its label, and its text beside it. The question is not printed again."""
+    """Print an event's part of the story, if any: a label with text beside it. The question is not repeated."""
     formatter = STORY.get(type(event))
     text = "" if formatter is None else formatter(event)
     if text and not (asked and user_words(event) == asked):
@@ -84,7 +84,7 @@ def print_labelled(label: str, text: str, style: str = "") -> None:
 
 
 def print_spent(ledger: Ledger, seconds: float, cost: float | None = None, *, answered: bool = True) -> None:
-    """Print what a run took and, if it answered, what it would have taken with everything open."""
+    """Print what a run used and, if it answered, what it would have used with everything open."""
     text = f"{ledger.sent_tokens:,} tokens in {plural(ledger.turns, 'turn')}, {seconds:.1f} s"
     if cost is not None:
         text += f", ${cost:.4f}"
@@ -170,7 +170,7 @@ STYLES |= {"stopped": _YELLOW, "prompt": _DIM, "ranks": _DIM, "model": _DIM}
 
 @contextmanager
 def _printer() -> Iterator[PrintLine]:
-    """How to print a line: above a spinner on a terminal where rich is installed, else plainly."""
+    """A function that prints a line: above a spinner if rich is installed and stderr is a terminal, else plainly."""
     if not may_colour(sys.stderr):
         yield progress
         return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 RUNS = ".wink/runs.db"
 FILE_HELP = f"the run file [WINK_RECORD] (default: {RUNS})"
-# The user sections of a prompt have headings; a question is what stands below them.
+# A prompt's user sections have headings; the question is the text below them.
 _HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
 
 
@@ -24,19 +24,19 @@ def add_record_option(parser: argparse.ArgumentParser) -> None:
 
 
 def runs_file(given: str | None = None) -> str:
-    """The run file of the arguments, of the settings, or the default one."""
+    """The run file from the arguments, else from the settings, else the default."""
     return given or default("record") or RUNS
 
 
 def recorder(given: str | None = None) -> Recorder | None:
-    """A recorder to the run file; None, with a warning, where the default one cannot be written."""
+    """A recorder for the run file; None, with a warning, if the default file cannot be written."""
     from weakincentives.telemetry import record
 
     file = runs_file(given)
     if file == RUNS:
         try:
             Path(RUNS).parent.mkdir(exist_ok=True)
-            # Overrides in the same folder belong into version control, conversations do not.
+            # Overrides in the same folder belong in version control; conversations do not.
             ignored = Path(RUNS).with_name(".gitignore")
             if not ignored.exists():
                 ignored.write_text("runs.db*\n", encoding="utf-8")
@@ -49,14 +49,14 @@ def recorder(given: str | None = None) -> Recorder | None:
 
 
 def file_and_runs(words: list[str]) -> tuple[str, list[str]]:
-    """The run file and the runs that the words name; a word that cannot be an id is the file, if it comes first."""
+    """The run file and the runs that the words name; a first word that cannot be an id is the file."""
     if words and ("." in words[0] or "/" in words[0] or Path(words[0]).is_file()):
         return words[0], words[1:]
     return runs_file(), words
 
 
 def named_run(store: RunStore, name: str = "") -> RunSummary:
-    """The run with this id, or one that begins so; without a name the newest."""
+    """The run whose id is or begins with this name; without a name, the newest."""
     if name:
         from weakincentives.telemetry import RunNotFoundError
 
@@ -72,7 +72,7 @@ def named_run(store: RunStore, name: str = "") -> RunSummary:
 
 
 def question(store: RunStore, run_id: str) -> str:
-    """What the user said before the first reply of a run; empty where nobody spoke."""
+    """What the user said before the first reply of a run, or an empty string."""
     said = ""
     for recorded in store.of_kinds(run_id, ["Message"], limit=8):
         if getattr(recorded.event, "role", "") == "assistant":
@@ -82,7 +82,7 @@ def question(store: RunStore, run_id: str) -> str:
 
 
 def user_words(message: Any) -> str:
-    """What a user's message says; empty for other messages."""
+    """The text of a user message; empty for other messages."""
     if getattr(message, "role", "") != "user":
         return ""
     text: str = message.text

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
     from weakincentives.telemetry import RunStore, RunSummary, Turn
 
-# What a section shows, by where the model has its content from.
+# What a section shows, by where the model got its content.
 SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 MAX_QUESTION = 2000
 STATUS_STYLES = {"running": "36", "ok": "32", "failed": "31", "halted": "33", "interrupted": "33"}
@@ -116,7 +116,7 @@ def show_run(store: RunStore, names: list[str], arguments: argparse.Namespace) -
 
 
 def failures(store: RunStore, history: RunHistory) -> list[dict[str, Any]]:
-    """The tool calls and evaluations that failed, in their order."""
+    """The tool calls and evaluations that failed, in order."""
     seqs = [use.seq for turn in history.turns for use in turn.uses if not use.success]
     found = [*store.numbered(history.run_id, seqs), *store.of_kinds(history.run_id, ["EvaluationFailed"])]
     rows = []
@@ -160,7 +160,7 @@ def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str
 
 
 def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
-    """The story of a run: what was asked, each turn with what it opened and called, the answer, and what it took."""
+    """Print the story of a run: the question, what each turn opened and called, the answer, and the usage."""
     from weakincentives.cli.progress import print_labelled, print_spent, print_story
     from weakincentives.runtime import ledger_of
 

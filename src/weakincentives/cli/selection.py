@@ -63,7 +63,7 @@ def add_params_option(parser: argparse.ArgumentParser) -> None:
 
 
 def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
-    """The prompt the arguments name, with its params bound."""
+    """The prompt named in the arguments, with its params bound."""
     words = [word for group in arguments.params for word in group]
     found = named_prompt(arguments.target)
     if isinstance(found, PromptTemplate):
@@ -94,7 +94,7 @@ def named_prompt(target: str) -> Prompt[Any] | PromptTemplate[Any]:
 
 
 def opened(arguments: argparse.Namespace, prompt: Prompt[Any]) -> dict[SectionPath, SectionVisibility]:
-    """The sections of `--open`, with the ancestors that have to be open for them to appear."""
+    """The sections of `--open`, with the ancestors that must be open for them to appear."""
     by_key = prompt.template.outline.by_key
     unknown = [key for key in arguments.open if key not in by_key]
     if unknown:
@@ -125,7 +125,7 @@ def add_adapter_option(parser: argparse.ArgumentParser) -> None:
 
 
 def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
-    """The adapter of the flag, or of the settings."""
+    """The adapter from the flag, or from the settings."""
     from weakincentives.adapters import adapter_for
     from weakincentives.runtime import adapter_spec
 
@@ -142,7 +142,7 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
 
 
 def show_reading(done: int, size: int) -> None:
-    """Say how much of a prompt the embedded model has read."""
+    """Show how much of a prompt the embedded model has read."""
     meter(f"reading {done:,} of {size:,} tokens", done, size)
 
 
@@ -169,7 +169,7 @@ def resolve(target: str) -> object:
 
 
 def read_json(file: str, flag: str) -> Any:
-    """The JSON of a file that was given with a flag."""
+    """Read the JSON file given with a flag."""
     try:
         return json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -177,7 +177,7 @@ def read_json(file: str, flag: str) -> Any:
 
 
 def module_exists(module_name: str) -> bool:
-    """Whether there is such a module, in the working directory or the environment."""
+    """Whether the module exists, in the working directory or the environment."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -187,8 +187,8 @@ def module_exists(module_name: str) -> bool:
 
 
 def read_params(words: Iterable[str], types: Sequence[type]) -> tuple[Any, ...]:
-    """One instance of each type that got a value: by `field=value`, `Type.field=value` where two types share a field,
-    or `@file.json`.
+    """One instance of each type that was given a value: as `field=value`, as `Type.field=value` if two types share a
+    field, or as `@file.json`.
     """
     values: dict[type, dict[str, Any]] = {}
     for word in words:
@@ -241,7 +241,7 @@ def _field_names(params_type: type) -> list[str]:
 
 
 def _typed(value: str, owner: type, field: str) -> Any:
-    """Text where the field takes text, else JSON, else the text itself (for dates, enums and the like)."""
+    """Text if the field accepts text, else JSON, else the text itself (for dates, enums and the like)."""
     name = next(column.name for column in columns(owner) if column.key == field)
     hint = get_type_hints(owner)[name]
     choices = get_args(hint) or (hint,)
@@ -261,7 +261,7 @@ def _instance(owner: type, given: dict[str, Any]) -> Any:
 
 
 def _named(target: str) -> ProviderAdapter:
-    """An adapter of the user's own, or a function that makes one."""
+    """The user's own adapter, or the result of a function that creates one."""
     from weakincentives.runtime import ProviderAdapter, adapter_specs
 
     name, colon, _ = target.partition(":")

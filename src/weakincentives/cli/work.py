@@ -70,7 +70,7 @@ def run_worker(arguments: argparse.Namespace) -> int:
     with _serving_health(arguments.health, loop.health), loop:
         name = loop.start(queues=queues, limits=limits)
         print_error(f"{name} works on {', '.join(queues)} (version {loop.version})")
-        # Not before the start, which a signal must be able to end; not an Event, whose lock a handler may find held.
+        # Set after the start, which a signal must be able to end. Not an Event: a handler might find its lock held.
         signals: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: signals.append(number))
@@ -80,7 +80,7 @@ def run_worker(arguments: argparse.Namespace) -> int:
         print_error("draining ...")
         if not loop.drain(arguments.drain):
             print_error("a step was still running; another worker will repeat it")
-            # Its thread must end before others take the work over, and nothing ends a thread but its process.
+            # Its thread must end before another worker takes over, and only exiting the process ends a thread.
             os._exit(1)
     return 0
 
@@ -125,7 +125,7 @@ def run_work(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _serving_health(address: tuple[str, int] | None, check: Callable[[], WorkerHealth]) -> Iterator[None]:
-    """Answer /healthz and /readyz at this address, if there is one."""
+    """Serve /healthz and /readyz at this address, if one is given."""
     if address is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Ready-made sections with tools: one that lets the model work on the prompt's filesystem."""
+"""A ready-made section whose tools let the model work on the prompt's filesystem."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_LINES_LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class VfsLimits:
-    """How much one tool call may return or write. A result that is cut says so, and how to get the rest."""
+    """How much one tool call may return or write. A truncated result says so, and how to get the rest."""
 
     read_lines: int = 2_000
     read_characters: int = 60_000
@@ -49,8 +49,8 @@ class VfsToolsSection(WorkspaceSection):
 
         PromptTemplate(ns="demo", key="coder", sections=[VfsToolsSection(HostFilesystem("work"))])
 
-    They work on the prompt's filesystem: the one given here, or else that of another section or of
-    `bind(resources=...)`, or else one in memory that belongs to the run.
+    They work on the prompt's filesystem: the one given here, else the one from another section or from
+    `bind(resources=...)`, else an in-memory filesystem that belongs to the run.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ def _file_tools(limits: VfsLimits, *, read_only: bool) -> tuple[Tool[Any, Any], 
 
 
 class _Operations:
-    """The operations of the tools on a filesystem, within the limits."""
+    """The filesystem operations behind the tools, within the limits."""
 
     def __init__(self, limits: VfsLimits) -> None:
         self.limits = limits

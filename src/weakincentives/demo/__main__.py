@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return show_questions() if arguments.list else answer(arguments)
     except BrokenPipeError:
-        # The reader is gone (`./run | head`); keep the interpreter from failing when it closes stdout.
+        # The reader closed the pipe (`./run | head`); keep the interpreter from failing as it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ImportError, OSError, WinkError) as error:
         print_error(f"error: {error}")
@@ -65,7 +65,7 @@ def answer(arguments: argparse.Namespace) -> int:
 
 
 def ask_desk(adapter: ProviderAdapter, question: str) -> PromptResponse[None]:
-    """Put a question to the desk and tell what happens, as `wink runs show` does afterwards."""
+    """Ask the desk a question and print what happens, as `wink runs show` does afterwards."""
     session, started = Session(), time.monotonic()
     print_labelled("asked", question, "1")
     unsubscribe = session.observe(lambda event: print_story(event, asked=question))
@@ -102,7 +102,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def chosen(words: list[str]) -> list[str]:
-    """The questions by number, or the words as one question."""
+    """The questions with these numbers, or the words as one question."""
     if not words:
         return [QUESTIONS[0]]
     if all(word.isdigit() for word in words):

@@ -93,7 +93,7 @@ def _template(key: str, visibility: SectionVisibility, *last: Section[Any]) -> P
 
 
 def ask(question: str) -> Prompt[None]:
-    """The prompt for one question, with a database of its own."""
+    """The prompt for one question, with its own database."""
     return Prompt(template()).bind(Question(question))
 
 

@@ -1,4 +1,4 @@
-"""`MainLoop` on a durable engine: recorded steps, keys, workers that take over from each other, and approvals.
+"""`MainLoop` on a durable engine: recorded steps, idempotency keys, workers that take over from each other, approvals.
 
 The engine is imported when a loop or a store is first used; install it with `pip install 'weakincentives[durable]'`.
 """

@@ -22,7 +22,7 @@ DATABASE_VARIABLE = "WINK_DATABASE_URL"
 SCHEMA = "weakincentives"
 APPLICATION = "weakincentives"
 NO_TENANT = "-"
-# Work started without a queue continues in the queue of this suffix; every process that runs the loop serves it.
+# Work started without a queue continues in the queue with this suffix; every process that runs the loop serves it.
 DIRECT = ".direct"
 _SQLITE = "sqlite:///"
 _CANNOT_USE = "Cannot use "
@@ -77,12 +77,12 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0, exclusive: bool = False) -> sa.Engine:
-    """Make an engine for a resolved URL, configured for many small commits and errors of ours.
+    """Create an engine for a resolved URL, configured for many small commits; it raises our errors.
 
     SQLite: WAL with synchronous=NORMAL, so that a step costs one append instead of two disk flushes. A power failure
     may lose the last steps, which are then repeated; a killed process loses none. Postgres: a transaction left open by
-    a frozen worker ends after `idle_timeout`, so that its row locks cannot stop others from taking its work over.
-    `exclusive` transactions hold the write lock of a SQLite file from their beginning.
+    a frozen worker ends after `idle_timeout`, so that its row locks cannot stop others from taking over its work.
+    `exclusive` transactions hold the write lock of a SQLite file from the start.
     """
     _quieten_engine_log()
     path = sqlite_path(url)
@@ -95,7 +95,7 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0, exclusiv
 
 
 def describe(url: sa.URL) -> str:
-    """The URL without its secrets: a password may also be a parameter."""
+    """The URL without its secrets; a password may also be a query parameter."""
     known = {name: value for name, value in url.query.items() if name in ("host", "port")}
     return url.set(query=known).render_as_string(hide_password=True)
 
@@ -107,7 +107,7 @@ def unavailable(place: str, error: BaseException) -> DatabaseUnavailableError:
 
 def _connect_postgres(url: str, pool_size: int, idle_timeout: float) -> sa.Engine:
     milliseconds = int(idle_timeout * 1000)
-    # A server that vanished without a word is noticed by these timeouts, not by the kernel's quarter of an hour.
+    # These timeouts detect a server that silently disappeared; the kernel would take a quarter of an hour.
     defaults = {"connect_timeout": max(2, int(idle_timeout)), "tcp_user_timeout": max(10_000, 2 * milliseconds)}
     given = sa.make_url(url).query
     return sa.create_engine(
@@ -150,7 +150,7 @@ def _connect_sqlite(path: Path, pool_size: int, exclusive: bool) -> sa.Engine:
 
 
 def _translate_error(context: sa.engine.ExceptionContext) -> DurableError | None:
-    """Replace the driver's errors by ours, except those that the engine itself handles."""
+    """Replace the driver's errors with ours, except those the engine handles itself."""
     error = context.sqlalchemy_exception
     if error is None or context.is_pre_ping or isinstance(error, sa.exc.IntegrityError):
         return None
@@ -173,8 +173,8 @@ def _quieten_engine_log() -> None:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    # The engine logs a cancellation as an error with a traceback, and a lost database several times a second, which
-    # the worker itself logs once.
+    # The engine logs a cancellation as an error with a traceback, and a lost database several times a second; the
+    # worker itself logs that once.
     error = record.exc_info[1] if record.exc_info else None
     cancelled = type(error).__name__ == "DBOSAwaitedWorkflowCancelledError"
     return not (cancelled or isinstance(error, DatabaseUnavailableError) or _CANNOT_USE in record.getMessage())

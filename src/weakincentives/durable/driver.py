@@ -1,7 +1,7 @@
 """The durable driver: the loop runs as a workflow, and each of its effects is a recorded step.
 
-A workflow that is replayed receives the recorded outcomes of its steps instead of running them, and so reaches the
-point where it stopped.
+A replayed workflow receives the recorded outcomes of its steps instead of running them, and so reaches the point where
+it stopped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class WorkBegan:
 class ModelReplied:
     """The outcome of a model call; `fingerprint` lets a replay detect that the request changed.
 
-    `change` is what the call wrote into the session: an adapter whose vendor runs tools itself dispatches their events.
+    `change` is what the call wrote to the session: an adapter whose vendor runs tools itself dispatches their events.
     """
 
     reply: ModelReply
@@ -76,7 +76,7 @@ class ToolsRan:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalNeeded:
-    """A tool call cannot go on before a person has answered."""
+    """A tool call cannot continue until a person has answered."""
 
     question: Question
     at: datetime
@@ -87,7 +87,7 @@ OutcomeT = TypeVar("OutcomeT", WorkBegan, ModelReplied, ToolsRan | ApprovalNeede
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """The function that the engine runs, and runs again, for each request of a loop."""
+    """The function that the engine runs, and reruns, for each request of a loop."""
 
     prepare: Callable[[Any], Prompt[Any]]
     adapter: ProviderAdapter
@@ -113,10 +113,10 @@ class Workflow:
 
 
 class StepClock:
-    """A clock that runs within a step and stands still between steps, at the end of the last one.
+    """A clock that runs during a step and stands still between steps, at the end of the last one.
 
-    Whatever the loop writes between steps then has the same times when it is replayed. Each reading is a microsecond
-    after the one before, which keeps events in order.
+    So whatever the loop writes between steps has the same times when it is replayed. Each reading there is a
+    microsecond after the one before, which keeps events in order.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class _Execution:
         self._engine = engine
         self._clock = StepClock()
         self._session: Session | None = None
-        # Observers see each event once, in the process where it happened: not before the first step that runs here.
+        # Observers see each event once, in the process where it happened, so not before the first step that runs here.
         self._live = False
         self._replayed = False
 
@@ -200,7 +200,7 @@ class _Execution:
                     except Exception as error:
                         cursor.fail(error)
                     except BaseException as error:
-                        # The run goes on elsewhere, so nobody is told that it was stopped here.
+                        # The run continues elsewhere, so observers are not told that it stopped here.
                         session.silent = True
                         cursor.fail(error)
                         raise

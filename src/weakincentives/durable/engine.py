@@ -36,16 +36,16 @@ Body = Callable[[Any], Any]
 
 _log = logging.getLogger(__name__)
 
-# How often a worker polls for new work. The direct queue only holds work that lost its process, which is rare.
+# How often a worker polls for new work. The direct queue only holds work whose process is gone, which is rare.
 _POLL_SECONDS = 0.2
 _POLL_SECONDS_DIRECT = 0.5
 _POLL_SECONDS_SQLITE = 0.05
-# How long a step waits before it tries a lost database again.
+# How long a step waits before it retries a lost database.
 _MIN_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 2.0
-# A lease that was not renewed for so long will not be: a restart helps.
+# A lease that has not been renewed for this long never will be; the worker needs a restart.
 _STUCK_SECONDS = 60.0
-# A pool that has no connection to give is a database that does not answer.
+# An exhausted connection pool means that the database does not respond.
 _UNAVAILABLE = (DatabaseUnavailableError, sa.exc.TimeoutError)
 
 
@@ -75,7 +75,7 @@ class Engine:
         self._kept_at = time.monotonic()
         self._problem = ""
         self._blocked: dict[str, str] = {}
-        # Executions, as (work id, owner), that may have ended without an outcome, and those that were given up.
+        # Executions, as (work id, owner), that may have ended without an outcome, and those that were abandoned.
         self._suspects: frozenset[tuple[str, str]] = frozenset()
         self._given_up: set[tuple[str, str]] = set()
         self._starting = threading.Lock()
@@ -130,7 +130,7 @@ class Engine:
             self._register_queue(queue, limits)
 
     def start(self, loop: str, work_id: str, request: Any) -> Any:
-        """Start the work in this process unless its id is known; returns a handle with `get_result`."""
+        """Start the work in this process unless its id is known; return a handle with `get_result`."""
 
         def begin() -> Any:
             with SetWorkflowID(work_id):
@@ -142,7 +142,7 @@ class Engine:
     def step(self, name: str, run: Callable[[], T]) -> T:
         """Run one step of the current work, or return its recorded outcome.
 
-        A step runs once here, however often the database fails to record it.
+        A step runs only once here, however often the database fails to record it.
         """
         self.yield_if_needed()
         context = assert_current_dbos_context()
@@ -174,13 +174,13 @@ class Engine:
         while not self._draining.is_set() and not self._lease.is_valid(identity):
             self._draining.wait(_MIN_PAUSE_SECONDS)
         if self._draining.is_set():
-            # Without a database, others take the work over when the lease has expired.
+            # Without a database, others take over the work when the lease expires.
             with suppress(*_UNAVAILABLE):
                 self.store.ownership.hand_back(*_execution())
             raise Released("handed back")
 
     def reset_attempts(self) -> None:
-        """Note that the current work, which was resumed here, has recorded another step."""
+        """Record that the current work, resumed here, has completed another step."""
         with suppress(*_UNAVAILABLE):
             self.store.ownership.reset_attempts(*_execution())
 
@@ -202,7 +202,7 @@ class Engine:
         return assert_current_dbos_context().function_id + 1
 
     def drain(self, timeout: float) -> bool:
-        """Take no new work and hand back what runs at its next step; True if nothing is left running."""
+        """Accept no new work and hand back running work at its next step; True if nothing is left running."""
         self._draining.set()
         for event in _instance().background_thread_stop_events:
             event.set()
@@ -216,7 +216,7 @@ class Engine:
     def health(self) -> WorkerHealth:
         live = self._keeper.is_alive() and time.monotonic() - self._kept_at < _STUCK_SECONDS
         pollers = {thread.name for thread in threading.enumerate()}
-        # Copied first: the threads of running work change it.
+        # Copied first, since the threads of running work change it.
         blocked = list(self._blocked.values())
         if not live:
             reason = "the lease is not renewed"
@@ -252,7 +252,7 @@ class Engine:
                     self.store.ownership.leave(work_id, owner)
                 raise Released("cancelled") from None
             except DBOSWorkflowConflictIDError:
-                # Otherwise the engine would keep a thread to poll for what the new owner makes of it.
+                # Otherwise the engine would keep a thread polling for the new owner's outcome.
                 raise Released("taken over") from None
 
         return run
@@ -266,7 +266,7 @@ class Engine:
                 GlobalParams.executor_id = self.identity
                 self._requeue_lost()
             except Exception as error:
-                # Whatever the error, a worker that stops renewing can never run anything again.
+                # Catch every error: a worker that stops renewing can never run anything again.
                 if str(error) != self._problem:
                     _log.warning("Worker %s cannot renew its lease: %s", self.identity, error)
                 self._problem = str(error)
@@ -276,12 +276,12 @@ class Engine:
                 self._problem = ""
 
     def _requeue_lost(self) -> None:
-        """Put back work of this worker that nothing here runs: its outcome could not be recorded, say."""
+        """Requeue this worker's work that nothing here is running, for example because recording its outcome failed."""
         owned = self.store.ownership.running(self.identity)
         with self._starting:
             running = _running()
             idle = frozenset(each for each in owned if each[0] not in running)
-            # Seen twice: work that was claimed a moment ago is about to start.
+            # Lost only if seen twice: work that was just claimed is about to start.
             lost, self._suspects = idle & self._suspects, idle
             self._given_up |= lost
         for work_id, owner in lost:
@@ -289,7 +289,7 @@ class Engine:
             _log.warning("%s ended without an outcome; it is back in its queue.", work_id)
 
     def _when_available(self, call: Callable[[], T], is_own: Callable[[Exception], bool] = lambda error: False) -> T:
-        """Call something that needs the database, and again until it is available or this engine stops."""
+        """Call something that needs the database, retrying until it is available or this engine stops."""
         work_id, pause = self.work_id, _MIN_PAUSE_SECONDS
         try:
             while True:
@@ -328,7 +328,7 @@ class Engine:
             DBOS.listen_queues(())
             _instance()._listening_queues = self._served
             DBOS.launch()
-            # Otherwise a lost connection blocks its caller for up to a minute and a half after the server is back.
+            # Otherwise a lost connection blocks its caller for up to 90 seconds after the server is back.
             _instance()._sys_db._retry_connection_errors = False
             self._keeper.start()
         except BaseException:
@@ -368,9 +368,9 @@ def _instance() -> Any:
 
 
 def _running() -> frozenset[str]:
-    """The ids of the work that this process runs."""
+    """The ids of the work that this process is running."""
     try:
         return frozenset(_instance()._active_workflows_set.activeList())
     except DBOSException:
-        # Asked for while the engine stops.
+        # Called while the engine is stopping.
         return frozenset()

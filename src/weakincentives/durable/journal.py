@@ -1,8 +1,8 @@
-"""What is recorded of durable work: values as tagged JSON, and what a step changed, so that a replay can repeat it.
+"""What durable work records: values as tagged JSON, and what a step changed, so that a replay can repeat it.
 
-Values are readable in the database, and never a pickle; their types are looked up among those the program has loaded,
+Values are readable in the database and are never pickled; their types are looked up among those the program has loaded,
 and nothing is imported because a row names it. Changes are recorded as contents, not as calls: a replay runs no reducer
-and no handler, and whatever a failed tool rolled back does not appear.
+or handler, and whatever a failed tool rolled back does not appear.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXCEPTION = "$exception"
 
 @dataclass(frozen=True, slots=True)
 class SliceChange:
-    """A slice keeps its first `kept` items; `items` follow."""
+    """A slice keeps its first `kept` items, followed by `items`."""
 
     slice_type: type
     kept: int

@@ -1,6 +1,6 @@
 """A `MainLoop` that survives its process: every effect is a recorded step, every request has a key.
 
-A process that does none of the work (a web server, a script, a cron job) submits it and asks about it as a client.
+A process that does none of the work (a web server, a script, a cron job) submits it and checks on it as a client.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _POLL_SECONDS = 0.05
 
 
 class DurableClient(Generic[RequestT, OutputT]):
-    """Submits requests to the loop of this name and asks about them; workers do the work.
+    """Submits requests to the loop with this name and checks on them; workers do the work.
 
         client = DurableClient[Ticket, None]("triage", "work/durable.db")
         client.submit(Ticket(7, "It is broken."), key="ticket-7")
         print(client.result("ticket-7", timeout=60).text)
 
-    Import the modules that define the types of requests and outputs, so that results can be read. `version` must be the
-    version of the workers. Every call has an awaitable form that ends in `_async`.
+    Import the modules that define the types of requests and outputs, so that results can be read. `version` must match
+    the workers' version. Every call has an awaitable form that ends in `_async`.
     """
 
     def __init__(self, name: str, database_url: str | None = None, *, version: str | None = None) -> None:
@@ -66,9 +66,9 @@ class DurableClient(Generic[RequestT, OutputT]):
         self._store: WorkStore | None = None
 
     def submit(self, request: RequestT, *, key: str, tenant: str | None = None, queue: str | None = None) -> None:
-        """Queue the work and return at once; a worker does it. A known key is not queued again.
+        """Queue the work for a worker and return at once. A known key is not queued again.
 
-        `tenant` says who the work is for: a worker can limit how much of one tenant runs at a time.
+        `tenant` says who the work is for: a worker can limit how many of one tenant's runs execute at a time.
         """
         self.work_id(key)
         if type(request).__module__ == "__main__" and not self._runs_own_work():
@@ -86,7 +86,7 @@ class DurableClient(Generic[RequestT, OutputT]):
     def result(self, key: str, *, timeout: float | None = None) -> PromptResponse[OutputT]:
         """Wait for the response; raises what the work raised, or `WorkPendingError` after `timeout` seconds.
 
-        Waiting goes on while the database is unavailable; at the timeout that is the error.
+        It keeps waiting while the database is unavailable; if it still is at the timeout, that error is raised.
         """
         work_id, wait = self.work_id(key), _Wait(timeout)
         while (work := self._finished(work_id, wait)) is None:
@@ -121,14 +121,14 @@ class DurableClient(Generic[RequestT, OutputT]):
         await asyncio.to_thread(self.retry, key)
 
     def questions(self, key: str | None = None) -> tuple[Question, ...]:
-        """The questions that wait for a person, the oldest first: of one key, or of all."""
+        """The questions waiting for a person, oldest first, for one key or for all."""
         return self.store.questions(work_id=None if key is None else self.work_id(key), loop=self.name)
 
     async def questions_async(self, key: str | None = None) -> tuple[Question, ...]:
         return await asyncio.to_thread(self.questions, key)
 
     def approve(self, key: str, call_id: str, *, approved: bool = True, note: str = "", by: str = "") -> None:
-        """Answer the question of a tool call; the work then goes on."""
+        """Answer a tool call's question; the work then continues."""
         self.store.answer(self.work_id(key), call_id, Approval(approved=approved, note=note, by=by))
 
     async def approve_async(
@@ -167,7 +167,7 @@ class DurableClient(Generic[RequestT, OutputT]):
         return f"{self.name}/{key}"
 
     def _runs_own_work(self) -> bool:
-        """Whether only this process does what is submitted here."""
+        """Whether work submitted here is done only by this process."""
         return False
 
     def _finished(self, work_id: str, wait: _Wait) -> Work | None:
@@ -203,12 +203,12 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
         loop = DurableMainLoop("triage", prepare=lambda ticket: Prompt(TRIAGE).bind(ticket), adapter=adapter)
         response = loop.execute(Ticket(7, "It is broken."), key="ticket-7")
 
-    `prepare` makes the prompt of a request, `new_session` its session (by default an empty one). Both run again when
-    work continues in another process, so the same request must give the same result. A key gives one result and is
-    worked on once. Without `database_url` or `WINK_DATABASE_URL`, work is kept in `.wink/durable.db`.
+    `prepare` creates a request's prompt, and `new_session` its session (empty by default). Both run again when work
+    continues in another process, so the same request must give the same result. Each key's work is done once and has
+    one result. Without `database_url` or `WINK_DATABASE_URL`, work is stored in `.wink/durable.db`.
 
-    `execute()` and `start()` (which is what `wink worker module:loop` calls) make this process a worker. The rest is
-    `DurableClient`: it submits and asks, and leaves the work to workers.
+    `execute()` and `start()` (which `wink worker module:loop` calls) make this process a worker. The other methods are
+    those of `DurableClient`: they submit work and check on it, and leave it to workers.
     """
 
     def __init__(
@@ -243,9 +243,9 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
         self._engine: Engine | None = None
 
     def execute(self, request: RequestT, *, key: str, timeout: float | None = None) -> PromptResponse[OutputT]:
-        """Do the work in this process and return its response; a known key returns the response it has.
+        """Do the work in this process and return its response; a known key returns its existing response.
 
-        If the work leaves this process (a deploy, a takeover, a question to a person), wait for whoever finishes it.
+        If the work leaves this process (a deploy, a takeover, a question to a person), wait until it is finished.
         """
         handle = self._begin(request, key)
         if timeout is None:
@@ -263,29 +263,29 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
     def start(self, *, queues: tuple[str, ...] = (), limits: QueueLimits = QueueLimits()) -> str:
         """Become a worker, in threads of this process, until `drain()` or `close()`; returns the worker's name.
 
-        The limits belong to the queue: those of the worker that started last apply to all.
+        The limits belong to the queue: those of the worker that started last apply to all workers.
         """
         engine = self._start(queues or (self.name,), limits)
         engine.limit(queues or (self.name,), limits)
         return engine.identity
 
     def health(self) -> WorkerHealth:
-        """Whether this worker is live and ready for work, as `wink worker --health` answers over HTTP."""
+        """Whether this worker is live and ready for work, as `wink worker --health` reports over HTTP."""
         if self._engine is None:
             return WorkerHealth(live=True, ready=False, reason="not started", worker="", running=0)
         return self._engine.health()
 
     def drain(self, seconds: float = 30.0) -> bool:
-        """Take no new work and hand back what runs; True if nothing is left running here.
+        """Accept no new work and hand back running work; True if nothing is left running here.
 
         Work is handed back at its next step, so this takes as long as a step, not as long as a run.
         """
         return self._engine is None or self._engine.drain(seconds)
 
     def close(self) -> None:
-        """Close the database, and with the last loop of this process stop working. The loop can be used again.
+        """Close the database; closing the last loop of this process stops its work. The loop can be used again.
 
-        Others may repeat a step that is running now: call `drain()` first.
+        Other workers may repeat a step that is running now, so call `drain()` first.
         """
         with self._lock:
             if self._engine is not None:
@@ -319,7 +319,7 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
                     self.budget,
                     self.deadline_seconds,
                 )
-                # Only workers serve a shared queue; on SQLite there is no other worker than this process.
+                # Only workers serve a shared queue; on SQLite this process is the only worker.
                 served = queues if queues is not None else (self.name,) if store.is_sqlite else ()
                 direct = {self.name + DIRECT: QueueLimits(limits.concurrency)}
                 engine = Engine.join(store, version=self.version, lease_seconds=self.lease_seconds)
@@ -335,7 +335,7 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
 
 
 class _Wait:
-    """How long to wait in all, and between two looks."""
+    """How long to wait in total, and between checks."""
 
     def __init__(self, timeout: float | None) -> None:
         self._until = None if timeout is None else time.monotonic() + timeout

@@ -1,11 +1,11 @@
-"""Which process may run work, and which worker runs which: leases, handing back, waiting for an answer, taking over.
+"""Which process may run work, and which worker runs what: leases, handing back, waiting for an answer, takeover.
 
 A killed process loses its connection at once, and with it its advisory lock. A frozen one keeps both, so it must also
-renew a lease. When the lease expires, others take over its work, and the worker finds itself fenced off when it thaws.
+renew a lease. When the lease expires, others take over its work, and the worker is fenced off when it thaws.
 
-The engine has no calls to hand work over. Each is a guarded UPDATE of its rows, which is why its minor version is
-pinned. Work that is cancelled while it runs keeps its owner until the execution has left: the step it is in is still
-recorded, and a retry lets that execution go on instead of starting a second one beside it.
+The engine has no calls that transfer work. Each transfer is a guarded UPDATE of the engine's rows, which is why its
+minor version is pinned. Work cancelled while it runs keeps its owner until the execution has left: its current step is
+still recorded, and a retry lets that execution continue instead of starting a second one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Ownership:
                 _release(connection, work_id)
 
     def leave(self, work_id: str, owner: str) -> None:
-        """Give up the work that an execution stopped: cancelled work has no owner from now on.
+        """Release work whose execution was stopped: cancelled work no longer has an owner.
 
         Work that was retried in the meantime goes back to its queue.
         """
@@ -64,7 +64,7 @@ class Ownership:
                 _release(connection, work_id)
 
     def running(self, worker: str) -> frozenset[tuple[str, str]]:
-        """The work that belongs to executions of this worker, with their tokens."""
+        """The work owned by this worker's executions, with their tokens."""
         query = sa.select(status.c.workflow_uuid, status.c.owner_xid).where(
             status.c.status == "PENDING", status.c.executor_id == worker, status.c.owner_xid.is_not(None)
         )
@@ -72,21 +72,21 @@ class Ownership:
             return frozenset((row.workflow_uuid, row.owner_xid) for row in connection.execute(query))
 
     def requeue(self, work_id: str, owner: str) -> None:
-        """Return work whose execution ended without an outcome to its queue. The attempt stays counted."""
+        """Return work whose execution ended without an outcome to its queue. The attempt still counts."""
         with self.engine.begin() as connection:
             running = (*_owned(work_id, owner), status.c.status == "PENDING")
             connection.execute(sa.update(status).where(*running).values(**_queued("ENQUEUED")))
 
     def reset_attempts(self, work_id: str, owner: str) -> None:
-        """Count attempts from one again, because the work got further than earlier attempts did."""
+        """Restart the attempt count at one, because the work got further than earlier attempts."""
         with self.engine.begin() as connection:
             connection.execute(sa.update(status).where(*_owned(work_id, owner)).values(recovery_attempts=1))
 
     def take_over(self, connection: sa.Connection | None = None) -> int:
-        """Return the work of workers without a lease to its queues; returns how many runs that was.
+        """Put the work of workers without a lease back into its queues; return the number of runs.
 
-        Attempts stay counted, so that work that kills its workers ends as a dead letter. Rows that a frozen worker has
-        locked are left for the next call.
+        Attempts still count, so that work that kills its workers ends as a dead letter. Rows locked by a frozen worker
+        are left for the next call.
         """
         if connection is None:
             with self.engine.begin() as own_connection:
@@ -96,15 +96,15 @@ class Ownership:
         return connection.execute(taken).rowcount
 
     def release_cancelled(self) -> None:
-        """Take cancelled work from workers that died before they left it."""
+        """Release cancelled work whose workers died before they left it."""
         left = _orphaned("CANCELLED").where(status.c.owner_xid.is_not(None))
         with self.engine.begin() as connection:
             connection.execute(sa.update(status).where(status.c.workflow_uuid.in_(left)).values(owner_xid=None))
 
     def ask(self, work_id: str, owner: str, question: Question) -> Approval | None:
-        """Return the answer, or None after taking the work off its worker until there is one.
+        """Return the answer, or release the work from its worker until there is one and return None.
 
-        One transaction, so that an answer cannot arrive between looking for it and going to sleep. An expired question
+        One transaction, so that an answer cannot arrive between checking for it and going to sleep. An expired question
         is answered here, with no.
         """
         now = int(time.time() * 1000)
@@ -139,7 +139,7 @@ class Ownership:
         return None
 
     def cancel(self, work_id: str) -> None:
-        """Stop the work at its next step, unless it has finished. A running execution keeps it until it leaves."""
+        """Stop the work at its next step, unless it has finished. A running execution owns it until it leaves."""
         now = int(time.time() * 1000)
         unfinished = (status.c.workflow_uuid == work_id, status.c.status.notin_(("SUCCESS", "ERROR", "CANCELLED")))
         with self.engine.begin() as connection:
@@ -187,14 +187,14 @@ def _lock_owned(connection: sa.Connection, work_id: str, owner: str) -> bool:
 
 
 def _release(connection: sa.Connection, work_id: str, *, until_ms: int | None = None) -> None:
-    """Take the work off its worker and put it into its queue, or to sleep until the given time."""
+    """Release the work from its worker and put it into its queue, or to sleep until the given time."""
     connection.execute(
         sa.update(status)
         .where(status.c.workflow_uuid == work_id)
         .values(
             **_queued("ENQUEUED" if until_ms is None else "DELAYED"),
             delay_until_epoch_ms=until_ms,
-            # Leaving on purpose does not count as an attempt.
+            # Leaving voluntarily does not count as an attempt.
             recovery_attempts=status.c.recovery_attempts - 1,
         )
     )
@@ -212,7 +212,7 @@ def _queued(name: str) -> dict[str, Any]:
 
 
 class SqliteLease:
-    """Whoever holds the file lock runs all the work, and takes over everything that was running."""
+    """The process that holds the file lock runs all the work, and takes over everything that was running."""
 
     def __init__(self, ownership: Ownership) -> None:
         self.identity = ""
@@ -220,7 +220,7 @@ class SqliteLease:
         self._lock = FileLock(str(ownership.engine.url.database))
 
     def join(self) -> None:
-        """Become a worker, and take over the work of those that are gone."""
+        """Become a worker, and take over the work of workers that are gone."""
         self._lock.acquire()
         try:
             self._ownership.take_over()
@@ -231,7 +231,7 @@ class SqliteLease:
         self.identity = new_identity()
 
     def is_valid(self, identity: str) -> bool:
-        """Always: the lock is held until its process ends."""
+        """Always true: the lock is held until its process ends."""
         return True
 
     def renew(self) -> None:
@@ -242,10 +242,10 @@ class SqliteLease:
 
 
 class PostgresLease:
-    """An advisory lock and a lease per worker, whose holder also looks for dead workers.
+    """An advisory lock and a lease per worker; its holder also looks for dead workers.
 
-    A worker whose lease expired while nobody took over its work renews it and goes on. One that was fenced off joins
-    again under a new identity and abandons what it ran under the old one.
+    A worker whose lease expired renews it and continues if nobody took over its work. One that was fenced off rejoins
+    under a new identity and abandons what it ran under the old one.
     """
 
     def __init__(self, ownership: Ownership, *, version: str, seconds: float) -> None:
@@ -263,19 +263,19 @@ class PostgresLease:
         self._ownership.release_cancelled()
 
     def is_valid(self, identity: str) -> bool:
-        """Whether work started under this identity may go on now; raises `Released` if it never may again."""
+        """Whether work started under this identity may continue now; raises `Released` if it never may again."""
         if identity != self.identity:
             raise Released(f"{identity} lost its lease")
         return time.monotonic() < self._valid_until
 
     def renew(self) -> None:
-        """Keep the lease; called several times in a lease's duration."""
+        """Extend the lease; called several times per lease period."""
         try:
             if not self._extend():
                 lost = self.identity
                 self._enter()
                 _log.warning("Worker %s was fenced off and joined again as %s.", lost, self.identity)
-            # After an outage every lease has expired: give the others time to renew theirs before taking over.
+            # After an outage every lease has expired: give other workers time to renew theirs before taking over.
             if time.monotonic() - self._failed_at >= self._seconds:
                 self._remove_dead_workers()
         except BaseException:
@@ -319,7 +319,7 @@ class PostgresLease:
     def _remove_dead_workers(self) -> None:
         """Delete workers whose lease expired or whose lock is free, and take over their work.
 
-        Not shortly after the server started, when every worker has lost its connection and most live.
+        Skipped shortly after the server has started, when every worker has lost its connection but most are alive.
         """
         connection = self._connection or self._locked_connection(self.identity)
         lock_is_free = sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(workers.c.executor_id, 0))
@@ -336,7 +336,7 @@ class PostgresLease:
             _log.warning("Took over %d runs from %s.", taken, ", ".join(dead) or "workers that are gone")
 
     def _locked_connection(self, identity: str) -> sa.Connection:
-        # Lock before inserting the row: to other workers, a row whose lock is free is a dead worker.
+        # Lock before inserting the row: other workers take a row whose lock is free for a dead worker.
         self._drop_connection()
         connection = self._ownership.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         connection.execute(sa.text(f"SET statement_timeout = {int(self._seconds * 1000)}"))
@@ -352,7 +352,7 @@ class PostgresLease:
 
 
 class FileLock:
-    """Marks the process that runs the work of a SQLite file; the operating system frees it when the process dies."""
+    """Marks the process that runs the work of a SQLite file; the operating system releases it when the process dies."""
 
     def __init__(self, database: str) -> None:
         self.path = Path(database + ".lock")
@@ -386,7 +386,7 @@ class FileLock:
 
 
 def _lock(file: Any) -> None:
-    # A record lock, not flock(): a child process forked by a tool must not hold it after its parent was killed.
+    # A record lock, not flock(): a child process forked by a tool must not keep it after its parent is killed.
     try:
         import fcntl
     except ImportError:

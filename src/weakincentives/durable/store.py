@@ -1,4 +1,4 @@
-"""Durable work as rows of a database: submit, look up, cancel, retry, answer, prune."""
+"""Durable work as database rows: submit, look up, cancel, retry, answer, prune."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class WorkStore:
     def open(cls, url: str | None = None, *, create: bool = True, idle_timeout: float = 5.0) -> WorkStore:
         """Return this process's store for a database; each `open()` needs a `close()`.
 
-        Without `create`, a SQLite file that does not exist is a `NoSuchWorkError`.
+        Without `create`, raises `NoSuchWorkError` if the SQLite file does not exist.
         """
         url = database_url(url)
         path = sqlite_path(url)
@@ -130,7 +130,7 @@ class WorkStore:
         return _work(found[0])
 
     def list(self, *, status: WorkStatus | None = None, loop: str | None = None, limit: int = 100) -> tuple[Work, ...]:
-        """The newest work first."""
+        """Work in this database, newest first."""
         with _engine_errors():
             found = self.client.list_workflows(
                 status=ENGINE_STATUS[status] if status else None,
@@ -158,11 +158,11 @@ class WorkStore:
         return self.serializer.deserialize(output)
 
     def failure(self, work_id: str) -> str | None:
-        """The exception that the work failed with, as text."""
+        """The exception the work failed with, as text."""
         return self._describe_error(self._outcome(work_id)[1])
 
     def questions(self, *, work_id: str | None = None, loop: str | None = None) -> tuple[Question, ...]:
-        """The questions that wait for an answer, the oldest first; of one run, of one loop, or all."""
+        """The questions waiting for an answer, oldest first; for one run, for one loop, or all."""
         q, s = question_table.c, status_table.c
         query = (
             sa.select(question_table, s.name)
@@ -193,7 +193,7 @@ class WorkStore:
         unanswered = (q.workflow_uuid == work_id, q.call_id == call_id, q.answer.is_(None))
         asleep = (s.workflow_uuid == work_id, s.status == "DELAYED")
         with self.engine.begin() as connection:
-            # The work before its question: the order in which `Ownership.ask` locks them.
+            # Lock the work before its question, in the same order as `Ownership.ask`.
             connection.execute(sa.select(s.status).where(s.workflow_uuid == work_id).with_for_update())
             text = self.serializer.serialize(approval)
             answered = sa.update(question_table).where(*unanswered).values(answer=text)
@@ -203,7 +203,7 @@ class WorkStore:
             connection.execute(awake)
 
     def cancel(self, work_id: str) -> Work:
-        """Stop the work at its next step; the step that it is in is still recorded."""
+        """Stop the work at its next step; its current step is still recorded."""
         self.find(work_id)
         self.ownership.cancel(work_id)
         return self.find(work_id)
@@ -211,7 +211,7 @@ class WorkStore:
     def retry(self, work_id: str) -> Work:
         """Run failed work again from its last step, and continue cancelled or dead work where it stopped.
 
-        Cancelled work that is still in a step goes on after it, and is not started a second time.
+        Cancelled work that is still in a step continues after it, and is not started a second time.
         """
         work = self.find(work_id)
         queue = work.queue or work.loop + DIRECT
@@ -219,7 +219,7 @@ class WorkStore:
             last = max((step.number for step in self.steps(work_id)), default=1)
             q = question_table.c
             with self.engine.begin() as connection:
-                # The steps from there on run again, and ask again.
+                # The steps from there on run again and ask again.
                 connection.execute(sa.delete(question_table).where(q.workflow_uuid == work_id, q.step >= last))
             with _engine_errors():
                 self.client.rewind_workflow(
@@ -232,9 +232,9 @@ class WorkStore:
     def prune(
         self, *, older_than_seconds: float, statuses: Iterable[WorkStatus] = FINISHED, loop: str | None = None
     ) -> int:
-        """Delete work that finished longer ago than this, with its steps; returns how many runs that was.
+        """Delete work that finished longer ago than this, with its steps; return the number of runs.
 
-        A deleted key is free: submitting it again does the work again.
+        A deleted key can be reused: submitting it again does the work again.
         """
         c = status_table.c
         names = [ENGINE_STATUS[status] for status in FINISHED.intersection(statuses)]
@@ -242,7 +242,7 @@ class WorkStore:
         old = (
             sa.select(c.workflow_uuid)
             .where(c.status.in_(names), sa.func.coalesce(c.completed_at, c.updated_at) < finished_before)
-            # Cancelled work with an owner is still in its last step.
+            # Cancelled work that has an owner is still in its last step.
             .where(c.application_name == APPLICATION, c.owner_xid.is_(None))
             .limit(_PRUNED_AT_ONCE)
         )
@@ -292,7 +292,7 @@ def _engine_client(engine: sa.Engine, serializer: TaggedSerializer) -> DBOSClien
 
 
 def _create_tables(url: str) -> None:
-    """Create or upgrade the tables, one process at a time: several may open a new database at the same moment."""
+    """Create or upgrade the tables, one process at a time, since several may open a new database at once."""
     engine = connect(url, idle_timeout=60.0, exclusive=True)
     system = _engine_client(engine, TaggedSerializer())._sys_db
     try:
@@ -301,7 +301,7 @@ def _create_tables(url: str) -> None:
             own_tables.create_all(system.engine)
             return
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            # Not pg_advisory_lock(): CREATE INDEX CONCURRENTLY waits for every statement that runs, so also for that.
+            # Not pg_advisory_lock(): CREATE INDEX CONCURRENTLY waits for every running statement, including that one.
             while not connection.execute(sa.select(sa.func.pg_try_advisory_lock(_SCHEMA_LOCK))).scalar():
                 time.sleep(0.1)
             try:

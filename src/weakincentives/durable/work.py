@@ -8,7 +8,7 @@ WinkError
     ├── NoSuchWorkError           there is no work with this key
     ├── WorkPendingError          the result is not available yet
     ├── WorkCancelledError        the work was cancelled
-    ├── DeadLetterError           the work was given up after too many failed attempts
+    ├── DeadLetterError           the work was abandoned after too many failed attempts
     └── RemoteError               the work failed with an exception class that this process has not loaded
 """
 
@@ -42,7 +42,7 @@ FINISHED: frozenset[WorkStatus] = frozenset({"done", "failed", "cancelled", "dea
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request and how far it has got."""
+    """One request and its progress."""
 
     id: str
     loop: str
@@ -77,10 +77,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """How a worker is doing. `reason` says why it is not ready; `running` counts the runs it works on.
+    """A worker's health. `reason` says why it is not ready; `running` is the number of runs in progress.
 
     A worker that is not live must be restarted. One that is not ready is starting, draining, or waiting for its
-    database, which a restart does not help.
+    database; a restart would not help.
     """
 
     live: bool
@@ -94,8 +94,9 @@ class WorkerHealth:
 class QueueLimits:
     """How much of a queue runs at once.
 
-    `concurrency` is runs at a time per worker, `tenant_concurrency` runs at a time per tenant over all workers, `rate`
-    starts per second over all workers. On SQLite the engine counts whole seconds, so the rate holds on average only.
+    `concurrency` limits runs at a time per worker, `tenant_concurrency` runs at a time per tenant across all workers,
+    and `rate` starts per second across all workers. On SQLite the engine counts whole seconds, so the rate holds only
+    on average.
     """
 
     concurrency: int = 8
@@ -113,7 +114,7 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question that a person must answer before a tool call can go on: `client.approve(question.key, ...)`.
+    """A question that a person must answer before a tool call can continue: `client.approve(question.key, ...)`.
 
     `key` is the key of the work and `step` the number of the step that asked. Times are milliseconds since 1970.
     """
@@ -152,7 +153,7 @@ def ask_approval(context: ToolContext, question: str, *, within: float | None = 
             return ToolResult(answer.note or "Refused.", success=False)
 
     The call is rolled back, and starts again from its first line after `approve(key, call_id)`. Ask before doing
-    anything that must not happen twice. If nobody answers `within` seconds, the answer is no, with `expired=True`.
+    anything that must not happen twice. If nobody answers in `within` seconds, the answer is no, with `expired=True`.
     """
     answers = _answers.get(context.session)
     if answers is None:
@@ -172,7 +173,7 @@ def answers_of(session: Session) -> dict[str, Approval]:
 
 
 class DurableError(WinkError):
-    """Base class of the errors of durable work."""
+    """Base class for errors of durable work."""
 
 
 class DatabaseBusyError(DurableError):
@@ -180,9 +181,9 @@ class DatabaseBusyError(DurableError):
 
 
 class DatabaseUnavailableError(DurableError):
-    """The database cannot be reached or written now: a lost server, a full disk.
+    """The database cannot be reached or written now, because of a lost server or a full disk, for example.
 
-    Try again later. Work that is running waits for its database by itself.
+    Try again later. Running work waits for its database on its own.
     """
 
 
@@ -207,7 +208,7 @@ class WorkCancelledError(DurableError):
 
 
 class DeadLetterError(DurableError):
-    """The work was given up after too many attempts; `wink work retry` starts it again."""
+    """The work was abandoned after too many attempts; `wink work retry` continues it."""
 
 
 class RemoteError(DurableError):

@@ -1,4 +1,4 @@
-"""MCP servers as sections that open, and templates as MCP servers; needs `weakincentives[mcp]`."""
+"""Use MCP servers as sections, and serve templates as MCP servers; needs `weakincentives[mcp]`."""
 
 from typing import TYPE_CHECKING
 

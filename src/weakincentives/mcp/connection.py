@@ -1,8 +1,7 @@
 """An MCP server: how it is configured, what it lists, the lock file with its listing, and a connection to it.
 
-For sync and async runs alike, the client lives in one task on an event loop in a thread of its own, and calls are
-submitted to that loop: a client must be left by the task that entered it, and when an HTTP server dies the client
-cancels that task.
+For sync and async runs alike, the client lives in one task on an event loop in its own thread, and calls are submitted
+to that loop: a client must be exited by the task that entered it, and it cancels that task when an HTTP server dies.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_STARTS = 2
 MAX_PAGES = 100
-# A server has two seconds to end by itself and two more after SIGTERM before it is killed.
+# A server gets two seconds to exit on its own and two more after SIGTERM before it is killed.
 CLOSE_SECONDS = 6.0
 
 
@@ -41,9 +40,9 @@ class MCPServerError(WinkError):
 
 @dataclass(frozen=True, slots=True)
 class StdioServer:
-    """A server that runs as a process of ours and is spoken to over its standard input and output.
+    """A server that runs as a child process and communicates over its standard input and output.
 
-    Besides `env` it inherits HOME, LOGNAME, PATH, SHELL, TERM and USER, and nothing else.
+    Its environment is `env` plus HOME, LOGNAME, PATH, SHELL, TERM and USER, which it inherits, and nothing else.
     """
 
     command: str
@@ -60,7 +59,7 @@ class StdioServer:
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """A server that is reached over streamable HTTP; `headers` go with every request."""
+    """A server reached over streamable HTTP; `headers` are sent with every request."""
 
     url: str
     headers: Mapping[str, str] | None = None
@@ -72,7 +71,7 @@ Server = StdioServer | HttpServer
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """A tool as its server describes it; `read_only` is the server's own word for it."""
+    """A tool as its server describes it; `read_only` is the server's own claim."""
 
     name: str
     description: str
@@ -97,13 +96,13 @@ class Listing:
 
 
 def lock_file(config: str | os.PathLike[str]) -> Path:
-    """Where the listings of a config file's servers are: `.mcp.lock.json` beside `.mcp.json`."""
+    """The file with the listings of a config file's servers: `.mcp.lock.json` beside `.mcp.json`."""
     path = Path(config)
     return path.with_name(f"{path.stem}.lock.json")
 
 
 def read_lock(path: str | os.PathLike[str]) -> dict[str, Listing]:
-    """The listings of a lock file by section key; none if there is no such file."""
+    """The listings in a lock file, by section key; empty if there is no such file."""
     try:
         return serde.decode(dict[str, Listing], Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -113,14 +112,14 @@ def read_lock(path: str | os.PathLike[str]) -> dict[str, Listing]:
 
 
 def write_lock(path: str | os.PathLike[str], listings: Mapping[str, Listing]) -> None:
-    """Write the listings, in an order and layout that make differences easy to read."""
+    """Write the listings, in an order and layout that make diffs easy to read."""
     text = json.dumps(serde.dump(dict(sorted(listings.items()))), indent=2, ensure_ascii=False)
     Path(path).write_text(f"{text}\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class Elicitation:
-    """What a server asks of the user in the middle of a call: values that fit `schema`, or to visit `url`."""
+    """What a server asks the user for during a call: values that fit `schema`, or a visit to `url`."""
 
     server: str
     message: str
@@ -130,7 +129,7 @@ class Elicitation:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a server says it is with a call; `total` is None where it does not know."""
+    """The progress a server reports for a call; `total` is None if the server does not know it."""
 
     tool: str
     done: float
@@ -144,7 +143,7 @@ OnProgress = Callable[[Progress], object]
 
 
 class Connection:
-    """Starts a server at its first use, and once more if it dies; `close` stops it."""
+    """Starts a server on first use, and once more if it dies; `close` stops it."""
 
     def __init__(self, name: str, server: Server | Callable[[], Server], on_elicit: OnElicit | None = None) -> None:
         self.name = name
@@ -233,7 +232,7 @@ class _Process:
     """One start of a server: the thread and event loop on which its client lives."""
 
     def __init__(self, name: str, server: Server, on_elicit: OnElicit | None) -> None:
-        # Done here since it takes most of a second, which is not the server's.
+        # Imported here because it takes most of a second, which must not count toward the server's start timeout.
         import_extra("mcp", "mcp", "MCPSection")
         self.start_timeout = server.start_timeout
         self.ended = False
@@ -252,7 +251,7 @@ class _Process:
         return self._ready.result()
 
     def wait(self) -> None:
-        """Block until the server is ready. One that is late is stopped without waiting for its end."""
+        """Block until the server is ready. A late server is stopped without waiting for it to exit."""
         try:
             self._ready.result(self.start_timeout)
         except TimeoutError:
@@ -272,7 +271,7 @@ class _Process:
     async def call(
         self, tool: str, arguments: Mapping[str, Any], timeout: float, on_progress: OnProgress | None
     ) -> CallToolResult:
-        """Runs on the server's loop: a late answer is a TimeoutError, a server that is gone a ConnectionError."""
+        """Runs on the server's loop; raises TimeoutError for a late answer, ConnectionError if the server is gone."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -296,7 +295,7 @@ class _Process:
             raise
 
     def stop(self) -> None:
-        """Let the client leave; does not wait for it."""
+        """Tell the client to exit; does not wait for it."""
         self.ended = True
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._cancel)

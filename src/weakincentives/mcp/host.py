@@ -1,4 +1,4 @@
-"""`serve`: a template as an MCP server, whose sections open in any host.
+"""`serve` runs a template as an MCP server whose sections open in any host.
 
 The host takes the place of the model: each of its calls is one turn of the inner loop, so that session, transactions,
 disclosure and recording work as they do with an adapter.
@@ -50,9 +50,9 @@ from weakincentives.runtime import (
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.mcp")
-# Over HTTP nothing says that a host has left; beyond this many, the one idle for longest is forgotten.
+# Over HTTP nothing signals that a host has left; beyond this many, the one idle longest is dropped.
 MAX_HOSTS = 100
-# How long a host is given to take in a list that it has asked for.
+# How long a host gets to process a list it has requested.
 SETTLE_SECONDS = 0.1
 Context = ServerRequestContext[Any, Any]
 
@@ -64,7 +64,7 @@ class TemplateServer:
         self, template: PromptTemplate[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float
     ) -> None:
         self._template = copy.copy(template)
-        # The host has its own way to an answer, and sees of a section only what the tool that opens it returns.
+        # The host produces its own answer, and sees only as much of a section as the tool that opens it returns.
         self._template.structured_output = None
         opening = {tool.name for tool in template.builtin_tools()}
         if "read_section" not in opening or "open_sections" in opening:
@@ -75,23 +75,23 @@ class TemplateServer:
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
 
     def run_stdio(self) -> None:
-        """Serve one host over standard input and output, until it closes them."""
+        """Serve one host over standard input and output until it closes them."""
         asyncio.run(self.run_stdio_async())
 
     async def run_stdio_async(self) -> None:
         async with stdio_server() as (read, write):
-            # Standard output belongs to the protocol; what tools print goes to standard error.
+            # Standard output is reserved for the protocol; what tools print goes to standard error.
             with redirect_stdout(sys.stderr):
                 await self.server.run(read, write, self.server.create_initialization_options())
 
     @cached_property
     def app(self) -> Any:
-        """The ASGI application: hosts at `/mcp` are told apart by their authorization, or by a path below it."""
+        """The ASGI application; hosts at `/mcp` are distinguished by their authorization, or by a path below it."""
         return self.server.streamable_http_app(streamable_http_path="/mcp{host:path}")
 
     @cached_property
     def server(self) -> Server[Any]:
-        """The server itself, for what `run_stdio` and `app` do not cover."""
+        """The server itself, for uses that `run_stdio` and `app` do not cover."""
         return _AnnouncingServer(
             self._template.name,
             instructions=Prompt(self._template).bind(*self._params).render().system_text,
@@ -154,8 +154,8 @@ def serve(
 ) -> TemplateServer:
     """Offer a template to MCP hosts: its text as instructions, its tools, and `read_section` to open more.
 
-    `params` are bound as `Prompt.bind` does. Each host has a session of its own; the one host of `run_stdio` takes the
-    given one. The answer to a call that brings tools waits until the host has listed them, at most `relist_seconds`.
+    `params` are bound as by `Prompt.bind`. Each host has its own session; the single host of `run_stdio` uses the given
+    one. The answer to a call that adds tools waits until the host has listed them, at most `relist_seconds`.
     """
     if not isinstance(template, PromptTemplate):
         raise TypeError(f"serve takes a PromptTemplate, got {template!r}")
@@ -163,7 +163,7 @@ def serve(
 
 
 class _AnnouncingServer(Server[Any]):
-    """A server that tells clients of the older protocol as well that its list may change."""
+    """A server that announces, to clients of the older protocol too, that its list may change."""
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
@@ -172,7 +172,7 @@ class _AnnouncingServer(Server[Any]):
 
 
 class _Host:
-    """One host's run of the template: an inner loop that is advanced by the host's calls."""
+    """One host's run of the template: an inner loop advanced by the host's calls."""
 
     def __init__(self, prompt: Prompt[Any], session: Session, relist_seconds: float) -> None:
         counter = prompt.template.counter
@@ -189,7 +189,7 @@ class _Host:
         self._offered: list[Tool[Any, Any]] = []
         self._calls: set[asyncio.Future[ToolExecutionOutcome]] = set()
         self._stack = AsyncExitStack()
-        # Two locks: a host lists the tools while the answer to its call still waits for that.
+        # Two locks: a host lists the tools while the answer to its call is still waiting for that.
         self._starting = asyncio.Lock()
         self._lock = asyncio.Lock()
         self._relist_seconds = relist_seconds
@@ -212,7 +212,7 @@ class _Host:
             await self._advance()
 
     async def close(self) -> None:
-        """End the run; a call that is under way is cancelled."""
+        """End the run; calls in progress are cancelled."""
         for work in self._calls:
             work.cancel()
         async with self._lock:
@@ -221,7 +221,7 @@ class _Host:
             await self._stack.aclose()
 
     def list_tools(self) -> list[Tool[Any, Any]]:
-        # The list is on its way only now, and over HTTP nothing keeps it ahead of the answer that waits for it.
+        # The list is only about to be sent, and over HTTP nothing guarantees that it arrives before the answer.
         asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._relisted.set)
         self._follows = True
         return self._offered
@@ -231,8 +231,8 @@ class _Host:
         return await self._handler(context, params)
 
     async def call(self, call: ToolCall) -> ToolExecutionOutcome:
-        """Run one call. One that the host cancels is rolled back, and the run goes on."""
-        # A task of its own: the host's cancel scope would interrupt the rollback as well.
+        """Run one call. A call that the host cancels is rolled back, and the run continues."""
+        # A separate task: the host's cancel scope would also interrupt the rollback.
         work = asyncio.ensure_future(self._call(call))
         self._calls.add(work)
         work.add_done_callback(self._calls.discard)
@@ -255,7 +255,7 @@ class _Host:
             return outcome
 
     async def _advance(self) -> list[Tool[Any, Any]]:
-        """Load sections until the loop waits for the host, and return the tools that it offers then."""
+        """Load sections until the loop waits for the host, and return the tools it then offers."""
         assert self._cursor is not None
         while isinstance(effect := self._cursor.effect, LoadSections):
             self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
@@ -280,7 +280,7 @@ class _Host:
         return replace(outcome, expansion=None, halt=None)
 
     async def _announce(self) -> None:
-        """Tell the host that the list has changed, and wait until it has listed again, unless it did not last time."""
+        """Tell the host that the list has changed, and wait for it to list again, unless it failed to last time."""
         relisted = self._relisted = asyncio.Event()
         await self._bus.publish(ToolsListChanged())
         if self.older_session is not None:

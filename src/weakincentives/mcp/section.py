@@ -66,10 +66,10 @@ class MCPSection(Section[None]):
 
         MCPSection(key="files", title="Files", summary="Reads and writes files.", server=StdioServer("npx", [...]))
 
-    `server` may be a function that returns one; it is called when the server is started. `group` maps the name of a
-    tool to the key of a child section, or None. `compensate` has, by tool name, what undoes a call that failed.
-    `lock` is a file with the server's listing, by which the tools are known before the server is started. With
-    `trusted=True` the server's own word is taken for which tools are read-only.
+    `server` may be a function that returns one; it is called when the server is started. `group` maps a tool's name to
+    the key of a child section, or None. `compensate` maps tool names to functions that undo a failed call. `lock` is a
+    file with the server's listing, so that the tools are known before the server is started. `trusted=True` accepts
+    the server's claims about which tools are read-only.
     """
 
     literal = True
@@ -117,7 +117,7 @@ class MCPSection(Section[None]):
         return None if self._stored is None else self._content(self._stored)
 
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
-        """Start the server and list its tools; None if they are as they were locked."""
+        """Start the server and list its tools; None if they match the lock file."""
         listing = self._connection(resources).listing()
         if self._stored is None:
             return self._content(listing)
@@ -135,7 +135,7 @@ class MCPSection(Section[None]):
         return self._content(listing, tuple(changed))
 
     def listing(self) -> Listing:
-        """Start the server, ask what it offers, and stop it again."""
+        """Start the server, ask what it offers, and stop it."""
         connection = Connection(self.key, self.server, self._on_elicit)
         try:
             return connection.listing()
@@ -143,7 +143,7 @@ class MCPSection(Section[None]):
             connection.close()
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, context: ToolContext) -> ToolResult[MCPResult]:
-        """Call a tool of the server, as `compensate` functions do; `context` is that of the tool being run."""
+        """Call one of the server's tools, as `compensate` functions do; `context` is that of the running tool."""
         seconds = self._call_timeout
         if context.deadline is not None:
             seconds = min(seconds, max(0.0, context.deadline.remaining().total_seconds()))
@@ -218,10 +218,10 @@ def by_resource(name: str) -> str | None:
 
 
 def mcp_sections(path: str | os.PathLike[str], *, start_timeout: float = 20.0, **options: Any) -> list[MCPSection]:
-    """A section for each server of a config file such as `.mcp.json`, with the lock file beside it if there is one.
+    """A section for each server in a config file such as `.mcp.json`, using the lock file beside it if there is one.
 
-    `${VAR}` and `${VAR:-default}` stand for environment variables, which are read when the server is started.
-    `options` go to every `MCPSection`.
+    `${VAR}` and `${VAR:-default}` are replaced by environment variables when the server is started. `options` are
+    passed to every `MCPSection`.
     """
     file = Path(path)
     try:
@@ -259,7 +259,7 @@ def section_key(name: str) -> str:
 def _configured(
     name: str, entry: Any, file: Path, start_timeout: float, expand: Callable[[str], str] = lambda text: text
 ) -> Server:
-    """The server of one entry, with `expand` applied to every text in it."""
+    """The server for one entry, with `expand` applied to every text in it."""
     if not isinstance(entry, dict) or not ({"command", "url"} & entry.keys()):
         raise PromptValidationError(f"'{file}': server '{name}' needs a \"command\" or a \"url\".")
     if entry.get("type") == "sse":
@@ -331,7 +331,7 @@ def _part(block: Any) -> str | Part:
 
 
 def _media(data: str, media_type: str, name: str) -> str | Part:
-    """The bytes as a part, or a note where they are of a type that no model takes."""
+    """The bytes as a part, or a note if no model accepts their type."""
     decoded = base64.b64decode(data)
     for kind in (Image, Audio, Document):
         if media_type in kind.types.values() and decoded:

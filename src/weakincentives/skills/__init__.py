@@ -1,4 +1,4 @@
-"""Agent Skills: folders with a `SKILL.md`, as sections and back."""
+"""Agent Skills: reads folders with a `SKILL.md` as sections, and writes sections as skills."""
 
 from weakincentives.skills.skill import (
     BUNDLED,

@@ -1,4 +1,4 @@
-"""Skill folders: read as sections, checked by the rules of the Agent Skills specification, and written."""
+"""Reads skill folders as sections, checks them against the Agent Skills specification, and writes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from weakincentives.prompt.pages import (
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 
 BUNDLED = Path(__file__).parent / "bundled"
-"""The folder with the skills of this library, for people who build with it."""
+"""The folder with this library's own skills, for people who build with it."""
 
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -68,13 +68,13 @@ class SkillSection(TextSection[None]):
 
 
 class SkillWithFiles(SkillSection):
-    """A skill whose other files are copied to `<mount>/<name>/` of the prompt's filesystem when it is opened."""
+    """A skill whose other files are copied to `<mount>/<name>/` in the prompt's filesystem when it is opened."""
 
     def resources(self) -> ResourceRegistry:
         return own_filesystem()
 
     def stored(self) -> LateContent:
-        """Opening a skill copies its files and brings nothing else."""
+        """Opening a skill copies its files and adds nothing else."""
         return LateContent()
 
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
@@ -93,12 +93,12 @@ def skill_sections(
     mount: str = "skills",
     strict: bool = True,
 ) -> list[SkillSection]:
-    """A summarized section for each skill of a folder, or for the one skill that the folder is.
+    """A summarized section for each skill in a folder, or for the folder itself if it is a skill.
 
         PromptTemplate(ns="desk", key="clerk", sections=[*skill_sections(".claude/skills"), VfsToolsSection()])
 
-    `tools` gives tools to skills by name. A skill that breaks a rule of the specification is an error; with
-    `strict=False` the rule is logged and the skill is loaded.
+    `tools` maps the names of skills to their tools. A skill that breaks a rule of the specification raises an error;
+    with `strict=False` the violation is logged and the skill is loaded.
     """
     given = dict(tools or {})
     sections: list[SkillSection] = []
@@ -129,7 +129,7 @@ def skill_folders(folder: str | PathLike[str]) -> list[Path]:
 
 
 def validate_skill(folder: str | PathLike[str]) -> list[str]:
-    """What in a skill folder breaks the rules of the Agent Skills specification; nothing if it is valid."""
+    """How a skill folder breaks the rules of the Agent Skills specification; an empty list if it is valid."""
     try:
         return _read(Path(folder))[1]
     except PromptValidationError as error:
@@ -139,8 +139,8 @@ def validate_skill(folder: str | PathLike[str]) -> list[str]:
 def export_skill(section: Section[Any], folder: str | PathLike[str]) -> Path:
     """Write a section as the skill `<folder>/<key>/`, its descendants as pages in `references/`, and return the path.
 
-    A `SkillSection` is copied as it is. Of others, only text without placeholders can be exported. Tools are not
-    part of a skill; a warning names them.
+    A `SkillSection` is copied unchanged. For other sections, only text without placeholders can be exported. Tools are
+    not part of a skill; a warning names them.
     """
     target, parts = Path(folder) / section.key, dict(_descendants(section))
     if target.exists():
@@ -169,7 +169,7 @@ def _skill_page(section: Section[Any], target: Path) -> str:
 
 
 def _read(folder: Path) -> tuple[Page, list[str]]:
-    """The page of a skill, and which rules it breaks."""
+    """The page of a skill, and the rules it breaks."""
     path = _skill_file(folder)
     if path is None:
         raise PromptValidationError(f"'{folder}' has no SKILL.md.")
@@ -205,7 +205,7 @@ def _skill_file(folder: Path) -> Path | None:
 
 
 def _is_page(path: Path) -> bool:
-    """Whether a file of a skill is text for the model: markdown that is neither an asset nor a script's."""
+    """Whether a skill's file is text for the model: Markdown that is not under `assets` or `scripts`."""
     return is_page(path) and path.parts[0] not in ("assets", "scripts")
 
 
@@ -221,7 +221,7 @@ def _descendants(section: Section[Any], above: str = "") -> Iterator[tuple[str, 
 
 
 def _literal(section: Section[Any], what: str) -> str:
-    """The text or summary of a section, which must be the same in every run."""
+    """A section's text or summary, which must be the same in every run."""
     text = section.body_text() if what == "text" else section.summary_text()
     if text is None:
         why = "has no summary; pass summary=..." if what == "summary" else "is written by code, which has no fixed text"

@@ -1,6 +1,6 @@
-"""Recording runs, reading them back, advice from them, and OpenTelemetry.
+"""Records runs, reads them back, derives advice from them, and reports to OpenTelemetry.
 
-An agent that records loads only the recorder; what reads and advises is loaded on first use.
+An agent that records loads only the recorder; the modules that read and advise are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Which sections to show in full and which to summarize, from what recorded runs did with them.
+"""Advises which sections to show in full and which to summarize, based on how recorded runs used them.
 
 Per run and section, with the prices of the run's model and cache rates measured over all runs of the prompt:
 
-    first   = input - c0 * (input - cached)      a token at the start of an evaluation; c0 of those come from the cache
-    again   = input - c  * (input - cached)      a token that the request before had too; c of those come from the cache
+    first   = input - c0 * (input - cached)      a token at the start of an evaluation; a share c0 comes from the cache
+    again   = input - c  * (input - cached)      a token also in the previous request; a share c comes from the cache
     FULL    = F * (first + (n - 1) * again)      F tokens in each of the n turns that did not only open the section
-    SUMMARY = what the section had in each of those n turns, new tokens at `input`, the others at `first` or `again`
-              + what the other turns cost        they only opened it, or a restart for it discarded them
-              + lost * (input - cached)          tokens that could not be read from the cache, since its tools came
+    SUMMARY = the section's tokens in each of those n turns, new ones at `input`, the rest at `first` or `again`
+              + the cost of the other turns      they only opened it, or a restart for it discarded them
+              + lost * (input - cached)          tokens that missed the cache because its tools were added
 
-What a summarized section hides belongs to it: opening something inside it is a cost of its summary. A cost shared by
-several sections is divided among them. FULL is advised where its mean over the runs is smaller.
+What a summarized section hides counts as part of it: opening something inside it is a cost of its summary. A cost
+shared by several sections is divided among them. FULL is advised if its mean over the runs is smaller.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from weakincentives.telemetry.runfile import prices_for
 from weakincentives.telemetry.store import RunStore
 
 MIN_RUNS = 3
-# Costs in input tokens for models without a known price: output counts five times, cached input a tenth.
+# Costs in input tokens, for models without a known price: output counts five times as much, cached input a tenth.
 RELATIVE = Prices(1_000_000, 5_000_000, 100_000)
-# The assumed size of a summary where no run has shown any.
+# The assumed size of a summary if no run has shown one.
 TYPICAL_SUMMARY_TOKENS = 40
 
 NEVER_OPENED = "never opened"
@@ -42,10 +42,10 @@ TOOLS_NEVER_USED = "shown in full, but its tools were never used"
 class SectionAdvice:
     """One section over the runs of its prompt.
 
-    `cost_full` and `cost_summary` are expected costs per run, None where the runs cannot tell; `advised` is 'full',
-    'summary' or '' (leave it as it is, for the reason given). `first_use` is the median turn in which it was first
-    opened, or in which one of its tools was first used if it was open from the start. `misses` are the reasons why it
-    may have been needed in runs that left it closed.
+    `cost_full` and `cost_summary` are expected costs per run, None if the runs do not show them; `advised` is 'full',
+    'summary' or '' (leave it as it is, for the reason given). `first_use` is the median turn in which the section was
+    first opened or, if it was open from the start, in which one of its tools was first used. `misses` are reasons why
+    it may have been needed in runs that left it closed.
     """
 
     key: str
@@ -71,8 +71,8 @@ class SectionAdvice:
 class PromptAdvice:
     """One prompt: its sections, and what its recorded runs cost and would have cost with the advice.
 
-    `unit` is 'USD', or 'input tokens' where a model's price is unknown. `cache_first` and `cache_again` are the
-    measured shares of tokens that came from the cache.
+    `unit` is 'USD', or 'input tokens' if a model's price is unknown. `cache_first` and `cache_again` are the measured
+    shares of tokens that came from the cache.
     """
 
     prompt: str
@@ -91,7 +91,7 @@ class PromptAdvice:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The advice for every prompt of a file, over its last runs."""
+    """The advice for every prompt in a file, based on its last runs."""
 
     prompts: tuple[PromptAdvice, ...]
 
@@ -108,7 +108,7 @@ def advise(
     prices: Mapping[str, Prices] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Advice:
-    """Advice from the last successful runs of a file, for each of its prompts or the one named."""
+    """Advice from the last successful runs in a file, for each of its prompts or only the one named."""
     found = store.list_runs(last, status="ok", prompt=prompt)
     grouped: dict[str, list[_Run]] = {}
     for summary in found:
@@ -119,7 +119,7 @@ def advise(
 
 
 def _advise_prompt(name: str, runs: Sequence[_Run], prices: Mapping[str, Prices] | None) -> PromptAdvice:
-    """The advice that the runs of one prompt give."""
+    """The advice from the runs of one prompt."""
     costs = PriceModel(runs, prices)
     keys = dict.fromkeys(key for run in runs for key in run.sections)
     sections = tuple(_section(key, [run for run in runs if key in run.sections], costs) for key in keys)
@@ -139,7 +139,7 @@ def _advise_prompt(name: str, runs: Sequence[_Run], prices: Mapping[str, Prices]
 
 
 class _Run:
-    """A run with its tokens counted: its sections as it began, and what was opened and used in which turn."""
+    """A run with its tokens counted: its initial sections, and what was opened and used in which turn."""
 
     def __init__(self, history: RunHistory, tokenizer: Tokenizer | None) -> None:
         self.turns = history.turns
@@ -166,13 +166,13 @@ class _Run:
         self.openings = sorted([*openings, *(found for found in restarts if found not in openings)])
 
     def within(self, key: str) -> set[str]:
-        """The section, and the sections inside it that it hid when the run began: they would open with it."""
+        """The section and those it initially hid inside it, which would open with it."""
         hidden = (name for name, state in self.sections.items() if state.visibility is SectionVisibility.HIDDEN)
         return {key, *(name for name in hidden if _is_inside(self.sections[name], self.sections.get(key)))}
 
 
 class PriceModel:
-    """What a token costs: the prices of the models, with the cache rates that were measured."""
+    """What a token costs: the prices of the models, with the measured cache rates."""
 
     def __init__(self, runs: Sequence[_Run], prices: Mapping[str, Prices] | None) -> None:
         models = {turn.called.model for run in runs for turn in run.turns}
@@ -196,7 +196,7 @@ class PriceModel:
         ]
 
     def of(self, turn: HistoryTurn, *, first: bool) -> tuple[float, float, float]:
-        """Per token: a new one, one at the start of an evaluation or sent again, and what a cache miss adds."""
+        """Price per token: of a new one, of one at the start of an evaluation or resent, and what a cache miss adds."""
         prices = self._prices[turn.called.model]
         fresh = prices.input / 1_000_000
         cached = fresh if prices.cached_input is None else prices.cached_input / 1_000_000
@@ -210,7 +210,7 @@ class PriceModel:
         return self._prices[turn.called.model].cost(turn.called.usage)
 
     def full(self, tokens: int, key: str, run: _Run) -> float:
-        """The cost of so many tokens in every turn that would remain if they were there from the start."""
+        """The cost of sending these tokens in every turn that would remain if they were there from the start."""
         within = run.within(key)
         left = [turn for turn, opens in zip(run.turns, run.opened_for, strict=True) if within.isdisjoint(opens)]
         return sum(tokens * self.of(turn, first=turn.first or turn is left[0])[1] for turn in left)
@@ -242,7 +242,7 @@ def _share(pairs: Iterable[tuple[int, int]]) -> float:
 
 
 def _first_turns(key: str, runs: Iterable[Sequence[tuple[int, str]]]) -> list[int]:
-    """The turn in which each run first did something with the section, of those that did."""
+    """For each run that used the section, the turn in which it first did."""
     found = (next((turn for turn, name in done if name == key), None) for done in runs)
     return [turn for turn in found if turn is not None]
 
@@ -314,7 +314,7 @@ def _verdict(
 
 
 def _full_tokens(key: str, runs: Sequence[_Run]) -> int:
-    """What opening the section shows: itself with its tools, and the sections inside it as they were last seen."""
+    """The tokens that opening the section shows: itself, its tools, and the sections inside it as last seen."""
     seen = {name: state for run in runs for name, state in run.shown.items()}
     total = 0
     sections = runs[-1].sections
@@ -327,7 +327,7 @@ def _full_tokens(key: str, runs: Sequence[_Run]) -> int:
 
 
 def _gain(section: SectionAdvice, run: _Run, costs: PriceModel) -> float:
-    """What a run would have saved had the section been shown as advised."""
+    """What a run would have saved if the section had been shown as advised."""
     state = run.sections.get(section.key)
     if state is None or state.visibility is SectionVisibility.HIDDEN or state.visibility.value == section.advised:
         return 0.0

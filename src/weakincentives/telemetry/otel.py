@@ -1,9 +1,10 @@
-"""Session events as OpenTelemetry spans and metrics, from the extra `[otel]`.
+"""Session events as OpenTelemetry spans and metrics; needs the extra `[otel]`.
 
-A run is a span `invoke_agent`, with a span `chat` for each call of the model and `execute_tool` for each tool call.
-They are made from events after the fact, so they nest inside your own spans, but spans of your tools do not nest
-inside them. Names are those of the conventions for generative AI as of semantic-conventions 0.66b2, and our own under
-`wink.`: the package marks its constants as deprecated, since the conventions are moving to a repository of their own.
+A run is an `invoke_agent` span, with a `chat` span for each model call and an `execute_tool` span for each tool call.
+They are created from events after the fact, so they nest inside your own spans, but your tools' spans do not nest
+inside them. Names follow the generative AI conventions as of semantic-conventions 0.66b2, with our own under `wink.`.
+They are spelled out here because that package marks its constants as deprecated: the conventions are moving to a
+separate repository.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
 SCOPE = "weakincentives"
-# Adapters whose provider has a well-known name; the others go by the name of the adapter.
+# Adapters whose provider has a well-known name; for others, the adapter's name is used.
 _PROVIDERS = {"claude_agent_sdk": "anthropic"}
 _FINISH_REASONS = {"end": "stop"}
 _CAPTURING_VALUES = frozenset({"true", "1", "span_only", "span_and_event"})
@@ -62,7 +63,7 @@ class _Run:
 
 
 class Instrumentation:
-    """What `instrument` returns; it may be entered again."""
+    """What `instrument` returns; can be entered more than once."""
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class Instrumentation:
         run.chat, run.ends = span, event.timestamp
 
     def _reply(self, session: Session, run: _Run, event: Message) -> None:
-        """The reply after a captured call ends its span."""
+        """End the span of a captured call with its reply."""
         if run.chat is not None and event.role == "assistant":
             run.chat.set_attribute("gen_ai.output.messages", _messages([event]))
             run.chat.end(None if run.ends is None else _nanoseconds(run.ends))
@@ -224,7 +225,7 @@ class Instrumentation:
         attributes = {"wink.section.key": event.section_key, "wink.route": event.route}
         self._injected.add(len(event.tool_names), attributes)
         for keys in [keys for keys in run.readings if any(related(key, event.section_key) for key in keys)]:
-            # One reading can bring the tools of several sections, one event each.
+            # One reading can add the tools of several sections, with one event each.
             run.readings.remove(keys)
             self._dynamic.add(1, attributes)
         run.span.add_event(
@@ -274,7 +275,7 @@ def instrument(
             MainLoop().execute(prompt, session=Session(), adapter=adapter)
 
     The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
-    with `capture_content=True`, or when OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
+    with `capture_content=True`, or if OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT enables it.
     """
     return Instrumentation(
         tracer_provider=tracer_provider, meter_provider=meter_provider, capture_content=capture_content
@@ -311,7 +312,7 @@ def _text(text: str) -> dict[str, str]:
 
 
 def _messages(messages: Sequence[Message]) -> str:
-    """Messages in the form of the conventions, without system messages, which go elsewhere, and notices of tools."""
+    """Messages in the conventions' format, without tool notices and system messages, which are reported elsewhere."""
     shown = []
     for message in messages:
         if message.role == "tool":

@@ -1,8 +1,8 @@
-"""Events as JSON that carries their types, with long texts stored apart under their hash.
+"""Events as JSON that includes their types, with long texts stored separately under their hash.
 
-Four tags extend those of `serde.tagged`: `{"$": "text", "v": hash}` is a long text, `texts` one that was cut into
-pieces (a rendered prompt, section by section), `rows` a table of sections or spans, and `json` a part of the event
-that is stored as a text itself because other events repeat it.
+Four tags extend those of `serde.tagged`: `{"$": "text", "v": hash}` is a long text, `texts` one cut into pieces (a
+rendered prompt, section by section), `rows` a table of sections or spans, and `json` a part of the event that is itself
+stored as a text because other events repeat it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("weakincentives.telemetry")
 _BY_KIND = {cls.__name__: cls for cls in EVENTS}
 MISSING_TEXT = "[this text is missing in the run file]"
 LONG = 512
-# The length from which a part that most events of a kind repeat is stored as a text of its own.
+# The minimum length at which a part that most events of a kind repeat is stored as a separate text.
 REPEATED = 96
 CACHED_TEXTS = 512
 
@@ -67,7 +67,7 @@ class Packer:
             return msgspec.json.encode(data).decode()
 
     def _rendered(self, event: PromptRendered) -> Any:
-        """A render: each section's text stored separately, and spans that fit the redacted text."""
+        """A render, with each section's text stored separately and spans that match the redacted text."""
         starts = sorted({0, *(span.start for span in event.spans), len(event.text)})
         pieces = [self.redactor.text(event.text[start:end]) for start, end in pairwise(starts)]
         moved, position = {}, 0
@@ -88,7 +88,7 @@ class Packer:
         return data
 
     def _called(self, event: ModelCalled) -> Any:
-        """A call of the model, whose tools and overrides are mostly those of the call before."""
+        """A model call, whose tools and overrides are mostly the same as in the call before."""
         data = self._walk(dump(event))
         for name in ("tools", "overrides"):
             data["v"][name] = self._keep_json(data["v"][name], self.texts, shortest=REPEATED)
@@ -165,7 +165,7 @@ class Packer:
         return [self._walk(item) for item in items]
 
     def _secret(self, data: Any) -> Any:
-        """The value of a secret's name: its texts and bytes are redacted, whatever they look like."""
+        """The value stored under a secret's name: its texts and bytes are redacted, whatever they look like."""
         if not self.redactor.enabled:
             return self._walk(data)
         if isinstance(data, str):
@@ -179,7 +179,7 @@ class Packer:
         return self._walk(data)
 
     def _encoded(self, data: Any, encoding: str, errors: str) -> Any:
-        """Text or bytes in base64. What is redacted already is not searched again: a match would only be chance."""
+        """Text or bytes in base64, redacted only in decoded form: a match in the base64 itself would be mere chance."""
         text = b64decode(data["v"]).decode(encoding, errors)
         clean = self.redactor.text(text)
         kept = data["v"] if clean == text else b64encode(clean.encode(encoding, errors)).decode()
@@ -190,7 +190,7 @@ class Packer:
         return {"$": data["$"], "v": kept}
 
     def _clean_bytes(self, data: bytes) -> bytes:
-        """The bytes of media; what is text may hold secrets."""
+        """The bytes of media, redacted if they are text, which may contain secrets."""
         try:
             return self.redactor.text(data.decode()).encode()
         except UnicodeDecodeError:
@@ -198,7 +198,7 @@ class Packer:
 
 
 def pack_rows(items: Sequence[Any], dump: Callable[[Any], Any]) -> Any:
-    """Values of one dataclass as a table: names once, each distinct value once, then numbers.
+    """Instances of one dataclass as a table: field names once, each distinct value once, then indexes.
 
     `dump` turns a field into data.
     """
@@ -220,7 +220,7 @@ def pack_rows(items: Sequence[Any], dump: Callable[[Any], Any]) -> Any:
 
 
 def unpack_rows(table: Any) -> Any:
-    """What `tagged.dump` makes of a tuple of the values."""
+    """What `tagged.dump` returns for a tuple of the values."""
     values = table["values"]
     return {
         "$": "tuple",
@@ -244,12 +244,12 @@ def references(payload: str) -> tuple[set[str], set[str]]:
 
 
 def is_packed(payload: str) -> bool:
-    """Whether JSON has anything to unpack; most events have not."""
+    """Whether JSON contains anything to unpack; most events do not."""
     return _PACKED.search(payload) is not None
 
 
 def unpack(data: Any, texts: Mapping[str, str], shared: Mapping[str, Any]) -> Any:
-    """The data as it was before its long texts were stored apart; `shared` are the `json` parts, loaded."""
+    """The data as it was before its long texts were stored separately; `shared` holds the loaded `json` parts."""
     if isinstance(data, list):
         return [unpack(item, texts, shared) for item in data]
     if not isinstance(data, dict):
@@ -272,10 +272,10 @@ def blob_digests(payload: str) -> list[str]:
 
 
 def load(data: Any, blobs: dict[str, Blob], unknown: set[str], text: str) -> Any:
-    """`load_tagged`, with an `UnknownType` for each value whose class this process does not have.
+    """`load_tagged`, with an `UnknownType` for each value whose class this process has not imported.
 
-    Looking for a class in vain takes milliseconds, so `unknown` collects their names over many loads; `text` is what
-    the data was decoded from.
+    A failed lookup takes milliseconds, so `unknown` collects the names of missing classes over many loads; `text` is
+    what the data was decoded from.
     """
     if not any(tag in text for tag in unknown):
         try:
@@ -289,7 +289,7 @@ def load(data: Any, blobs: dict[str, Blob], unknown: set[str], text: str) -> Any
 
 
 def checked(kind: str, event: Any) -> Any:
-    """The event if it is what its kind says, with fields of the declared types; a damaged one is `Unreadable`."""
+    """The event if it matches its kind and its fields have the declared types, else an `Unreadable`."""
     cls = _BY_KIND.get(kind)
     if cls is None or check_for(cls)(event):
         return event
@@ -302,7 +302,7 @@ Check = Callable[[Any], bool]
 
 @cache
 def check_for(hint: Any) -> Check:
-    """A function that says whether a value has this type, as far as events need it."""
+    """A function that checks whether a value has this type; supports the types that events use."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any or isinstance(hint, TypeVar):
         return lambda value: True
@@ -353,7 +353,7 @@ def _hash(text: str) -> str:
 
 
 def _moved(span: Span, text: str, starts: list[int], pieces: list[str], moved: Mapping[int, int]) -> Span:
-    """The span after redaction; between its end and the next span is only white space, which keeps its length."""
+    """The span after redaction; only whitespace, whose length is unchanged, separates it from the next span."""
     index = starts.index(span.start)
     between = starts[index + 1] - span.end
     start = moved[span.start]
@@ -361,11 +361,11 @@ def _moved(span: Span, text: str, starts: list[int], pieces: list[str], moved: M
 
 
 def storable(text: str) -> str:
-    """The text as SQLite can store it: lone surrogates have no UTF-8 form."""
+    """The text in a form SQLite can store: lone surrogates cannot be encoded as UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-# In a JSON string the quotes would be escaped, so these match tags alone.
+# In a JSON string the quotes would be escaped, so these match only tags.
 _PACKED = re.compile(r'"\$":"(?:text|texts|json|rows)"')
 _REFERENCE = re.compile(r'"\$":"(json|texts?)","v":(?:"(\w+)"|\[([^\[\]]*)\])')
 _HASH = re.compile(r"\w+")

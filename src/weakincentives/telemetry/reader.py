@@ -1,7 +1,7 @@
-"""The tables and views of a run file, opening one, and reading its events back.
+"""Defines the tables and views of a run file, opens one, and reads its events back.
 
 Times are seconds since 1970. `payload` is the event as tagged JSON (`{"$": class, "v": fields}`); texts of 512
-characters or more are in `texts`, under the hash that replaces them; the bytes of media are in `blobs`, by digest.
+characters or more are in `texts`, keyed by the hash that replaces them; the bytes of media are in `blobs`, by digest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weakincentives.telemetry.values import Unreadable
 VERSION = 3
 APPLICATION_ID = 0x57494E4B
 BUSY_SECONDS = 5.0
-# How often a recorder notes that it is alive, and for how long it may be silent before it counts as gone.
+# How often a recorder writes a heartbeat, and how long it may be silent before it counts as gone.
 BEAT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
 MAX_SHARED = 500
@@ -140,7 +140,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open an existing file without changing it."""
     if not path.is_file():
         raise RunFileError(f"There is no run file at '{path}'; record one with record('{path}') or --record.")
-    # SQLite cannot create the shared memory of the log in a folder that is read-only, hence the second attempt.
+    # SQLite cannot create the log's shared-memory file in a read-only folder, hence the second attempt.
     for mode in ("mode=ro", "immutable=1"):
         connection = sqlite3.connect(
             f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=BUSY_SECONDS, check_same_thread=False
@@ -184,7 +184,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """An event with its place in the run; `turn` is how many times the model had been called by then."""
+    """An event with its place in the run; `turn` is the number of model calls made by then."""
 
     run_id: str
     seq: int
@@ -197,7 +197,7 @@ class RecordedEvent:
 class EventReader:
     """A run file open for reading; it may still be written to.
 
-    `problems` names what cannot be read in a damaged file; the rest is read all the same.
+    `problems` lists what cannot be read in a damaged file; everything else is still read.
     """
 
     def __init__(self, path: str | os.PathLike[str], connection: sqlite3.Connection | None = None) -> None:
@@ -218,14 +218,14 @@ class EventReader:
         return rows
 
     def salvage(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a SELECT up to the first that cannot be read."""
+        """The rows of a SELECT up to the first unreadable one."""
         rows, problem = self._read(sql, values)
         if problem is not None:
             self._note(str(problem))
         return rows
 
     def _salvage_each(self, sql: str, values: Sequence[Any], *before: Any) -> list[tuple[Any, ...]]:
-        """`salvage` with `{}` in place of many values, some at a time: SQLite takes only so many at once."""
+        """`salvage` with `{}` in place of many values, in batches, since SQLite limits how many a query may have."""
         rows: list[tuple[Any, ...]] = []
         for start in range(0, len(values), _VARIABLES):
             some = values[start : start + _VARIABLES]
@@ -247,7 +247,7 @@ class EventReader:
     def events_where(
         self, where: str, values: Sequence[Any], *, limit: int = -1, index: str = ""
     ) -> tuple[RecordedEvent, ...]:
-        """Events by a condition on the columns of `events`, oldest first; `index` is the one to search by."""
+        """Events that match a condition on the columns of `events`, oldest first; `index` names the index to use."""
         rows = self.salvage(
             f"SELECT {COLUMNS} FROM events {f'INDEXED BY {index}' if index else ''} WHERE {where} ORDER BY seq LIMIT ?",
             (*values, limit),
@@ -257,21 +257,21 @@ class EventReader:
     def of_kinds(
         self, run_id: str, kinds: Sequence[str], after: float = 0, before: float = float("inf"), *, limit: int = -1
     ) -> tuple[RecordedEvent, ...]:
-        """Events of a run by their kinds, between two others."""
+        """Events of a run by kind, between two event numbers."""
         where = f"run_id = ? AND kind IN ({marks(kinds)}) AND seq > ? AND seq < ?"
         return self.events_where(where, (run_id, *kinds, after, before), limit=limit, index="events_by_kind")
 
     def numbered(self, run_id: str, seqs: Sequence[int]) -> list[RecordedEvent]:
-        """Events of a run by their numbers, oldest first."""
+        """Events of a run by number, oldest first."""
         sql = f"SELECT {COLUMNS} FROM events WHERE run_id = ? AND seq IN ({{}}) ORDER BY seq"
         return self.decode_rows(self._salvage_each(sql, seqs, run_id))
 
     def identified(self, ids: Sequence[int]) -> list[RecordedEvent]:
-        """Events by their place in the file, which orders those of several runs."""
+        """Events by their position in the file, which also orders events of different runs."""
         return self.decode_rows(self._salvage_each(f"SELECT {COLUMNS} FROM events WHERE id IN ({{}}) ORDER BY id", ids))
 
     def decode_rows(self, rows: Sequence[tuple[Any, ...]]) -> list[RecordedEvent]:
-        """Events by their rows in `events`; one that cannot be decoded is `Unreadable`."""
+        """The events in rows of `events`; one that cannot be decoded is an `Unreadable`."""
         found: list[RecordedEvent] = []
         sound = self.sound_rows(rows)
         values = self.decode([row[5] for row in sound])
@@ -283,14 +283,14 @@ class EventReader:
         return found
 
     def sound_rows(self, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """The rows of `events` whose columns have the types they should."""
+        """The rows of `events` whose columns have the expected types."""
         sound = [row for row in rows if tuple(map(type, row)) in _ROW_TYPES]
         if len(sound) < len(rows):
             self._note(f"{len(rows) - len(sound)} rows of 'events' have columns of other types")
         return sound
 
     def decode(self, texts: Sequence[str]) -> list[Any]:
-        """The values that were recorded as these payloads; `Unreadable` for one that is damaged."""
+        """The values recorded as these payloads, with an `Unreadable` for each damaged one."""
         packed = {text: references(text) for text in texts if is_packed(text)}
         wanted = {key for keys, _ in packed.values() for key in keys}
         shared = {key: self._shared[key] for key in wanted & self._shared.keys()}
@@ -309,7 +309,7 @@ class EventReader:
         return {digest: Blob(data) for digest, data in rows if isinstance(data, bytes)}
 
     def _keep(self, shared: Mapping[str, Any]) -> None:
-        """Remember parts that many events repeat, such as the sections of a prompt."""
+        """Cache parts that many events repeat, such as the sections of a prompt."""
         if len(self._shared) > MAX_SHARED:
             self._shared = {}
         self._shared.update(shared)
@@ -338,5 +338,5 @@ def _decoded(
 
 
 def marks(values: Sequence[Any]) -> str:
-    """The placeholders for so many values."""
+    """One SQL placeholder per value."""
     return ", ".join("?" * len(values))

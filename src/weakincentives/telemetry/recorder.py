@@ -1,4 +1,4 @@
-"""`record("runs.db")`: write everything that the sessions of this process dispatch to one file.
+"""`record("runs.db")` writes to one file every event that this process's sessions dispatch.
 
 A thread writes the events in batches, away from the agent's own threads.
 """
@@ -36,14 +36,14 @@ MAX_PENDING = 200_000
 RETRY_SECONDS = 0.1
 CLOSING_SECONDS = 5.0
 
-# The run, the session, the time, and the event as it was then.
+# The run id, the session id, the time, and the event as it was then.
 QueuedEvent = tuple[str, str, float, object]
 
 
 class Recorder:
     """What `record` returns.
 
-    It may be entered many times and in several threads at once, and recorders of the same file share one writer, so no
+    It can be entered repeatedly and in several threads at once. Recorders of the same file share one writer, so no
     event is written twice.
     """
 
@@ -99,17 +99,17 @@ def record(
         with record("runs.db"):
             MainLoop().execute(prompt, session=Session(), adapter=adapter)
 
-    API keys, tokens and passwords are redacted before anything is written; `redact` adds patterns of your own, and
-    `redact=None` turns redaction off. `prices` adds to the known prices by model, from which runs get their cost.
+    API keys, tokens and passwords are redacted before anything is written; `redact` adds your own patterns, and
+    `redact=None` turns redaction off. `prices` adds to the known prices by model, which determine the cost of runs.
     """
     return Recorder(path, redact=redact, prices=prices)
 
 
 class _Writer:
-    """Takes events from any thread and writes them within about a tenth of a second.
+    """Accepts events from any thread and writes them within about a tenth of a second.
 
-    What cannot be written now (the file is busy, the disk is full) waits; what exceeds the queue is dropped, counted
-    and logged. The agent notices none of it. `users` counts the recorders of the file that have entered.
+    Events that cannot be written yet (the file is busy, the disk is full) wait; those that exceed the queue are
+    dropped, counted and logged. The agent is not affected. `users` counts the file's recorders that are entered.
     """
 
     def __init__(self, path: Path, redactor: Redactor, prices: Mapping[str, Prices] | None) -> None:
@@ -125,7 +125,7 @@ class _Writer:
         _ALL.add(self)
 
     def _observe(self, session: Session, event: Any) -> None:
-        """Queue one event: all that happens in the caller's thread."""
+        """Queue one event; nothing else happens in the caller's thread."""
         run_id = getattr(event, "run_id", None)
         if not run_id or type(run_id) is not str:
             run = session[Run].latest()
@@ -141,7 +141,7 @@ class _Writer:
             self._wake.set()
 
     def add_patterns(self, patterns: Sequence[re.Pattern[str]]) -> None:
-        """Redact these too, from now on: a second recorder of the file may ask for more redaction, never for less."""
+        """Redact these too from now on: a second recorder of the file may add redaction but never remove it."""
         if not self.redactor.enabled:
             self.redactor = self._packer.redactor = Redactor()
         self.redactor.add(patterns)
@@ -152,7 +152,7 @@ class _Writer:
             self._drain()
 
     def close(self) -> None:
-        """Write what is left, and the status of the runs that did not end."""
+        """Write the remaining events, and the status of runs that did not end."""
         self._stack.close()
         self._stop.set()
         self._wake.set()
@@ -229,7 +229,7 @@ class _Writer:
             self._dropped += len(batch)
 
     def _retrying(self, work: Callable[[RunFile], None]) -> bool:
-        """Work on the file in a transaction, retrying while that fails; False once it was given up."""
+        """Work on the file in a transaction, retrying on failure; False if it gave up."""
         while True:
             try:
                 self._file = self._file or self._opened()
@@ -247,7 +247,7 @@ class _Writer:
                 return False
 
     def _waited(self) -> bool:
-        """Wait a little; False once the recorder was told to stop and has waited long enough."""
+        """Wait briefly; False once the recorder was told to stop and has waited long enough."""
         if not self._stop.wait(RETRY_SECONDS):
             return True
         now = time.monotonic()

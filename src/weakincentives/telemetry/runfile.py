@@ -1,4 +1,4 @@
-"""Writing to a run file: what one recorder adds to it, with the cost of runs, and deleting runs from it."""
+"""Writes to a run file: adds a recorder's events and the cost of runs, and deletes runs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from weakincentives.telemetry.turns import read_history
 
 logger = logging.getLogger("weakincentives.telemetry")
 
-# How much of a question or an answer a list shows, and how many openings.
+# How many characters of a question or an answer a list shows, and how many openings.
 MAX_LINE, MAX_OPENED = 400, 60
-# When the prices in the adapters' specs were taken from litellm 1.108. They leave out surcharges for writing a cache
-# (the usage of a reply does not tell such tokens apart), for very long prompts and for faster service.
+# When the prices in the adapters' specs were taken from litellm 1.108. They exclude surcharges for cache writes (the
+# usage in a reply does not distinguish such tokens), for very long prompts and for faster service.
 AS_OF = "2026-11"
 _DATED = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 _HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
@@ -58,20 +58,20 @@ class Packed:
 
 @dataclass(slots=True)
 class OpenRun:
-    """A run that has not ended; `asked` is whether its last tool call asked to open or close sections."""
+    """A run that has not ended; `asked` is True if its last tool call asked to open or close sections."""
 
     session_id: str
     asked: bool = False
 
     @property
     def status(self) -> str:
-        """Its status if no further event comes: a request to open sections went to the caller, or it broke off."""
+        """Its status if no further event follows: halted by a request to open sections, or else interrupted."""
         return "halted" if self.asked else "interrupted"
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a batch of events changes in the row of one run: columns to set and amounts to add."""
+    """What a batch of events changes in one run's row: columns to set and amounts to add."""
 
     run_id: str
     session_id: str
@@ -97,7 +97,7 @@ class Tally:
                 self._mark_running(open_runs)
             case Message():
                 if event.role == "user" and not self.turns:
-                    # The prompt's own user sections have headings; a question is what stands below them.
+                    # The prompt's own user sections have headings; the question is the text below them.
                     said = _HEADING.sub("", event.text) if event.name == PROMPT_TURN else event.text
                     self.columns["question"] = said.strip()[:MAX_LINE]
             case ModelCalled():
@@ -150,7 +150,7 @@ class Tally:
 
 
 class RunFile:
-    """A run file that this process writes to; `open_runs` are its runs that have not ended."""
+    """A run file that this process writes to; `open_runs` holds its runs that have not ended."""
 
     def __init__(self, path: Path, clean: Callable[[str], str], prices: Mapping[str, Prices] | None) -> None:
         self.recorder_id = os.urandom(8).hex()
@@ -166,7 +166,7 @@ class RunFile:
             raise RunFileError(f"Cannot record to '{path}': {error}; record to a new file.") from error
 
     def transact(self, work: Callable[[RunFile], None]) -> None:
-        """Do some work on this file, all of it or nothing."""
+        """Do some work on this file, all or nothing."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             work(self)
@@ -177,7 +177,7 @@ class RunFile:
             raise
 
     def beat(self, dropped: int) -> None:
-        """Note that this recorder is alive."""
+        """Record that this recorder is alive."""
         self._connection.execute(
             "UPDATE recorders SET beat = ?, dropped = ? WHERE id = ?", (time.time(), dropped, self.recorder_id)
         )
@@ -219,7 +219,7 @@ class RunFile:
                     self._sum_up(tally.run_id)
 
     def leave(self, dropped: int) -> None:
-        """Write the status of the runs that did not end, and that this recorder is done."""
+        """Write the status of runs that did not end, and that this recorder is done."""
         self._connection.executemany(
             "UPDATE runs SET status = ?, ended = updated WHERE run_id = ? AND recorder_id = ? AND status = 'running'",
             [(run.status, run_id, self.recorder_id) for run_id, run in self.open_runs.items()],
@@ -230,7 +230,7 @@ class RunFile:
         self._connection.execute("UPDATE recorders SET closed = 1 WHERE id = ?", (self.recorder_id,))
 
     def _sum_up(self, run_id: str) -> None:
-        """Write what only the whole history of a run tells, so that a list need not read it."""
+        """Write what depends on the whole history of a run, so that a list need not read it."""
         try:
             history = read_history(EventReader(self._path, self._connection), run_id)
             full = ledger_of(history).full_prompt_tokens
@@ -272,7 +272,7 @@ class RunFile:
         return Tally(packed.run_id, packed.session_id, events=found[0], turns=found[1])
 
     def _end_earlier_runs(self, packed: Packed, tallies: dict[str, Tally]) -> None:
-        """A session has one run at a time, so a run is over when its session begins another."""
+        """A session has one run at a time, so a run has ended when its session begins another."""
         for run_id, run in list(self.open_runs.items()):
             if run.session_id == packed.session_id and run_id != packed.run_id:
                 tally = tallies.get(run_id)
@@ -303,14 +303,14 @@ class RunFile:
 
 @cache
 def known_prices() -> Mapping[str, Prices]:
-    """The prices of every model that some adapter's spec lists."""
+    """The prices of every model listed in an adapter's spec."""
     return {model: prices for spec in adapter_specs() for model, prices in spec.prices.items()}
 
 
 def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | None:
-    """The prices of a model, by its name with or without a date or a provider in front; None where unknown.
+    """The prices of a model, by its name with or without a date or a provider prefix; None if unknown.
 
-    `own` prices go before the known ones.
+    `own` prices take precedence over the known ones.
     """
     table = {**known_prices(), **(own or {})}
     name = model.rpartition("/")[2]
@@ -321,7 +321,7 @@ def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | 
 
 
 def _filled_text(event: PromptRendered) -> str:
-    """The sections that params fill, without their headings: what a run without a user's words was asked."""
+    """The sections filled by params, without headings: the question of a run that has no user message."""
     filled = {section.path for section in event.sections if section.filled}
     texts = (event.text[span.start : span.end] for span in event.spans if span.path in filled)
     return "\n".join(_HEADING.sub("", text).strip() for text in texts)[:MAX_LINE]
@@ -334,9 +334,9 @@ def prune(
     keep: int | None = None,
     run_ids: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Delete runs and return their ids: those named, those older than so many days, all but the newest few.
+    """Delete runs and return their ids: those named, those older than a number of days, or all but the newest few.
 
-    Runs in progress are kept. Texts that no other run has are deleted too, and the space is returned to the disk.
+    Runs in progress are kept. Texts that no other run uses are deleted too, and the disk space is freed.
     """
     file = Path(path)
     if not file.is_file():
@@ -364,7 +364,7 @@ def prune(
         for table in ("runs", "events", "run_texts"):
             connection.executemany(f"DELETE FROM {table} WHERE run_id = ?", [(run_id,) for run_id in gone])
         if older_than_days is not None:
-            # What happened in sessions before their first run belongs to no run.
+            # Events of sessions before their first run belong to no run.
             connection.execute("DELETE FROM events WHERE run_id = '' AND time < ?", (now - older_than_days * 86_400,))
             connection.execute(
                 "DELETE FROM run_texts WHERE run_id = '' AND NOT EXISTS (SELECT 1 FROM events WHERE run_id = '')"

@@ -1,4 +1,4 @@
-"""Reading recorded runs: lists, events page by page, and each turn as the model saw it."""
+"""Reads recorded runs: lists, events page by page, and each turn as the model saw it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PAGE = 500
 
 
 class RunNotFoundError(WinkError):
-    """The file has no such run or turn, or the beginning of an id fits several runs."""
+    """The file has no such run or turn, or the prefix of an id matches several runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One recorded run. `cost` is in US dollars, None where a price is unknown; times are seconds since 1970.
+    """One recorded run. `cost` is in US dollars, None if a price is unknown; times are seconds since 1970.
 
-    `question` and `answer` are the beginnings of what was asked and answered. `full_prompt_tokens` is what the run
-    would have sent with everything open, None until it ends; `opened` are the turns and keys of sections it opened.
+    `question` and `answer` are the first characters of each. `full_prompt_tokens` is what the run would have sent with
+    everything open, None until it ends; `opened` lists the turns and keys of the sections it opened.
     """
 
     run_id: str
@@ -60,7 +60,7 @@ class RunSummary:
 
     @property
     def saved(self) -> int | None:
-        """Input tokens that everything open would have sent more; negative where disclosure cost more."""
+        """Input tokens saved compared with everything open; negative if disclosure cost more."""
         return None if self.full_prompt_tokens is None else self.full_prompt_tokens - self.usage.input_tokens
 
     @property
@@ -95,10 +95,10 @@ class RunStore(EventReader):
     def list_runs(
         self, limit: int = 50, offset: int = 0, search: str = "", *, order: str = "-started", **filters: str
     ) -> tuple[RunSummary, ...]:
-        """The newest runs first; `search` looks in ids, prompts, models, errors and everything that was said.
+        """Runs, newest first; `search` looks in ids, prompts, models, errors and everything that was said.
 
-        `filters` are `status`, `prompt` and `conversation`. `order` is a key of `ORDERS`, with a minus for the largest
-        first.
+        `filters` are `status`, `prompt` and `conversation`. `order` is a key of `ORDERS`, with a minus sign for
+        descending order.
         """
         where, values = self._filter(search, **filters)
         column = ORDERS.get(order.lstrip("-"))
@@ -114,7 +114,7 @@ class RunStore(EventReader):
         return tuple(map(_summary, rows))
 
     def _salvaged_runs(self, status: str = "", prompt: str = "", conversation: str = "") -> list[tuple[Any, ...]]:
-        """The runs of a damaged file as far as they can be read without an index."""
+        """The runs of a damaged file, as far as they can be read without an index."""
         rows = self.salvage(f"SELECT {_COLUMNS} FROM runs NOT INDEXED")
         if not rows:
             raise RunFileError(f"'{self.path}' is damaged: {'; '.join(self.problems)}.")
@@ -129,9 +129,9 @@ class RunStore(EventReader):
     def groups(
         self, by: Literal["all", "prompt", "conversation"] = "all", search: str = "", **filters: str
     ) -> list[dict[str, Any]]:
-        """Sums over runs that have something in common, the newest group first; `filters` are those of `list_runs`.
+        """Totals over groups of runs, the newest group first; `filters` are those of `list_runs`.
 
-        `compared_tokens` is what those sent that count towards `full_prompt_tokens`: they have ended.
+        `compared_tokens` is the input of the runs that count towards `full_prompt_tokens`, those that have ended.
         """
         where, values = self._filter(search, **filters)
         first = "(SELECT question FROM runs WHERE conversation_id = r.conversation_id ORDER BY started LIMIT 1)"
@@ -155,7 +155,7 @@ class RunStore(EventReader):
         return [dict(zip(sums, row, strict=True)) for row in rows]
 
     def run(self, run_id: str) -> RunSummary:
-        """One run, by its id or an unambiguous beginning of it."""
+        """One run, by its id or an unambiguous prefix of it."""
         rows = self.salvage(
             f"SELECT {_COLUMNS} FROM {_RUNS} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT 2",
             (time.time() - SILENT_SECONDS, run_id, f"{run_id}\U0010ffff"),
@@ -196,16 +196,16 @@ class RunStore(EventReader):
         return build_turn(self, run.run_id, n, with_messages=with_messages)
 
     def pending_turn(self, run_id: str) -> tuple[Turn, list[int]] | None:
-        """The request after the last turn that has no reply, if there is one, and the ids of its messages."""
+        """The unanswered request after the last turn, if there is one, and the ids of its messages."""
         run = self.run(run_id)
         return None if run.status in ("ok", "halted") else pending_turn(self, run.run_id, run.turns + 1)
 
     def requests(self, run_id: str, stop: float = float("inf")) -> Iterator[tuple[int, int, list[int]]]:
-        """Each call of the model: its number, how many messages of the request before it keeps, and which it adds."""
+        """Each model call: its event number, how many messages of the previous request it keeps, and which it adds."""
         return requests(self, run_id, stop)
 
     def message_ids(self, run_id: str, *, own: bool = True) -> list[int]:
-        """The messages of a run after those of the runs that it continues; or, without its own, only those."""
+        """The messages of the runs that a run continues, followed by its own unless `own` is False."""
         runs = continued_runs(self, run_id)[: None if own else -1]
         rows = self.query(
             f"SELECT id FROM events WHERE run_id IN ({marks(runs)}) AND kind = 'Message' ORDER BY id", runs
@@ -213,7 +213,7 @@ class RunStore(EventReader):
         return [number for (number,) in rows]
 
     def history(self, run_id: str) -> RunHistory:
-        """What happened in a run: sections and why, tools, openings, what was undone."""
+        """What happened in a run: its sections and why they were shown, tools, openings, and what was undone."""
         return read_history(self, self.run(run_id).run_id)
 
     def ledger(self, run_id: str, *, tokenizer: Tokenizer | None = None) -> Ledger:
@@ -260,14 +260,14 @@ def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
 
 _USAGE = "input_tokens, output_tokens, cached_tokens, reasoning_tokens"
 _COLUMNS = ", ".join(_USAGE if field.name == "usage" else field.name for field in fields(RunSummary))
-# A run whose recorder went silent without closing was killed.
+# A run was killed if its recorder went silent without closing.
 _STATUS = "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status"
 _OTHERWISE = {"status": _STATUS, "started": "runs.started"}
 _RUNS = (
     f"(SELECT {', '.join(_OTHERWISE.get(name, name) for name in _COLUMNS.split(', '))} "
     "FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
 )
-# What stands for a column of another type, in the order of the columns.
+# What replaces a column value of the wrong type, in column order.
 _DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, *[""] * 4, None, "")
 
 
@@ -294,6 +294,6 @@ def _of_type(value: Any, default: Any) -> Any:
 
 
 def like_pattern(text: str) -> str:
-    """What LIKE with ESCAPE '\\' finds a text by, wherever it stands."""
+    """The LIKE pattern, for ESCAPE '\\', that finds a text anywhere."""
     escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"

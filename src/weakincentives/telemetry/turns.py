@@ -1,6 +1,6 @@
-"""Recorded runs put back together: the history of a run, and each turn as the model saw it.
+"""Reconstructs recorded runs: the history of a run, and each turn as the model saw it.
 
-Only what is needed is read, however long the run: most of its events are messages and ordinary tool calls.
+Only the events needed are read, however long the run: most are messages and ordinary tool calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from weakincentives.telemetry.values import EVENTS, Unreadable
 
 T = TypeVar("T")
 
-# What opens, closes, adds and withdraws, besides the tool calls that ask for it.
+# Events that open or close sections and add or withdraw tools, besides the tool calls that request it.
 _CHANGES = (
     "ToolsInjected",
     "ToolsWithdrawn",
@@ -41,9 +41,9 @@ _CHANGES = (
     "ClearAllVisibilityOverrides",
     "CollapseSection",
 )
-# Read for a history, besides the messages in which the model read what was opened.
+# Events read for a history, besides the messages in which the model read what was opened.
 _KINDS = tuple(cls.__name__ for cls in EVENTS if cls not in (Message, HostedToolInvoked))
-# Tool calls that ask for sections, and a few more: of a long run only the index finds them fast.
+# Tool calls that request sections, and a few others; in a long run, only the index finds them quickly.
 _DISCLOSING = (
     "SELECT seq FROM events INDEXED BY events_disclosing WHERE run_id = ? AND seq > ? AND seq < ? "
     "AND kind = 'ToolInvoked' AND instr(payload, '\"disclosure\":{')"
@@ -54,10 +54,10 @@ _DISCLOSING = (
 class Turn:
     """What the model was sent when it was called for the n-th time, what it replied, and what its tools did.
 
-    `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` belong. `tools`
-    are all that were offered so far, of which `withdrawn` may no longer be called; `definitions` is each tool's JSON
-    text by its name. `complete` is False where the beginning of the conversation was not recorded. `events` are all
-    events from this call up to the next, in their recorded form. `called` is None where no reply was recorded.
+    `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` refer. `tools` are
+    all tools offered so far, of which `withdrawn` may no longer be called; `definitions` maps each tool's name to its
+    JSON. `complete` is False if the beginning of the conversation was not recorded. `events` are all events from this
+    call up to the next, as recorded. `called` is None if no reply was recorded.
     """
 
     run_id: str
@@ -98,7 +98,7 @@ def read_history(reader: EventReader, run_id: str) -> RunHistory:
 
 
 class _Item(NamedTuple):
-    """What a history is fed with: an event, or of an ordinary tool call what the history needs."""
+    """Input to a history: an event or, for an ordinary tool call, only what the history needs."""
 
     seq: int
     time: float
@@ -115,7 +115,7 @@ class _Result(msgspec.Struct):
 
 
 class _Invoked(msgspec.Struct):
-    """The fields of a `ToolInvoked` that a history needs of a call that opens nothing; the others are skipped."""
+    """The fields of a `ToolInvoked` that a history needs for a call that opens nothing; other fields are skipped."""
 
     name: str
     result: _Tagged[_Result]
@@ -128,7 +128,7 @@ _INVOKED: msgspec.json.Decoder[_Tagged[_Invoked]] = msgspec.json.Decoder(_Tagged
 
 
 def _recorded_as(hint: Any) -> Any:
-    """The form in which a field of an event is recorded; what repeats from event to event is decoded separately."""
+    """The form in which an event's field is recorded; fields that repeat across events are decoded separately."""
     if hint in (str, int, float, bool):
         return hint
     if get_origin(hint) is Literal:
@@ -145,7 +145,7 @@ _CALLED: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Tagged[_Called])  # t
 
 
 def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[RecordedEvent]]:
-    """The events of a run that a history needs but messages: those that can be decoded fast, and the others."""
+    """The events a history needs, except messages: those that can be decoded fast, and the others."""
     rows = reader.salvage(
         f"SELECT {COLUMNS} FROM events INDEXED BY events_by_kind WHERE run_id = ? AND kind IN ({marks(_KINDS)})",
         (run_id, *_KINDS),
@@ -155,7 +155,7 @@ def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[Re
 
     @cache
     def shared(name: str, recorded: bytes) -> Any:
-        """A part that many model calls have in common, decoded once."""
+        """A part that many model calls share, decoded once."""
         (value,) = reader.decode([recorded.decode()])
         if not _REPEATED[name](value):
             raise TypeError(name)
@@ -165,7 +165,7 @@ def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[Re
         try:
             what = _decode_fast(row, shared)
         except (msgspec.MsgspecError, TypeError, RecursionError):
-            # A text that is stored elsewhere, or something else that only the general decoder can read.
+            # A text stored elsewhere, or something else that only the general decoder can read.
             what = None
         if what is None:
             others.append(row)
@@ -175,7 +175,7 @@ def _read_events(reader: EventReader, run_id: str) -> tuple[list[_Item], list[Re
 
 
 def _decode_fast(row: Sequence[Any], shared: Callable[[str, bytes], Any]) -> ModelCalled | ToolUse | None:
-    """A model call or an ordinary tool call, in a tenth of the time of the general decoder; None for other events."""
+    """A model call or an ordinary tool call, decoded in a tenth of the usual time; None for other events."""
     _, seq, kind, _, _, payload = row
     if kind == "ModelCalled":
         values = msgspec.structs.asdict(_CALLED.decode(payload).v)
@@ -210,7 +210,7 @@ def _results(
 
 
 def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
-    """The n-th turn of a run. Messages take most of the time to read; `with_messages=False` leaves them out."""
+    """The n-th turn of a run. Reading messages takes most of the time; `with_messages=False` omits them."""
     found = reader.query(
         "SELECT seq FROM events WHERE run_id = ? AND kind = 'ModelCalled' ORDER BY seq LIMIT 1 OFFSET ?",
         (run_id, n - 1),
@@ -249,7 +249,7 @@ def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool 
 def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[int]] | None:
     """The turn after the last one, if the run got as far as calling the model again, and the ids of its messages.
 
-    The reply is still to come, or the run ended there; `events` are those of the failure, if it failed.
+    Its reply is still pending, or the run ended there; `events` are those of the failure, if it failed.
     """
     ((called, start),) = reader.query(
         "SELECT coalesce(max(CASE kind WHEN 'ModelCalled' THEN seq END), 0), "
@@ -297,7 +297,7 @@ def _turn(run_id: str, n: int, rendered: RecordedEvent | None, state: RunState, 
 
 
 def _evaluation(reader: EventReader, run_id: str, until: float) -> tuple[RecordedEvent | None, list[RecordedEvent]]:
-    """The last render before an event, and the events that make up the state of its evaluation."""
+    """The last render before an event, and the events that determine the state of its evaluation."""
     rendered = reader.events_where(
         "run_id = ? AND seq = (SELECT max(seq) FROM events WHERE run_id = ? AND kind = 'PromptRendered' AND seq < ?)",
         (run_id, run_id, until),
@@ -320,7 +320,7 @@ def _folded(reader: EventReader, run_id: str, events: Sequence[RecordedEvent]) -
 
 
 def continued_runs(reader: EventReader, run_id: str) -> list[str]:
-    """The run, after those whose conversation it continues, oldest first."""
+    """The runs whose conversation this run continues, oldest first, followed by the run itself."""
     chain = [run_id]
     while True:
         found = reader.query(
@@ -335,7 +335,7 @@ def continued_runs(reader: EventReader, run_id: str) -> list[str]:
 
 
 def _brought_before(reader: EventReader, run_id: str) -> dict[str, str]:
-    """The calls that brought sections into the conversation before this run, by the keys they asked for."""
+    """The calls that added sections to the conversation before this run, by the section keys they requested."""
     brought: dict[str, str] = {}
     for earlier in continued_runs(reader, run_id)[:-1]:
         seqs = [seq for (seq,) in reader.query(_DISCLOSING, (earlier, 0, float("inf")))]
@@ -349,8 +349,8 @@ def _brought_before(reader: EventReader, run_id: str) -> dict[str, str]:
 def requests(
     reader: EventReader, run_id: str, stop: float = float("inf"), *, pending: bool = False
 ) -> Iterator[tuple[int, int, list[int]]]:
-    """Each model call up to `stop`: its event number, how many messages of the request before it keeps, and the ids
-    of those it adds. With `pending`, the request after the last call comes as well, numbered 0.
+    """Each model call up to `stop`: its event number, how many messages it keeps from the previous request, and the ids
+    of those it adds. With `pending`, the request after the last call is included, numbered 0.
 
     A run that continues a conversation sends the messages of the runs before it. A run resumed from a snapshot repeats
     some of its messages: those before a failure, or of another session, may have been undone, and the length of the

@@ -1,6 +1,6 @@
-"""Events frozen as they are when they happen, placeholders for what cannot be written or read, and plain JSON of both.
+"""Freezes events when they happen, defines placeholders for what cannot be written or read, and makes plain JSON.
 
-An event that cannot change is kept as it is; any other is turned into data at once.
+An immutable event is kept as it is; any other is turned into data at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from weakincentives.runtime import (
 )
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
-# The events of runs, which are checked when they are read.
+# The events of runs; they are validated when read.
 EVENTS = (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
@@ -82,7 +82,7 @@ MAX_PARTS = 500
 
 @dataclass(frozen=True, slots=True)
 class Unserialisable:
-    """A value without a serialised form; `text` is the beginning of its repr."""
+    """A value that cannot be serialised; `text` is the beginning of its repr."""
 
     type: str
     text: str
@@ -90,7 +90,7 @@ class Unserialisable:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An event of a damaged file: its kind, and why it cannot be read."""
+    """An event in a damaged file: its kind, and why it cannot be read."""
 
     kind: str
     problem: str
@@ -98,9 +98,9 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class UnknownType:
-    """A value of a class that this process has not imported; `value` is what was recorded of it.
+    """A value of a class that this process has not imported; `value` is its recorded data.
 
-    For a dataclass that is a mapping of its fields.
+    For a dataclass, that is a mapping of its fields.
     """
 
     type: str
@@ -144,7 +144,7 @@ def _key(key: Any) -> str:
 
 
 def _untagged(data: Any, depth: int) -> Any:
-    """Tagged data of classes this process does not have, or of a damaged file."""
+    """Plain JSON of tagged data whose classes this process has not imported, or that is damaged."""
     if depth > MAX_DEPTH:
         return "…"
     if isinstance(data, list):
@@ -167,7 +167,7 @@ def _untagged(data: Any, depth: int) -> Any:
 
 
 class FrozenEvent:
-    """An event that was turned into data at once, because something in it may change later."""
+    """An event turned into data at once, because something in it may change later."""
 
     __slots__ = ("blobs", "data", "event")
 
@@ -183,12 +183,12 @@ def freeze(event: object) -> object:
         return event
     try:
         return event if _is_immutable(event) else FrozenEvent(event)
-    except Exception:  # A value whose own code fails when it is looked at; `dump` finds out which part.
+    except Exception:  # The value's own code fails when inspected; `dump` finds out which part.
         return FrozenEvent(event)
 
 
 def dump(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
-    """`dump_tagged`, with an `Unserialisable` for each part that has no serialised form."""
+    """`dump_tagged`, with an `Unserialisable` for each part that cannot be serialised."""
     try:
         return dump_tagged(value, blobs)
     except Exception:
@@ -196,13 +196,13 @@ def dump(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
 
 
 def placeholder(value: Any) -> Any:
-    """The data that stands for a value without a serialised form."""
+    """The data that represents a value that cannot be serialised."""
     cls = type(value)
     return dump_tagged(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
 
 
 class _Parts:
-    """Dumps a value part by part where it cannot be dumped whole; stops where it contains itself or is too large."""
+    """Dumps a value part by part if it cannot be dumped whole; stops where it contains itself or is too large."""
 
     def __init__(self) -> None:
         self._left = MAX_PARTS
@@ -240,9 +240,9 @@ class _Parts:
 
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
-# The loop makes the others of immutable parts.
+# The loop builds every other event from immutable parts.
 _UNCHANGING = frozenset(EVENTS) - {HostedToolInvoked, PromptExecuted, ToolInvoked}
-# A disclosure has mappings, but nobody changes what a view made of the sections to open.
+# A disclosure contains mappings, but nothing changes them after the view has created them.
 _DISCLOSURE = {DisclosureRequest, OpenSectionsResult, ReadSectionResult}
 _ATOMS: frozenset[type] = frozenset(
     {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta, Decimal, UUID, *_DISCLOSURE}

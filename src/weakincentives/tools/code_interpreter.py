@@ -35,7 +35,7 @@ what came out, not only what you expected.
 
 @dataclass(frozen=True, slots=True)
 class CodeInterpreterConfig(HostedToolConfig):
-    """What code may do, and the container it runs in: an existing one by its id, or a new one with these settings.
+    """What code may do, and the container it runs in: an existing one by id, or a new one with these settings.
 
     None leaves a setting to the provider. `allowed_domains` limits network access to these domains; an empty tuple
     denies it.
@@ -90,7 +90,7 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class CodeExecution:
-    """One piece of code and its outcome; None stands for what the provider does not report.
+    """One piece of code and its outcome; fields the provider does not report are None.
 
     `language` is `python`, `bash`, or `editor` for viewing or changing a file.
     """
@@ -106,9 +106,9 @@ class CodeExecution:
 
 @dataclass(frozen=True, slots=True)
 class CodeInterpreterResult(HostedToolOutput):
-    """All code executed in a run with its output; the text of its answers, the files they refer to, and failures.
+    """All code executed in a run with its output, the text of its answers, the files they refer to, and failures.
 
-    `executions` has each piece of code by itself. `exit_code` is that of the last one that has one.
+    `executions` lists each piece of code separately. `exit_code` is the last one reported.
     """
 
     code: str = ""

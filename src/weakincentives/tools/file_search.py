@@ -35,7 +35,7 @@ not enough, and cite the files that your answer rests on.
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Selects files by comparing attribute `key` to `value`; `in` and `nin` take a tuple, the others one value."""
+    """Selects files by comparing attribute `key` to `value`; `in` and `nin` take a tuple, other operators one value."""
 
     key: str
     op: Operator
@@ -80,7 +80,7 @@ FileFilter = Comparison | AllOf | AnyOf
 
 @dataclass(frozen=True, slots=True)
 class FileSearchConfig(HostedToolConfig):
-    """Which stores to search, how many passages to return, how relevant, and from which files."""
+    """Which stores to search, how many passages to return, how relevant they must be, and from which files."""
 
     vector_store_ids: tuple[str, ...]
     max_results: int | None = None

@@ -1,4 +1,4 @@
-"""What the kinds of hosted tools share: section, domain filter, failures at the provider, and checks."""
+"""What all kinds of hosted tools share: section, domain filter, provider failures, and checks."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class HostedToolFailure:
-    """A call that failed at the provider: `code` is the same for all providers, `provider_code` is its own.
+    """A call that failed at the provider: `code` is common to all providers, `provider_code` is the provider's own.
 
-    `malformed` means that an item of the provider could not be read; the rest of the output is intact.
+    `malformed` means that an item from the provider could not be read; the rest of the output is intact.
     """
 
     code: FailureCode
@@ -58,9 +58,9 @@ class DomainFilter:
 
 
 class HostedToolSection(MarkdownSection[None]):
-    """Describes a hosted tool in markdown and offers it while the section is shown in full.
+    """Describes a hosted tool in Markdown and offers it while the section is shown in full.
 
-    Takes the options of every section: `summary=`, `visibility=`, `enabled=`, `children=` and so on.
+    Accepts the options of every section: `summary=`, `visibility=`, `enabled=`, `children=` and so on.
     """
 
     def __init__(self, tool: HostedTool[Any], *, title: str, key: str, template: str, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Web fetch: the provider reads pages by their URL."""
+"""Web fetch: the provider reads pages by URL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ the page itself to what others write about it.
 
 @dataclass(frozen=True, slots=True)
 class WebFetchConfig(HostedToolConfig):
-    """Which domains may be fetched, how often, how much of a page, whether to cite, and whether to use a cache."""
+    """Which domains to fetch from, how often, how much of a page, whether to cite, and whether to use a cache."""
 
     domain_filter: DomainFilter | None = None
     max_uses: int | None = None
@@ -52,7 +52,7 @@ class WebFetchConfig(HostedToolConfig):
 
 @dataclass(frozen=True, slots=True)
 class FetchedDocument:
-    """A fetched page: its text, or its bytes if it is not text (a PDF), as `media_type` says."""
+    """A fetched page: its text, or its bytes if `media_type` is not text (a PDF)."""
 
     url: str
     title: str = ""
@@ -77,7 +77,7 @@ class DocumentCitation:
 
 @dataclass(frozen=True, slots=True)
 class WebFetchResult(HostedToolOutput):
-    """All pages fetched in a run, in order; the text of its answers, their citations, and failures."""
+    """All pages fetched in a run, in order, with the text of its answers, their citations, and failures."""
 
     text: str
     documents: tuple[FetchedDocument, ...] = ()

@@ -135,7 +135,7 @@ class WebSearchSection(HostedToolSection):
 
 
 def _is_timezone(name: str) -> bool:
-    """Check against the system's time zone data; where there is none, only the form counts."""
+    """Check against the system's time zone data; without any, check only the form."""
     return _TIMEZONE.fullmatch(name) is not None and (_is_known(name) or not _is_known("Etc/UTC"))
 
 

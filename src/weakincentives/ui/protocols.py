@@ -1,7 +1,7 @@
-"""The conversations of a web application, each turn in one of two protocols: Vercel's AI message stream (1) or AG-UI.
+"""Serves a web application's conversations in one of two protocols: Vercel's AI message stream (1) or AG-UI.
 
-A page sends its whole history. Only its newest message is taken, since the session has the rest, and with it the
-sections that were opened. A file id is refused: it would let a page read what others uploaded to the provider.
+A page sends its whole history. Only the newest message is used, since the session holds the rest, including which
+sections were opened. A file id is rejected: it would let a page read what others uploaded to the provider.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ Events = AsyncIterator[StreamEvent[Any] | Exception]
 class Threads:
     """Keeps a conversation for each thread of a web application.
 
-    `make` is called with the id of a thread that is not in memory, `save` with the id and the conversation after each
-    turn, however it ended; both in a thread. The `limit` conversations used last are kept in memory.
+    `make` is called with the id of a thread that is not in memory, and `save` with the id and the conversation after
+    each turn, however it ended; both run in a worker thread. The `limit` most recently used conversations are kept in
+    memory.
 
-    A page chooses the id of its thread. Where people must not see each other's conversations, `owner` says who sent
-    a request that your own code has authenticated; ids are then `"owner/thread"`.
+    A page chooses its own thread id. If users must not see each other's conversations, `owner` must return who sent a
+    request that your own code has authenticated; ids are then `"owner/thread"`.
     """
 
     def __init__(
@@ -64,19 +65,19 @@ class Threads:
         self._save = save
         self._owner = owner
         self._limit = limit
-        # Those used last stand last.
+        # Ordered by last use, the most recent last.
         self._chats: dict[str, tuple[Conversation[Any], asyncio.Lock]] = {}
         self._turns: dict[str, asyncio.Task[None]] = {}
 
     def key(self, request: Request, thread: str) -> str:
-        """The id under which a thread of this request is known."""
+        """The id under which this request's thread is stored."""
         return thread if self._owner is None else f"{self._owner(request)}/{quote(thread, safe='')}"
 
     async def events(self, key: str, chat: Conversation[Any], lock: asyncio.Lock, content: Content) -> Events:
-        """A turn of a thread; the last event is an exception if it failed. Leaving early stops the turn.
+        """The events of one turn; if it failed, the last is an exception. Closing the iterator early stops the turn.
 
-        A turn that is still under way is stopped first: the user spoke over it. Each turn has a task of its own, since
-        anyio cancels a request again at every await, which would cut short what a stopped turn has to close.
+        A turn still in progress is stopped first: the user has interrupted it. Each turn has its own task, since anyio
+        cancels a request again at every await, which would cut short the cleanup of a stopped turn.
         """
         queue: asyncio.Queue[StreamEvent[Any] | Exception | None] = asyncio.Queue()
 
@@ -109,10 +110,10 @@ class Threads:
             turn.cancel()
 
     async def find(self, key: str) -> tuple[Conversation[Any], asyncio.Lock]:
-        """The conversation of a thread, and the lock that its turns take."""
+        """The conversation of a thread, and the lock that its turns acquire."""
         if key not in self._chats:
             chat = await asyncio.to_thread(self._make, key)
-            # Another request may have made it meanwhile.
+            # Another request may have created it in the meantime.
             self._chats.setdefault(key, (chat, asyncio.Lock()))
         found = self._chats[key] = self._chats.pop(key)
         idle = [other for other in self._chats if other not in self._turns and other != key]
@@ -131,7 +132,7 @@ def endpoint(
     """An endpoint that reads a request into thread, content and encoder, and streams the turn as server-sent events."""
 
     async def respond(request: Request) -> Response:
-        # A page of another site may send anything but JSON without being asked for permission.
+        # Browsers let a page from another site send anything but JSON without a preflight request.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return JSONResponse({"error": "The request must be application/json"}, 415)
         try:
@@ -191,7 +192,7 @@ class _AgUiRequest(msgspec.Struct, rename="camel"):
 def vercel_ai(threads: Threads) -> Endpoint:
     """An endpoint for `useChat` and the other clients of Vercel's AI SDK.
 
-    A section that opens is a part `data-section`, and a typed answer a part `data-output`, replaced as it grows.
+    An opened section is sent as a `data-section` part, a typed answer as a `data-output` part, replaced as it grows.
     """
 
     def read(body: bytes) -> tuple[str, Content, Any]:
@@ -251,9 +252,9 @@ def _vercel_call(event: ArgumentsDelta | ToolStarted) -> dict[str, Any]:
 
 
 def ag_ui(threads: Threads) -> Endpoint:
-    """An endpoint for AG-UI's `HttpAgent` and what is built on it.
+    """An endpoint for AG-UI's `HttpAgent` and clients built on it.
 
-    The state of the page is kept, with `openSections` and the typed answer as `output` in it.
+    The page's state is kept, and extended with `openSections` and the typed answer as `output`.
     """
 
     def read(body: bytes) -> tuple[str, Content, Any]:
@@ -282,7 +283,7 @@ async def _ag_ui_events(asked: _AgUiRequest, events: Events) -> AsyncIterator[di
                 writing.add(call_id)
                 yield _ag_ui_call(message, call_id, name, arguments)
             case ToolEnded(call_id, _, _, text):
-                # What the model says from now on is another message.
+                # What the model says from here on is a new message.
                 message = f"{asked.run_id}-{len(writing)}"
                 yield {"type": "TOOL_CALL_RESULT", "messageId": call_id, "toolCallId": call_id, "content": text}
             case SectionOpened(key):
@@ -316,7 +317,7 @@ def _part(part: _Part) -> Part:
     if part.type == "text":
         return Text(part.text)
     source = part.source
-    if source is None:  # Vercel: an address, of data where the bytes come along.
+    if source is None:  # Vercel: a URL, which is a `data:` URL if it carries the bytes.
         head, _, data = part.url.partition(";base64,")
         source = _Source("data", data) if head.startswith("data:") else _Source("url", part.url)
         source.mime_type = part.media_type
@@ -339,5 +340,5 @@ def _parsed(arguments: str) -> Any:
 
 
 def _failure(error: Exception) -> str:
-    """What a stranger may read of an error; the log has the rest."""
+    """The part of an error that is safe to show to anyone; the log has the rest."""
     return f"The turn failed ({type(error).__name__})."

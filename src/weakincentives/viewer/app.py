@@ -1,7 +1,7 @@
 """The viewer's ASGI application: one page, its modules, and the documents as JSON. Only this module imports starlette.
 
-A page of any site can send requests to a loopback address, by name too once its DNS says so. So requests are answered
-only if they name this server exactly, and only for the viewer's own page.
+A page from any site can send requests to a loopback address, and through DNS rebinding even under its own name. So
+requests are answered only if their Host names this server exactly, and only for the viewer's own page.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def viewer_app(
     playground: Playground | None = None,
     token: str = "",
 ) -> Guard:
-    """The application for a server on this port; once `stopping` is true, streams that would keep it alive end.
+    """The application for a server on this port; once `stopping()` is true, open streams end so that it can stop.
 
     With a playground, which can write and spend, every request for data must carry the token.
     """
@@ -105,12 +105,12 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
 
 
 def _posted(act: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint that takes a JSON object and works on it in a thread."""
+    """An endpoint that accepts a JSON object and processes it in a thread."""
 
     async def endpoint(request: Request) -> Response:
         body = await request.body()
         answer = await anyio.to_thread.run_sync(_json(lambda _: act(_object(body))), request)
-        # A form that is half filled in is no failure of the page, which the browser would log.
+        # The browser would log an error status, but a half-filled form is not an error.
         answer.status_code = 200
         return answer
 
@@ -148,7 +148,7 @@ def _filters(request: Request) -> dict[str, str]:
 
 
 def _blob(documents: Documents, request: Request) -> Response:
-    """Media by digest; what a browser would run or render as a page is only offered for download."""
+    """Media by digest; types a browser would run or render as a page are only offered for download."""
     try:
         data = documents.blob(request.path_params["digest"])
     except RunNotFoundError as error:
@@ -181,7 +181,7 @@ def _number(request: Request, name: str, default: int = 0) -> int:
 
 
 def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
-    """An endpoint that answers with a document; it is not async, so that it runs in a thread."""
+    """An endpoint that returns a document; it is not async, so that it runs in a thread."""
 
     def endpoint(request: Request) -> Response:
         status = 200
@@ -193,7 +193,7 @@ def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
             document, status = {"error": str(error)}, 422
         except (ValueError, TypeError, WinkError, ImportError, OSError) as error:
             document, status = {"error": str(error)}, 400
-        # ASCII with escapes, so that even half a surrogate pair reaches the page.
+        # ASCII with escapes, so that even a lone surrogate reaches the page.
         return Response(json.dumps(document, separators=(",", ":")), status, media_type="application/json")
 
     return endpoint
@@ -209,7 +209,7 @@ async def _changes(documents: Documents, stopping: Callable[[], bool]) -> AsyncI
             yield f"data: {last}\n\n"
         quiet += 1
         if quiet % QUIET_POLLS == 0:
-            # A run whose process died ends without an event.
+            # Lets the page notice runs whose process died, since they end without an event.
             yield "data: beat\n\n"
         await anyio.sleep(POLL_SECONDS)
 
@@ -251,7 +251,7 @@ class Guard:
         return None
 
     def _has_token(self, scope: Scope) -> bool:
-        """In a header, or in the address, where a browser can send no header and only reads."""
+        """Whether the token is in a header or, for read requests where a browser cannot send headers, in the URL."""
         given = [value for name, value in scope["headers"] if name == b"x-wink-token"]
         if scope["method"] != "POST":
             given += [value.encode() for value in parse_qs(scope["query_string"].decode("latin-1")).get("token", ())]

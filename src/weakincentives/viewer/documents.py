@@ -1,7 +1,7 @@
-"""What the viewer's pages show, as JSON documents made from a run file.
+"""What the viewer's pages show, as JSON documents built from a run file.
 
-Texts that many turns share are documents of their own: a turn names its prompt by the number of the event that
-rendered it, and its conversation by ranges over all messages of the run, up to its end.
+Texts that many turns share are separate documents: a turn refers to its prompt by the number of the event that
+rendered it, and to its conversation by ranges over all messages of the run, up to its end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from weakincentives.telemetry import (
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 160
-# A page of messages ends early when it has this many characters.
+# A page of messages ends early once it has this many characters.
 PAGE_CHARACTERS = 2_000_000
 CACHED_RUNS = 8
 FIRST_EVENTS = 2_000
@@ -49,17 +49,17 @@ Ranges = list[tuple[int, int]]
 
 
 class Documents:
-    """Makes documents from a store; an overview is kept until its run grows."""
+    """Builds documents from a store; an overview is cached until its run grows."""
 
     def __init__(self, store: RunStore) -> None:
         self.store = store
         self._runs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        # Messages and requests of runs, as far as they can no longer change.
+        # A run's messages and requests, by run id, as far as they can no longer change.
         self._message_ids: dict[str, list[int]] = {}
         self._requests: dict[str, dict[int, Ranges]] = {}
 
     def runs(self, *, search: str = "", offset: int = 0, limit: int = 100, **filters: Any) -> dict[str, Any]:
-        """One page of the list, newest first unless `order` says otherwise, and sums over all of it."""
+        """One page of the list, newest first unless `order` says otherwise, with totals over the whole list."""
         found = self.store.list_runs(limit, offset, search, **filters)
         filters.pop("order", None)
         sums = self.store.groups("all", search, **filters)
@@ -72,7 +72,7 @@ class Documents:
         }
 
     def groups(self, by: Literal["prompt", "conversation"], *, search: str = "", **filters: Any) -> dict[str, Any]:
-        """The runs by prompt or by conversation, each group with its sums."""
+        """The runs grouped by prompt or by conversation, each group with its totals."""
         return {"by": by, "groups": self.store.groups(by, search, **filters)}
 
     def script(self, run_id: str) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Documents:
         request = self.request(turn.run_id, called)
         document = self._turn(turn, called, request, turn.called.messages if turn.called else 0)
         if pending is not None:
-            # It was the request after this one that failed.
+            # The failed request is the one after this turn.
             document["ended"] = [event for event in document["ended"] if event["kind"] != "EvaluationFailed"]
         return document
 
@@ -115,7 +115,7 @@ class Documents:
         known = self._requests.setdefault(run_id, {})
         if called not in known:
             ranges: Ranges = []
-            # The first turns of a long run are looked at most, and need not wait for the others.
+            # The first turns of a long run are viewed most, and need not wait for the rest.
             stop = called if called < FIRST_EVENTS else float("inf")
             for seq, kept, added in self.store.requests(run_id, stop):
                 ranges = known[seq] = _extended(ranges, kept, self._ordinals(run_id, added))
@@ -128,7 +128,7 @@ class Documents:
         return [bisect_left(known, number) for number in ids]
 
     def _ids(self, run_id: str, needed: int) -> list[int]:
-        """The ids of all messages, at least the first so many."""
+        """The ids of all messages; reads them again if fewer than `needed` are known."""
         known = self._message_ids.setdefault(run_id, [])
         if len(known) < needed:
             known = self._message_ids[run_id] = self.store.message_ids(run_id)
@@ -148,7 +148,7 @@ class Documents:
         }
 
     def prompt(self, run_id: str, seq: int) -> dict[str, Any]:
-        """A rendered prompt in pieces, each with its section; what else was said before the first turn comes last."""
+        """A rendered prompt in pieces, each with its section; other text from before the first turn comes last."""
         recorded, event = self._rendered(run_id, seq)
         said = self.store.of_kinds(run_id, ["Message"], seq, limit=1)
         first = said[0].event if said else None
@@ -177,7 +177,7 @@ class Documents:
         return found[0], event
 
     def messages(self, run_id: str, start: int, stop: int) -> dict[str, Any]:
-        """Some of all messages of a run, in order; fewer than asked for where they are long."""
+        """A range of a run's messages, in order; fewer than requested if they are long."""
         ids = self._ids(run_id, stop)[start:stop]
         found: list[dict[str, Any]] = []
         characters = 0
@@ -190,7 +190,7 @@ class Documents:
         return {"start": start, "messages": found}
 
     def events(self, run_id: str, *, offset: int = 0, limit: int = 200, kinds: Sequence[str] = ()) -> dict[str, Any]:
-        """One page of the events, a line each."""
+        """One page of events, one line each."""
         where, values = "run_id = ?", [run_id]
         if kinds:
             where += f" AND kind IN ({', '.join('?' * len(kinds))})"
@@ -211,7 +211,7 @@ class Documents:
         }
 
     def event(self, run_id: str, seq: int) -> dict[str, Any]:
-        """One event with everything in it."""
+        """One event with all its fields."""
         found = self.store.numbered(run_id, [seq])
         if not found:
             raise RunNotFoundError(f"Run '{run_id}' has no event {seq}.")
@@ -219,7 +219,7 @@ class Documents:
         return {**line(found[0], fields), "event": fields}
 
     def search(self, words: str, run_id: str = "") -> dict[str, Any]:
-        """Places where these words occur, in the newest runs first, and in how many runs they do."""
+        """Where these words occur, newest runs first, and how many runs contain them."""
         found = search(self.store, words, run_id)
         return {**found, "runs": {run.run_id: summary(run) for run in found["runs"]}}
 
@@ -246,7 +246,7 @@ class Documents:
         return found[0][0] if found else None
 
     def message(self, recorded: RecordedEvent, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """A message; `fields` are those of the event if they are known already."""
+        """A message as a document; `fields` are the event's fields if already known."""
         message: dict[str, Any] = {"run_id": recorded.run_id, "seq": recorded.seq, "turn": recorded.turn}
         message |= plain(recorded.event) if fields is None else fields
         if isinstance(recorded.event, Message):
@@ -256,7 +256,7 @@ class Documents:
         return message
 
     def _leave_out_prompt(self, message: dict[str, Any]) -> None:
-        """Name the prompt in place of its text; what the operator said later has no prompt in it."""
+        """Refer to the prompt instead of repeating its text; later operator messages contain no prompt."""
         message["prompt"] = None
         seq = self._prompt_before(message["run_id"], message["seq"])
         if seq is None:
@@ -267,7 +267,7 @@ class Documents:
 
 
 def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
-    """What is known of a run before any of its turns is looked at."""
+    """What is shown of a run before any of its turns is opened."""
     history = store.history(run.run_id)
     ledger = ledger_of(history)
     outcome = history.outcome
@@ -290,7 +290,7 @@ def summary(run: RunSummary) -> dict[str, Any]:
 
 
 def story(history: RunHistory, ledger: Ledger) -> str:
-    """A run in one sentence: what it read, which tools that brought, whether they were called, and what it saved."""
+    """A run in one sentence: what it read, which tools that added, whether they were called, and what it saved."""
     sections = history.turns[-1].state.sections if history.turns else history.now.sections
     steps = history.openings()
     read = {key for step in steps if step.kind == "open" and step.success for key in step.sections}
@@ -317,7 +317,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(first) + (f" and {len(others)} more" if others else "")
 
 
-# What a section shows, by where the model has its content from.
+# What a section shows, by where the model got its content.
 SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 
 
@@ -346,7 +346,7 @@ def _turns(history: RunHistory, ledger: Ledger) -> dict[str, list[Any]]:
 
 
 def _step(store: RunStore, run_id: str, step: Step, calls: Mapping[int, int]) -> dict[str, Any]:
-    """A step of disclosure; where the model gave no reason, with what it said in its reply."""
+    """A disclosure step; if the model gave no reason, with the text of its reply."""
     found = {**plain(step), "action": step.tool or step.kind}
     if step.tool and not step.reason and step.turn in calls:
         replies = store.of_kinds(run_id, ["Message"], calls[step.turn], limit=1)
@@ -355,7 +355,7 @@ def _step(store: RunStore, run_id: str, step: Step, calls: Mapping[int, int]) ->
 
 
 def _lanes(history: RunHistory) -> list[dict[str, Any]]:
-    """Each section with the turns at which its state changes: full, summary, hidden, or read (its text came back)."""
+    """Each section with the turns at which its state changes: full, summary, hidden, or read (returned by a tool)."""
     lanes: dict[str, dict[str, Any]] = {}
     before = None
     for turn in history.turns:
@@ -384,7 +384,7 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
 
 
 def _extended(ranges: Ranges, kept: int, added: Sequence[int]) -> Ranges:
-    """The first `kept` numbers of the ranges, then those added."""
+    """The first `kept` numbers of the ranges, then the added ones."""
     found: Ranges = []
     for start, stop in ranges:
         stop = min(stop, start + kept)
@@ -428,15 +428,15 @@ def pieces_of(text: str, spans: Iterable[Span]) -> list[dict[str, Any]]:
 
 
 def request_facts(request: Ranges, messages: int) -> dict[str, Any]:
-    """Which messages a request has, and whether all of them were recorded."""
+    """Which messages a request contains, and whether all of them were recorded."""
     complete = sum(stop - start for start, stop in request) == messages
     return {"request": request, "messages": messages, "complete": complete}
 
 
 def turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
-    """What came of a turn, from its events and their plain forms.
+    """The outcome of a turn, from its events and their plain forms.
 
-    Each call has the text the model read as its result, and what it changed in the session before it was rolled back.
+    Each call includes its result as the model read it, and what it changed in the session before any rollback.
     """
     reply: Any = None
     calls: dict[str, dict[str, Any]] = {}
@@ -465,7 +465,7 @@ def turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
 def state_parts(state: Turn | RunState, rendered: PromptRendered | None) -> dict[str, Any]:
     """What the model had at a request: its sections, and every tool with the section it belongs to.
 
-    `initial` tools were there when the conversation began.
+    `initial` tools were offered when the conversation began.
     """
     owners = {name: section.key for section in state.sections for name in section.tools}
     hosted = rendered.hosted_tools if rendered else ()
@@ -486,7 +486,7 @@ def state_parts(state: Turn | RunState, rendered: PromptRendered | None) -> dict
 
 
 def _part(part: Any) -> dict[str, Any]:
-    """A part of a message; media are named by the digest of their bytes."""
+    """A part of a message; media are referred to by the digest of their bytes."""
     if not isinstance(part, Media):
         return {"kind": "text", "text": str(part)}
     digest = "" if part.blob is None else part.blob.digest
@@ -569,7 +569,7 @@ def test_{name}_as_recorded() -> None:
 
 
 def _script_of(store: RunStore, run: RunSummary) -> str:
-    """A test that plays the replies of the run again; what the prompt was bound to is for its reader to fill in."""
+    """A test that replays the run's replies; its reader must fill in what the prompt was bound to."""
     messages = (recorded.event for recorded in store.of_kinds(run.run_id, ["Message"]))
     said = [one for one in messages if isinstance(one, Message) and one.role == "assistant" and not one.rebased]
     name = re.sub(r"\W+", "_", run.prompt_name or run.run_id).strip("_").lower()

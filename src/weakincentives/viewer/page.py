@@ -32,7 +32,7 @@ PROGRESS_EVERY = 500
 
 @cache
 def modules() -> dict[str, str]:
-    """The file of every module below `static`, by the name it is imported by."""
+    """The file of every module below `static`, by import name."""
     found = {f"wink/{path.name}": path.name for path in sorted(STATIC.glob("*.js"))}
     for library in json.loads((STATIC / "vendor" / "lock.json").read_text(encoding="utf-8")):
         found |= {details["import"]: f"vendor/{name}" for name, details in library["files"].items()}
@@ -42,7 +42,7 @@ def modules() -> dict[str, str]:
 def served_page() -> tuple[str, str]:
     """The served page and its Content-Security-Policy."""
     imports = import_map({name: f"/static/{file}" for name, file in modules().items()})
-    # Load all modules at once instead of each when another imports it.
+    # Load all modules at once instead of one by one as they import each other.
     preloads = "".join(f'<link rel="modulepreload" href="/static/{file}">' for file in modules().values())
     head = (
         f'<link rel="icon" href="/static/{ICON}"><link rel="stylesheet" href="/static/{STYLE}">'
@@ -57,7 +57,7 @@ def served_page() -> tuple[str, str]:
 
 
 def export_run(path: str | os.PathLike[str], run_id: str, progress: Progress = lambda done, total: None) -> str:
-    """The page of one run, by its id or the beginning of it; `progress` is told how many of its events are done."""
+    """The page of one run, given its id or a prefix; `progress` is called with the events done and their total."""
     with RunStore(path) as store:
         documents = Documents(store)
         run = store.run(run_id)
@@ -66,7 +66,7 @@ def export_run(path: str | os.PathLike[str], run_id: str, progress: Progress = l
 
 
 class _Export:
-    """Every document of a run, as the page looks them up; what turns have in common is there once."""
+    """Every document of a run, in the form the page looks them up; what turns share is stored once."""
 
     def __init__(self, documents: Documents, run_id: str) -> None:
         self._documents = documents
@@ -81,7 +81,7 @@ class _Export:
         """Read the run once, in the order of its events."""
         whole = self._documents.run(self._run_id)
         total = whole["run"]["events"]
-        # Those of the runs that this one continues.
+        # Messages of the runs that this one continues.
         earlier = self._store.message_ids(self._run_id, own=False)
         messages = [self._documents.message(recorded) for recorded in self._store.identified(earlier)]
         events: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ class _Export:
         }
 
     def _state(self, turn: HistoryTurn) -> int:
-        """The number of what the model had: sections and tools, which most turns share with the turn before."""
+        """The index of the model's sections and tools, which most turns share with the turn before."""
         key = (id(turn.state), turn.attempt)
         if key not in self._states:
             self._states[key] = len(self._found)
@@ -157,7 +157,7 @@ class _Export:
 
 
 def exported_page(title: str, data: Any) -> str:
-    """A page that loads nothing from anywhere."""
+    """A self-contained page that loads nothing else."""
     sources = {name: (STATIC / file).read_bytes() for name, file in modules().items()}
     imports = import_map({name: _data_url("text/javascript", source) for name, source in sources.items()})
     start = f'import "{MAIN}";'
@@ -171,7 +171,7 @@ def exported_page(title: str, data: Any) -> str:
         f"<style>{(STATIC / STYLE).read_text(encoding='utf-8')}</style>"
         f'<script type="importmap">{imports}</script>'
     )
-    # Turns repeat each other, so that compressed data is a small part of what it would be.
+    # Turns repeat each other, so compression shrinks the data to a fraction.
     embedded = b64encode(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6)).decode()
     body = f'<script type="text/plain" id="data">{embedded}</script><script type="module">{start}</script>'
     return _page(escape(title, quote=False), head, body)

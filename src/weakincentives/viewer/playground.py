@@ -1,4 +1,4 @@
-"""A prompt to play with: what each state of its sections shows and costs, drafts of other words, and runs."""
+"""A playground for a prompt: shows what each state of its sections renders and costs, edits drafts, and runs it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 @dataclass(frozen=True, slots=True)
 class AdapterChoice:
-    """An adapter that runs may use; `problem` says what it lacks, and `models` are names to choose from."""
+    """An adapter to choose from; `problem` says what it lacks, and `models` are the names it offers."""
 
     name: str
     models: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class AdapterChoice:
 
 
 class Playground:
-    """Renders and runs one template; `make_adapter` takes the name of a choice, with a model after a colon."""
+    """Renders and runs one template; `make_adapter` accepts the name of a choice, with a model after a colon."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Playground:
         }
 
     def save(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Store the drafts under a tag, beside what is stored there of other sections."""
+        """Store the drafts under a tag, keeping what is stored there for other sections."""
         tag = str(wanted.get("tag") or "").strip()
         if not tag:
             raise ValueError("A tag is needed to save under, such as 'latest'.")
@@ -136,7 +136,7 @@ class Playground:
         return {"tag": tag, "file": str(self._overrides.path_of(ns=descriptor.ns, key=descriptor.key, tag=tag))}
 
     def run(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a run with what is chosen and return its id; it is recorded like any other."""
+        """Start a run with the chosen options and return its id; it is recorded like any other."""
         prompt = self._prompt(wanted, self._params(wanted))
         chosen, _ = self._states(wanted)
         adapter = self._adapter(wanted, afresh=True)
@@ -156,14 +156,14 @@ class Playground:
         return {"run_id": stream.run_id}
 
     def live(self, run_id: str) -> dict[str, Any]:
-        """What a run that was started here has said in its current turn."""
+        """What a run started here has said in its current turn."""
         found = self._live.get(run_id)
         if found is None:
             raise ValueError(f"No run {run_id!r} was started here.")
         return {"run_id": run_id, "text": "".join(found.text), "done": found.done, "error": found.error}
 
     def stop(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Stop a run that was started here."""
+        """Stop a run started here."""
         found = self._live.get(str(wanted.get("run_id")))
         if found is not None:
             found.stream.close()
@@ -181,7 +181,7 @@ class Playground:
         return Prompt(template, overrides_store=cast(PromptOverridesStore, drafts), overrides_tag=DRAFT).bind(*params)
 
     def _override(self, wanted: Mapping[str, Any]) -> PromptOverride | None:
-        """The stored override of the chosen tag, with the drafts on top."""
+        """The stored override with the chosen tag, with the drafts applied on top."""
         descriptor = self._template.descriptor
         override = descriptor.new_override(DRAFT)
         if tag := wanted.get("tag"):
@@ -214,12 +214,12 @@ class Playground:
         ]
 
     def _default(self, cls: type) -> Any:
-        """What a params type is bound to, or what a section has for it."""
+        """The bound instance of a params type, or else a section's default."""
         sections = (node.section for node in self._template.outline.nodes if node.section.params_type is cls)
         return self._bound.get(cls) or next((s.default_params for s in sections if s.default_params is not None), None)
 
     def _adapter(self, wanted: Mapping[str, Any], *, afresh: bool = False) -> ProviderAdapter:
-        """The chosen adapter; one whose model is loaded into this process is made once."""
+        """The chosen adapter; one that loads its model into this process is created only once."""
         name = str(wanted.get("adapter") or (self._adapters[0].name if self._adapters else ""))
         with self._lock:
             known = self._known.get(name)
@@ -234,7 +234,7 @@ class Playground:
         hidden: Sequence[SectionPath],
         override: PromptOverride | None,
     ) -> Iterator[dict[str, Any]]:
-        """Every section of the template, also those that are hidden."""
+        """Every section of the template, including hidden ones."""
         states = {section.state.path: section for section in now.sections}
         declared = {section.state.path: section.state for section in base.sections}
         for node in self._template.outline.nodes:
@@ -263,7 +263,7 @@ class Playground:
 
 
 class LiveRun:
-    """A run under way: what it has said in its current turn, and whether it is over."""
+    """A run in progress: what it has said in its current turn, and whether it has ended."""
 
     def __init__(self, stream: EventStream[Any]) -> None:
         self.stream = stream
@@ -272,7 +272,7 @@ class LiveRun:
         self.error = ""
 
     def follow(self) -> None:
-        """Take its events until it ends."""
+        """Consume its events until it ends."""
         try:
             for event in self.stream:
                 if isinstance(event, TextDelta):
@@ -286,7 +286,7 @@ class LiveRun:
 
 
 def form_fields(cls: type, default: Any) -> Iterator[dict[str, Any]]:
-    """The fields of a dataclass as a form shows them: a kind of input, choices, and a value to begin with."""
+    """The fields of a dataclass as form inputs: a kind of input, choices, and an initial value."""
     hints = get_type_hints(cls)
     values = cast(Mapping[str, Any], dump(default)) if default is not None else {}
     for field in fields(cast(Any, cls)):
@@ -322,7 +322,7 @@ def prefix_kept(
     count: Callable[[str], int],
     define: Callable[[AnyTool], str],
 ) -> dict[str, Any]:
-    """How much of a cached request stays its beginning: tools come first, then the text; and where it breaks."""
+    """How much of a cached request is still a prefix, and where it breaks; tools come first, then the text."""
     cached = 0
     old, new = (
         [(tool.name, define(tool)) for tool in cast(tuple[AnyTool, ...], (*one.tools, *one.hosted_tools))]
@@ -345,7 +345,7 @@ def prefix_kept(
 
 
 def _costs(prices: Prices, total: int, full: int) -> dict[str, float]:
-    """Dollars for the input of one request: as it is, read from the cache, and with everything open."""
+    """The price in dollars of one request's input: uncached, read from the cache, and with everything open."""
     return {
         "fresh": prices.cost(TokenUsage(input_tokens=total)),
         "cached": prices.cost(TokenUsage(input_tokens=total, cached_tokens=total)),

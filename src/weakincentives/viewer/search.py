@@ -1,4 +1,4 @@
-"""Finding words in recorded runs, with the place and some context."""
+"""Finds words in recorded runs, with their place and some context."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SKIPPED = ("role", "provider", "run_id", "call_id", "id", "response_id", "spans
 
 
 def search(store: RunStore, words: str, run_id: str = "") -> dict[str, Any]:
-    """Events that contain these words in any case, the newest run first; `matching` counts the runs that have them.
+    """Events that contain these words, ignoring case, newest run first; `matching` counts the runs that contain them.
 
-    A run among many shows its first few places; `cut` says that there are more than are shown.
+    When many runs match, each shows only its first few places; `cut` means that there are more than are shown.
     """
     words = words.strip()
     if not words:
@@ -42,7 +42,7 @@ def search(store: RunStore, words: str, run_id: str = "") -> dict[str, Any]:
 
 
 def _hits(store: RunStore, words: str, run_id: str, limit: int) -> list[dict[str, Any]]:
-    """One more than the limit, if there are that many."""
+    """At most one hit more than the limit, to tell whether there are more."""
     hits: list[dict[str, Any]] = []
     for seq in _candidates(store, words, run_id):
         for recorded in store.numbered(run_id, [seq]):
@@ -61,7 +61,7 @@ def _candidates(store: RunStore, words: str, run_id: str) -> list[int]:
         "AND text LIKE ? ESCAPE '\\'",
         (run_id, like_pattern(words)),
     )
-    # In payloads the words are escaped as JSON text.
+    # In payloads, the words are escaped as in JSON.
     patterns = [like_pattern(msgspec.json.encode(words).decode()[1:-1]), *(f'%"{key}"%' for (key,) in texts)]
     found: set[int] = set()
     for start in range(0, len(patterns), MAX_PATTERNS):
@@ -77,7 +77,7 @@ def _hit(recorded: RecordedEvent, words: str) -> dict[str, Any] | None:
     if not isinstance(event, dict):
         event = {"value": event}
     if recorded.kind == "Message" and event.get("role") == "system":
-        # The prompt is recorded twice; PromptRendered knows its sections.
+        # The prompt is recorded twice; PromptRendered also has its sections.
         return None
     wanted = words.casefold()
     for where, text in _texts(event, ""):

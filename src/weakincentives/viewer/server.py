@@ -1,4 +1,4 @@
-"""Serving the viewer to the browser of this machine and to nobody else."""
+"""Serves the viewer to this machine's browser only."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ViewerError(WinkError):
 class Viewer:
     """A server for a run file. `run()` serves until interrupted; as a context manager it serves in a thread.
 
-    `port=None` takes the usual port, or any free one if that is taken; 0 takes any free one. With a playground the
-    address has a token, and only who has it is served.
+    `port=None` uses the default port, or any free one if that is taken; 0 uses any free port. With a playground, the
+    URL contains a token, and only requests with the token are served.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Viewer:
         return f"http://{LOOPBACK}:{self.port}/{f'?token={self._token}' if self._token else ''}"
 
     def run(self, started: Callable[[], object] = lambda: None) -> None:
-        """Serve until the process is interrupted; `started` is called once the server answers."""
+        """Serve until the process is interrupted; `started` is called once the server responds."""
         with self:
             started()
             assert self._thread is not None
@@ -64,7 +64,7 @@ class Viewer:
                 self._thread.join(0.5)
 
     def __enter__(self) -> Viewer:
-        # The socket listens already, so a connection made now is answered as soon as the thread is up.
+        # The socket is already listening, so a connection made now is answered once the thread is running.
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="wink-viewer", daemon=True
         )

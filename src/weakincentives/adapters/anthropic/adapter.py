@@ -26,8 +26,8 @@ class AnthropicAdapter(ClientAdapter):
         AnthropicAdapter("claude-opus-5").evaluate(prompt, session=session)
 
     `client` is an `anthropic.Anthropic` or `AsyncAnthropic` (or a sibling such as `AnthropicBedrock`); without one, the
-    SDK reads `ANTHROPIC_API_KEY` and its other variables. `max_tokens` limits one reply. `parameters` are more
-    fields of the request, such as `{"thinking": {"type": "enabled", "budget_tokens": 4000}}`. With `tool_search=True`
+    SDK reads `ANTHROPIC_API_KEY` and its other variables. `max_tokens` limits each reply. `parameters` adds
+    fields to the request, such as `{"thinking": {"type": "enabled", "budget_tokens": 4000}}`. With `tool_search=True`
     the tools of closed sections are sent deferred, and a section opens when Anthropic's search finds its tools.
     """
 

@@ -57,7 +57,7 @@ _CODES: dict[str, FailureCode] = {
 
 
 class _ToolUse(msgspec.Struct):
-    """The model's call of a server tool."""
+    """A call the model makes to a server tool."""
 
     id: str
     name: str
@@ -90,7 +90,7 @@ def _name_of(item: Any) -> str:
 
 
 def _result(reader: ItemReader, item: Any, shape: type[ResultT]) -> ResultT | None:
-    """The result of a call; None if it is an error, which is recorded, or cannot be read."""
+    """The result of a call, or None if it failed (which is recorded as an error) or cannot be read."""
     result = reader.call(item, _ToolResult)
     if result is None:
         return None
@@ -195,7 +195,7 @@ class _EditResult(_ToolResult):
 
 
 class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterpreterResult]):
-    """`code_execution_20260521`: Python, bash and an editor in a container of the provider's."""
+    """`code_execution_20260521`: Python, bash and an editor in a container run by the provider."""
 
     kind = "code_interpreter"
     adapter = "anthropic"

@@ -20,7 +20,7 @@ from weakincentives.runtime import (
 )
 
 CONTAINER = '{"type":"container",'
-"""How a reply's container is kept among its items: it is not sent back, but the next request names it."""
+"""Marks the item that records a reply's container. It is not sent back, but the next request names it."""
 
 _RETRYABLE = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
 STOPS: dict[str, StopReason] = {
@@ -67,7 +67,7 @@ class _Usage(_Iteration):
 
 
 class Container(msgspec.Struct):
-    """Where code ran, and can continue."""
+    """The container in which code ran and can continue."""
 
     id: str
 
@@ -149,17 +149,17 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     # A reply may omit blocks, and the vendor does not count every kind.
     requests = max(hosted, (counted.web_search_requests or 0) + (counted.web_fetch_requests or 0))
     total = usage.usage() + TokenUsage(reasoning_tokens=details.thinking_tokens or 0, hosted_requests=requests)
-    # The totals include all iterations but those that summarize the conversation.
+    # The totals include every iteration except those that summarize the conversation.
     return sum((one.usage() for one in usage.iterations or () if one.type == "compaction"), total)
 
 
 def is_thinking(item: str) -> bool:
-    """Whether an item of a message holds thinking, open or redacted."""
+    """Whether a message item holds thinking, readable or redacted."""
     return _decode_kind(item).type in ("thinking", "redacted_thinking")
 
 
 class MessageEventParser:
-    """Assembles the blocks of a streamed message, and passes on its deltas."""
+    """Assembles the blocks of a streamed message and passes on its deltas."""
 
     def __init__(self) -> None:
         self._answer: dict[str, Any] = {}
@@ -218,7 +218,7 @@ class MessageEventParser:
 
 
 def _input(text: str) -> Any:
-    """The streamed input of a tool, as it came; if the reply was cut off in it, it is not JSON."""
+    """A tool's streamed input, unchanged; wrapped in an object if the reply was cut off before it was valid JSON."""
     try:
         msgspec.json.decode(text)
         return msgspec.Raw(text.encode())
@@ -227,6 +227,6 @@ def _input(text: str) -> Any:
 
 
 def found_tools(items: Sequence[str]) -> tuple[str, ...]:
-    """The tools that the tool search tool has found; a search that failed has found none."""
+    """The tools that the tool search tool found; a failed search finds none."""
     results = [msgspec.json.decode(item)["content"] for item in items if '"tool_search_tool_result"' in item]
     return tuple(found["tool_name"] for result in results for found in result.get("tool_references", ()))

@@ -56,12 +56,12 @@ _BUDGETS = {"low": 1024, "medium": 2048, "high": 4096}
 
 
 def accepts_system_messages(model: str) -> bool:
-    """Whether the model takes system messages in mid-conversation, with text or with changes of tools."""
+    """Whether the model accepts system messages mid-conversation, with text or tool changes."""
     return _ACCEPTS_SYSTEM_MESSAGES.match(model) is not None
 
 
 def binds_thinking(model: str) -> bool:
-    """Whether the model takes its thinking back only after the very text that it followed."""
+    """Whether the model accepts its earlier thinking only after the exact text it followed."""
     return _BINDS_THINKING.match(model) is not None
 
 
@@ -75,7 +75,7 @@ def best_route(model: str) -> Route:
 
 
 def media_support(model: str) -> MediaSupport:
-    """Images, PDF documents and plain text; base64 may take 10 MB an image and 32 MB a request."""
+    """Images, PDF documents and plain text; base64 data is limited to 10 MB per image and 32 MB per request."""
     return MediaSupport(
         images=tuple(dict.fromkeys(Image.types.values())),
         documents=("application/pdf", *TEXT_TYPES),
@@ -89,7 +89,7 @@ def media_support(model: str) -> MediaSupport:
 
 
 def image_tokens(image: Image, model: str) -> int:
-    """What an image costs: a token for each square of 28 pixels, after it was scaled down to what the model sees."""
+    """What an image costs: one token per 28-pixel square, after scaling down to the size the model sees."""
     width, height = image.dimensions or (1024, 1024)
     _, version = _family(model)
     scale = min(1.0, (2000 if version >= (4, 7) else 1568) / max(width, height))
@@ -98,7 +98,7 @@ def image_tokens(image: Image, model: str) -> int:
 
 
 def has_tool_search(model: str) -> bool:
-    """From version 4 on (Haiku from 4.5 on), the provider can search deferred tools."""
+    """Whether the provider can search deferred tools for this model: from version 4 on, for Haiku from 4.5 on."""
     return _SEARCHES.match(model) is not None
 
 
@@ -111,7 +111,7 @@ def _name(name: str) -> str:
 
 
 def content_block(part: Part) -> dict[str, Any]:
-    """A part of content as a block of the Messages API."""
+    """A content part as a Messages API block."""
     if not isinstance(part, Media):
         return {"type": "text", "text": part.text}
     kind = "image" if isinstance(part, Image) else "document"
@@ -130,8 +130,8 @@ class MessagesWire(Wire):
     """One run in the format of the Messages API.
 
     There are two cache breakpoints: one after the system text (which covers the tools before it), and the automatic
-    one at the end of the conversation, a field of its own that leaves earlier messages untouched. The parameter
-    `cache_control` sets another marker (`{"type": "ephemeral", "ttl": "1h"}`), or none if it is None.
+    one at the end of the conversation, a separate field that leaves earlier messages untouched. The parameter
+    `cache_control` sets a different marker (`{"type": "ephemeral", "ttl": "1h"}`); None sends no marker.
     """
 
     provider = PROVIDER
@@ -186,7 +186,7 @@ class MessagesWire(Wire):
         return head[:-1] + listed + told + b',"messages":['
 
     def _settings(self, request: ModelRequest, limit: int) -> dict[str, Any]:
-        """Settings and output as fields; what the model does not take is refused here, before the request."""
+        """Settings and output as request fields; raises for a setting the model does not accept, before any request."""
         settings = request.settings
         if settings.temperature is not None:
             raise refused(request, "temperature", self._model, "Anthropic's API has none any more")
@@ -208,10 +208,10 @@ class MessagesWire(Wire):
         return fields
 
     def _thinking(self, request: ModelRequest, limit: int) -> dict[str, Any]:
-        """How much the model thinks, as each generation takes it; left to the model if no effort is set."""
+        """How much the model thinks, in the form its generation accepts; left to the model if no effort is set."""
         effort, (family, version) = request.settings.effort, _family(self._model)
         if effort is None:
-            # From version 5 on these models think unless they are told not to.
+            # From version 5 on, these models think by default.
             return {"type": "adaptive"} if request.settings.show_reasoning and version >= (5, 0) else {}
         if effort == "none":
             if version <= (4, 5):
@@ -266,9 +266,9 @@ class MessagesWire(Wire):
             self._words.append(encode({"type": "text", "text": reminder}))
 
     def _turn(self) -> bytes:
-        """What was said since the model spoke: one user message with the results first, then the operator's.
+        """Everything since the model's last message: one user message, results first, then the operator's message.
 
-        A message of the operator may be followed by the model alone, so it is written only when the turn is over.
+        Only the model may follow an operator message, so it is written only when the turn is over.
         """
         said = [*self._results, *self._words]
         messages = []
@@ -323,7 +323,7 @@ class MessagesWire(Wire):
         self._declared.update(new)
 
     def _name(self, name: str, request: ModelRequest) -> str:
-        """The tool's name as the model knows it; server tools have the vendor's names."""
+        """The tool's name as the model sees it; server tools use the vendor's names."""
         for tool in request.hosted_tools:
             if tool.name == name:
                 return str(self._codec(tool, request).serialize(tool).get("name", name))
@@ -337,7 +337,7 @@ class MessagesWire(Wire):
 
 
 def _family(model: str) -> tuple[str, tuple[int, int]]:
-    """The family and the version of a model; one of a gateway counts as new."""
+    """A model's family and version; an unknown name, such as a gateway's, counts as the newest."""
     found = _MODEL.search(model)
     return (found[1], (int(found[2]), int(found[3] or 0))) if found else ("", (9, 0))
 

@@ -1,4 +1,4 @@
-"""The Claude Agent SDK: the Claude Code CLI, with tools of ours that may appear while it runs."""
+"""The Claude Agent SDK: runs the Claude Code CLI with our tools, which may appear while it runs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`ClaudeAgentSDKAdapter`: prompts on the Claude Code CLI."""
+"""`ClaudeAgentSDKAdapter` evaluates prompts on the Claude Code CLI."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
 
         adapter = ClaudeAgentSDKAdapter("claude-sonnet-5", allowed_cli_tools=("Read", "Edit"))
 
-    Our tools reach the CLI over MCP and may appear while it runs. Each run has its own home directory and environment;
-    from ours it inherits `PATH`, the service's credentials and proxies, and it gets what `env` adds. The CLI's own
-    tools are off except for `allowed_cli_tools`. If the prompt's resources have a `HostFilesystem`, they work on those
-    files, and `rollback_on_failure` undoes what a failed run did to them. `setting_sources=("user",)` admits the
-    user's own configuration and login, `sdk_options` sets any other field of the SDK's `ClaudeAgentOptions`.
+    Our tools reach the CLI over MCP and may appear while it runs. Each run has its own home directory and environment,
+    which inherits only `PATH`, the service's credentials and proxies from ours, plus what `env` adds. The CLI's own
+    tools are off except for `allowed_cli_tools`. If the prompt's resources include a `HostFilesystem`, those tools work
+    on its files, and `rollback_on_failure` undoes the changes of a failed run. `setting_sources=("user",)` loads the
+    user's own configuration and login; `sdk_options` sets any other field of the SDK's `ClaudeAgentOptions`.
 
-    Between the turns of a `Conversation` the CLI stays open, for the `keep_open` conversations that spoke last. Where
-    it is gone, because a turn was stopped or another process goes on, a new CLI resumes the conversation.
+    The CLI stays open between the turns of a `Conversation`, for the `keep_open` most recent conversations. If it is
+    gone, because a turn was stopped or another process continues, a new CLI resumes the conversation.
     """
 
     name = PROVIDER
@@ -97,7 +97,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
 
     @property
     def supports_dynamic_tools(self) -> bool:
-        """Whether the installed CLI picks up tools that appear; unless given, measured once per process."""
+        """Whether the installed CLI picks up new tools while it runs; unless given, measured once per process."""
         if self._dynamic_tools is not None:
             return self._dynamic_tools
         try:
@@ -168,7 +168,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             channel.close()
             return
         if channel.finalizer is None:
-            # A conversation that nobody holds any more takes its CLI with it.
+            # Once nothing refers to the conversation any more, stop its CLI.
             channel.finalizer = weakref.finalize(loop.session, channel.abandon)
             channel.finalizer.atexit = False
         with self._lock:
@@ -179,7 +179,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
 
     @contextmanager
     def _workspace(self, loop: InnerLoop) -> Iterator[Path | None]:
-        """The files the CLI works on; undoes a failed run if so configured. A restart is not a failure."""
+        """The files the CLI works on; undoes a failed run if configured to. A restart is not a failure."""
         files = loop.prompt.resources.get_optional(Filesystem)  # type: ignore[type-abstract]
         if not isinstance(files, HostFilesystem):
             yield None
@@ -257,7 +257,7 @@ def _probe(cli: Cli) -> bool:
 
 
 def _restart(cli: Cli) -> VisibilityExpansionRequired:
-    """The sections are already open in the session, so a new evaluation shows them with their tools."""
+    """The error that restarts an evaluation; the session has the sections open already, so it shows their tools."""
     disprove(cli)
     return VisibilityExpansionRequired(
         f"Claude Code {cli.version} did not pick up the new tools.",

@@ -1,6 +1,6 @@
 """A run's connection to a model through the Claude Code CLI, as requests and replies.
 
-The CLI, the MCP server and the SDK's client live on an event loop in a thread of their own, so that blocking and async
+The CLI, the MCP server and the SDK's client live on an event loop in a separate thread, so that blocking and async
 callers work the same way. The CLI has its own loop: it calls the model, calls our tools over MCP, and calls the model
 again. A `Conversation` inverts that, so that this library's loop stays in charge: a request with tool results answers
 the calls the CLI is waiting for, and the reply is the model's next message.
@@ -61,7 +61,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """An adapter's settings for every run; `unlisted` makes the error for a CLI that ignores new tools."""
+    """An adapter's settings for every run; `unlisted` creates the error for a CLI that ignores new tools."""
 
     cli: Path
     model: str | None = None
@@ -91,7 +91,7 @@ class ClaudeChannel:
 
     @property
     def idle(self) -> bool:
-        """Whether the CLI has answered and waits for the user."""
+        """Whether the CLI has answered and is waiting for the user."""
         return self._conversation.idle
 
     @property
@@ -132,7 +132,7 @@ class ClaudeChannel:
         yield await asyncio.wrap_future(reply)
 
     def follows_list_changes(self) -> bool:
-        """Whether this CLI picks up tools that appear; calls no model."""
+        """Whether this CLI picks up new tools while it runs; calls no model."""
         return self._submit(self._conversation.probe()).result()
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class Conversation:
         self.cost_usd: float | None = None
 
     def continues(self, request: ModelRequest) -> bool:
-        """Whether the request goes on with this conversation, and its CLI still runs."""
+        """Whether the request continues this conversation and its CLI is still running."""
         first, known = self._begun_with, self._known
         return first is None or (
             (self._pump is not None and not self._pump.done())
@@ -271,7 +271,7 @@ class Conversation:
                 await self._server.close()
 
     async def _start(self, request: ModelRequest) -> None:
-        """Begin with what was said before, which the CLI resumes, and pass on what the user says now."""
+        """Resume the conversation so far in the CLI and pass on the user's new message."""
         self._begun_with, self._known = request, request.messages
         self._known_tools = len(request.tools)
         model = self._settings.model or ""
@@ -315,7 +315,7 @@ class Conversation:
         results = [message for message in news if message.role == "tool"]
         said = [part for message in news if message.role in ("user", "system") for part in words(message)]
         for message in results:
-            # The CLI would hear words of their own only after its turn, as another one.
+            # As a separate message, this would reach the CLI only after its turn, as a new one.
             meanwhile = (Text(MEANWHILE), *said) if said and message is results[-1] else ()
             answer = Answer((*(message.parts or (Text(message.text),)), *meanwhile), message.success)
             self._server.answer(message.call_id, answer)

@@ -193,9 +193,9 @@ class Home:
         return path
 
     def cut(self) -> None:
-        """Close the lifeline: everything that still runs below the guard is killed."""
+        """Close the lifeline: every process still running under the guard is killed."""
         if self._lifeline >= 0:
-            # A word of goodbye tells the guard that we live on, and remove the home ourselves.
+            # This byte tells the guard that our process is still alive and will remove the home.
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._lifeline, b".")
             os.close(self._lifeline)

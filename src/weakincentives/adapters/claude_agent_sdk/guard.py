@@ -2,7 +2,7 @@
 
 It runs as a separate script (`python -I -S guard.py plan.json ...`), so it imports nothing from this package. The named
 pipe in the plan is the lifeline: our process holds its writing end. When that closes, because a run was abandoned
-(which a byte says before) or our process died, the guard kills the whole process tree below it.
+(announced by a byte) or our process died, the guard kills the whole process tree below it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(plan_path: str, arguments: list[str]) -> int:
     orphaned = False
     while status is None and not orphaned:
         ready, _, _ = select.select([lifeline, waker], [], [], 1.0)
-        # A process that is killed closes its files before it ceases to be our parent.
+        # A killed process closes its files before it stops being our parent.
         orphaned = os.getppid() != parent or (lifeline in ready and not os.read(lifeline, 1))
         if lifeline in ready or (waker in ready and _asked_to_stop(waker)):
             break

@@ -38,7 +38,7 @@ class Answer:
 
 
 class _AnnouncingServer(Server[Any]):
-    """A server that tells clients of the older protocol as well that its list may change."""
+    """A server that announces, to clients of the older protocol too, that its list may change."""
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any

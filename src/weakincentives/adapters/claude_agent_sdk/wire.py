@@ -70,14 +70,14 @@ def system_text(messages: Sequence[Message]) -> str:
 
 
 def words(message: Message) -> tuple[Part, ...]:
-    """What a user or an operator says in mid-conversation."""
+    """What a user or an operator says mid-conversation."""
     if message.role == "system":
         return (Text(f"<system-reminder>\n{message.text}\n</system-reminder>"),)
     return message.parts or (Text(message.text),)
 
 
 def tool_content(part: Part) -> dict[str, Any]:
-    """A part of a tool's result, as MCP has it; the CLI passes on no documents and no addresses."""
+    """A part of a tool's result in MCP's format; the CLI passes on neither documents nor URLs."""
     if isinstance(part, Image) and part.data:
         return {"type": "image", "data": base64_text(part), "mimeType": part.media_type}
     if isinstance(part, Document) and part.media_type in TEXT_TYPES:
@@ -86,10 +86,10 @@ def tool_content(part: Part) -> dict[str, Any]:
 
 
 def turns(messages: Sequence[Message], *, thinking: bool) -> list[dict[str, Any]]:
-    """The conversation so far as the Messages API has it, without the system text.
+    """The conversation so far in the Messages API's format, without the system text.
 
-    Newer models take their thinking back only in the very conversation it was written in, hence `thinking`. Calls that
-    were never answered, of tools of a CLI that was stopped, are left out.
+    Newer models accept their thinking only in the exact conversation it was written in, hence `thinking`. Calls left
+    unanswered because their CLI was stopped are omitted.
     """
     shown = {"text", "tool_use", "tool_result", *(THINKING if thinking else ())}
     answered = {message.call_id for message in messages if message.role == "tool"}
@@ -119,7 +119,7 @@ def turns(messages: Sequence[Message], *, thinking: bool) -> list[dict[str, Any]
 
 
 def transcript(spoken: Sequence[Mapping[str, Any]], model: str) -> str:
-    """A conversation as the file from which the CLI resumes one."""
+    """A conversation as the file from which the CLI resumes it."""
     lines: list[str] = []
     parent = None
     session = str(uuid4())
@@ -133,7 +133,7 @@ def transcript(spoken: Sequence[Mapping[str, Any]], model: str) -> str:
 
 
 def _spoken(message: Message, answered: Set[str], shown: Set[str]) -> Iterator[dict[str, Any]]:
-    """What the model said in a message, and what its own tools gave before."""
+    """What the model said in a message, and the results its CLI tools returned before."""
     blocks = [block for block in _items(message) if block["type"] in shown]
     if not blocks:
         calls = [(call.id, PREFIX + portable_name(call.name), _object(call.arguments)) for call in message.tool_calls]
@@ -203,12 +203,12 @@ class Turn:
 
     @property
     def uses_cli_tools(self) -> bool:
-        """Whether the CLI will run tools of its own before it calls the model again."""
+        """Whether the CLI will run its own tools before it calls the model again."""
         return any(map(_runs_in_cli, self._blocks))
 
     @property
     def structured_answer(self) -> str | None:
-        """The arguments of the tool through which the CLI takes a structured answer."""
+        """The arguments of the tool through which the CLI accepts a structured answer."""
         return next((arguments for block, arguments in self._calls() if block["name"] == STRUCTURED_OUTPUT), None)
 
     @property
@@ -294,7 +294,7 @@ class CliWork:
 
 
 def usage(raw: Mapping[str, Any]) -> TokenUsage:
-    """The usage of one message; the service reports cached input separately, we include it in the input."""
+    """The usage of one message; the service reports cached input separately, but we count it as input."""
     cached = raw.get("cache_read_input_tokens") or 0
     fresh = (raw.get("input_tokens") or 0) + (raw.get("cache_creation_input_tokens") or 0)
     details = raw.get("output_tokens_details") or {}

@@ -33,7 +33,7 @@ from weakincentives.session import Session
 END = b"[DONE]"
 
 _NEEDS_NO_USER_TURN = frozenset({"openai", "azure"})
-# LiteLLM reads these while it is imported: do not fetch price lists, do not load a stray .env file.
+# LiteLLM reads these on import: do not fetch price lists, do not load a stray .env file.
 _SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
@@ -46,8 +46,8 @@ class LiteLLMAdapter(NetworkAdapter):
 
         LiteLLMAdapter("gemini/gemini-3-pro").evaluate(prompt, session=session)
 
-    `client` may be a `litellm.Router`. Keys come from the variables that LiteLLM knows for the provider, or from
-    `parameters`, which go to `litellm.completion` as they are: `{"api_key": ..., "api_base": ..., "temperature": 0}`.
+    `client` may be a `litellm.Router`. Keys come from the provider's environment variables, as LiteLLM reads them, or
+    from `parameters`, passed unchanged to `litellm.completion`: `{"api_key": ..., "api_base": ..., "temperature": 0}`.
     """
 
     name = PROVIDER
@@ -67,11 +67,11 @@ class LiteLLMAdapter(NetworkAdapter):
 
     @cached_property
     def media(self) -> MediaSupport:
-        """What LiteLLM's table says of the model; one that it does not know is taken to take everything."""
+        """What LiteLLM's table says about the model; an unknown model is assumed to accept everything."""
         known: Mapping[str, Any] = {}
         with suppress(Exception):
             known = litellm().get_model_info(self.model)
-        # A Router enters the names of its models without saying anything about them.
+        # A Router registers its model names in the table without any details.
         if not known.get("mode"):
             known = dict.fromkeys(("supports_vision", "supports_pdf_input", "supports_audio_input"), True)
         vendor = vendor_of(self.model)
@@ -79,7 +79,7 @@ class LiteLLMAdapter(NetworkAdapter):
         return MediaSupport(
             images=tuple(dict.fromkeys(Image.types.values())) if known.get("supports_vision") else (),
             documents=("application/pdf",) if known.get("supports_pdf_input") else (),
-            # On the way to Anthropic, LiteLLM would leave recordings out without a word.
+            # LiteLLM silently drops audio sent to Anthropic.
             audio=tuple(Audio.types.values()) if hears and vendor != "anthropic" else (),
             document_urls=False,
         )
@@ -117,7 +117,7 @@ class LiteLLMAdapter(NetworkAdapter):
         try:
             provider = module.get_llm_provider(self.model, api_base=self._parameters.get("api_base"))[1]
         except Exception:
-            # A provider that LiteLLM does not know; a user turn does no harm.
+            # LiteLLM does not know the provider; an extra user turn does no harm.
             return True
         return provider not in _NEEDS_NO_USER_TURN
 
@@ -201,7 +201,7 @@ def _json(model: Any) -> bytes:
 
 
 def _answer(error: Exception) -> Response:
-    """LiteLLM's error for a status as that response; raises for any other error."""
+    """A LiteLLM status error as the response it stands for; raises any other error."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         raise _failure(error) from None

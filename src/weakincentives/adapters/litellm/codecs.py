@@ -1,4 +1,4 @@
-"""Web search as LiteLLM's `web_search_options`, the one hosted tool that it has for every provider behind it."""
+"""Web search as LiteLLM's `web_search_options`, the only hosted tool that LiteLLM supports for every provider."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weakincentives.prompt import HostedTool
 from weakincentives.runtime import HostedToolCodec
 from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
 
-# Providers for which LiteLLM drops the search, or the location in it.
+# Providers for which LiteLLM drops the search, or its location.
 _NO_SEARCH = frozenset({"xai"})
 _NO_LOCATION = frozenset({"bedrock", "gemini", "groq", "vertex_ai"})
 # Providers for which LiteLLM drops the search if there are function tools, unless told to keep both.

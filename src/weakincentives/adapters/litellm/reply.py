@@ -20,7 +20,7 @@ from weakincentives.runtime import (
 )
 
 SERVER_CALL = "srvtoolu_"
-"""The prefix of the ids of calls that Anthropic runs itself, which LiteLLM lists among the model's."""
+"""Id prefix of calls that Anthropic runs itself, which LiteLLM lists among the model's calls."""
 
 _STOPS: dict[str, StopReason] = {
     "stop": "end",
@@ -32,7 +32,7 @@ _STOPS: dict[str, StopReason] = {
 }
 
 ORIGIN = '{"type":"origin",'
-"""How a reply's vendor is kept among its items: to another one, its reasoning must not be sent."""
+"""Marks the item that records a reply's vendor, since its reasoning must not be sent to another vendor."""
 
 
 def parse_reply(body: bytes | bytearray, origin: str) -> ModelReply:
@@ -122,7 +122,7 @@ def _reply(completion: _Completion, origin: str) -> ModelReply:
 
 
 def _echo(raw: msgspec.Raw) -> str:
-    """The message as it can be sent back; some providers reject fields without a value."""
+    """The message in the form it can be sent back; some providers reject fields without a value."""
     message = msgspec.json.decode(raw, type=dict[str, Any])
     kept = {key: value for key, value in message.items() if value is not None and key != "annotations"}
     return encode({"role": "assistant", "content": None, **kept}).decode()
@@ -231,7 +231,7 @@ class ChunkParser:
         return deltas
 
     def _add_thinking(self, block: dict[str, Any]) -> None:
-        """Add a piece of a block: its text comes in many, and its signature ends it."""
+        """Add a piece of a thinking block: its text arrives in many pieces, and its signature ends it."""
         piece = {name: value for name, value in block.items() if value is not None and name != "index"}
         last = self._blocks[-1] if self._blocks else {}
         if piece.get("type") != "thinking" or last.get("type") != "thinking" or last.get("signature"):

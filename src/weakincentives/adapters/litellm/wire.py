@@ -29,7 +29,7 @@ _NAMES = ((re.compile("claude-"), "anthropic"), (_OPENAI, "openai"))
 
 
 def vendor_of(model: str) -> str:
-    """Whose model it is, by its name as LiteLLM writes it."""
+    """The vendor of a model, derived from its LiteLLM name."""
     vendor, slash, _ = model.partition("/")
     return vendor if slash else next((vendor for name, vendor in _NAMES if name.match(model)), model)
 
@@ -93,7 +93,7 @@ class ChatWire(Wire):
         return encode(head)[:-1] + listed + b',"messages":['
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
-        """The neutral settings as LiteLLM's arguments; it refuses by itself what a model does not take."""
+        """The neutral settings as LiteLLM's arguments; LiteLLM itself rejects those a model does not accept."""
         settings = request.settings
         fields: dict[str, Any] = {
             "reasoning_effort": settings.effort,
@@ -102,10 +102,10 @@ class ChatWire(Wire):
             "parallel_tool_calls": settings.parallel_tool_calls if request.tools else None,
         }
         if settings.effort == "none" and vendor_of(self._model) == "anthropic":
-            # LiteLLM would send nothing, and the model would think as it does by default.
+            # LiteLLM would send nothing, and the model would think by default.
             fields |= {"reasoning_effort": None, "thinking": {"type": "disabled"}}
         elif settings.effort and _OPENAI.match(self._model.rpartition("/")[2]):
-            # With tools LiteLLM takes another API for these, which would store the conversation.
+            # For these models, LiteLLM sends requests with tools to another API, which would store the conversation.
             fields["store"] = False
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -121,11 +121,11 @@ class ChatWire(Wire):
             self._opened = self._opened or role == "user"
             self._append(encode({"role": role, "content": self._content(message)}))
         elif role == "tools_added" and message.text:
-            # Not every provider takes a system message here.
+            # Not every provider accepts a system message here.
             self._append(encode({"role": "user", "content": message.text}))
 
     def _assistant(self, message: Message) -> bytes:
-        """The message as it came if it is from the same vendor, which alone understands its own reasoning."""
+        """The message, unchanged if it came from the same vendor: only that vendor understands its own reasoning."""
         if message.items and message.provider == PROVIDER:
             origin = next((item for item in message.items[1:] if item.startswith(ORIGIN)), self._origin)
             if origin == self._origin:

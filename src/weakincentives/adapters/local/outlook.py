@@ -1,4 +1,4 @@
-"""A request as a reader sees it: what is asked, what can be opened, what was read and called so far."""
+"""A model request taken apart: the question, what can be opened, and what was read and called so far."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _SYSTEM = "You are a helpful assistant. Answer briefly."
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a reply can be made of.
+    """The material for a reply.
 
-    `question` is what the user said last, or else the last open section of the prompt; `said` is all of what the user
-    said, the last first; `instructions` are the sections that were open from the start, `earlier` what was said before.
-    `choices` can be opened now, `read` is what was opened, `results` what tools returned since the question.
+    `question` is the user's last message, or else the last open section of the prompt; `said` is all of the user's
+    messages, latest first; `instructions` are the sections open from the start; `earlier` is the conversation before
+    the question. `choices` can be opened now, `read` was opened, and `results` are what tools returned since the
+    question.
     """
 
     question: str
@@ -42,9 +43,9 @@ class Outlook:
 
 
 def outlook(request: ModelRequest, spans: Sequence[Span], known: Mapping[str, SectionText]) -> Outlook:
-    """Read a request; without `spans` the whole prompt is the question and nothing can be told apart.
+    """Take a request apart; without `spans`, the whole prompt is the question and nothing can be distinguished.
 
-    `known` has the texts of closed sections, by their keys.
+    `known` maps keys to the texts of closed sections.
     """
     text = next((message.text for message in request.messages if message.role == "system"), "")
     results: list[str] = []
@@ -94,7 +95,7 @@ def outlook(request: ModelRequest, spans: Sequence[Span], known: Mapping[str, Se
 
 
 def chat(request: ModelRequest) -> list[dict[str, str]]:
-    """The messages of a run; what one side says in a row is one message, since chat templates insist on turns."""
+    """A run's messages; consecutive messages of one side are merged, since chat templates require alternating turns."""
     messages = [{"role": "system", "content": _SYSTEM}]
     for message in request.messages:
         role, text = ("assistant" if message.role == "assistant" else "user"), _text(message)
@@ -113,7 +114,7 @@ def _choice(key: str, part: str, known: Mapping[str, SectionText]) -> SectionTex
 
 
 def _alternating(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The last of what each side said in a row: chat templates insist on turns."""
+    """The last of each side's consecutive messages, since chat templates require alternating turns."""
     pairs = zip_longest(messages, messages[1:])
     return [message for message, after in pairs if after is None or after["role"] != message["role"]]
 

@@ -19,22 +19,22 @@ from weakincentives.adapters.local.engine import SHELF, Settings, usable_threads
 from weakincentives.adapters.local.models import INSTALL, cache_folder, ranker_file
 from weakincentives.prompt.ranking import LexicalIndex, SectionText, VectorRanker, bm25, sentences
 
-# How much shared words add to the similarity of a section or a sentence; measured in bench/local.
+# The weight of shared words in the score of a section or a sentence; measured in bench/local.
 SECTION_WORDS = 0.15
 SENTENCE_WORDS = 0.05
-# Only the sections that are best by title, summary and words are compared by their text.
+# Only the best sections by title, summary and shared words are compared by their text.
 CANDIDATES = 8
-# Of very long texts only the sentences with the most shared words are compared by meaning.
+# In very long texts, only the sentences with the most shared words are compared by meaning.
 MAX_COMPARED = 400
 RANKER_CONTEXT = 512
-# Changes with the vectors that `Engine.embed` makes of a text, so that stored ones are made anew.
+# Increment when `Engine.embed` computes vectors differently, so that stored ones are recomputed.
 EMBEDDING = 2
 Embed = Callable[[Sequence[str]], list[list[float]]]
 _CLAUSE = re.compile(r"[,;:.]\s+")
 
 
 class Relevance(Protocol):
-    """Scores between about 0 and 1, comparable within one way of scoring; `enough` is a good match for a sentence."""
+    """Scores of about 0 to 1, comparable only within one implementation; `enough` is a good score for a sentence."""
 
     name: str
     enough: float
@@ -60,7 +60,7 @@ class WordRelevance:
 
 
 class VectorRelevance:
-    """Similarity of meaning, to which shared words add a little."""
+    """Similarity of meaning, plus a little for shared words."""
 
     enough = 0.45
 
@@ -90,7 +90,7 @@ class VectorRelevance:
         return [score + SENTENCE_WORDS * words for score, words in zip(near, shared, strict=True)]
 
     def _near(self, asked: Sequence[float], texts: Sequence[Sequence[str]]) -> list[list[float]]:
-        """The similarities of each group of texts, the closest first; at least two."""
+        """The similarities of each group of texts, highest first, padded to at least two."""
         vectors = iter(self._vectors.of([text for group in texts for text in group]))
         scores = [[sum(map(mul, asked, next(vectors))) for _ in group] for group in texts]
         return [sorted([*group, 0.0, 0.0], reverse=True) for group in scores]
@@ -101,8 +101,8 @@ class LocalRanker(VectorRanker):
 
         SearchSections(ranker=LocalRanker())
 
-    Vectors of sections are kept on disk, so that they are computed once. `model` is a GGUF file; without it, the one in
-    `WINK_LOCAL_RANKER`, else all-MiniLM-L6-v2 from its package. The model is loaded on first use.
+    Section vectors are cached on disk, so they are computed only once. `model` is a GGUF file; it defaults to the one
+    in `WINK_LOCAL_RANKER`, else all-MiniLM-L6-v2 from its package. The model is loaded on first use.
     """
 
     def __init__(self, model: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
@@ -122,7 +122,7 @@ class LocalRanker(VectorRanker):
         return vectors
 
     def _stored(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        # A new object each time, since the index keeps the vectors.
+        # A new object each time, since the index already keeps the vectors.
         return Vectors(self._embedded, vector_file(self._file)).of(texts)
 
 
@@ -150,7 +150,7 @@ class Vectors:
         return [self._known[text] for text in texts]
 
     def once(self, texts: Sequence[str]) -> list[list[float]]:
-        """The vectors of texts that will not come again, such as questions."""
+        """The vectors of texts not worth keeping, such as questions."""
         return self._embed(texts) if texts else []
 
     def _read(self, texts: Sequence[str]) -> dict[str, array[float]]:
@@ -169,13 +169,13 @@ class Vectors:
 
 
 def vector_file(ranker: Path) -> Path:
-    """Vectors are those of one file and of one way to make them: both are part of the name."""
+    """The vector cache of one model file and one way of embedding; its name identifies both."""
     facts = ranker.stat()
     return cache_folder() / f"{ranker.stem}-{facts.st_size:x}-{facts.st_mtime_ns:x}-{EMBEDDING}.sqlite"
 
 
 def _clauses(section: SectionText) -> list[str]:
-    """A summary as a whole and in pieces, each under its title: the closest piece tells what a section is about."""
+    """The whole summary and its clauses, each with the title: the closest clause shows what a section is about."""
     pieces = [piece.strip(" .") for piece in _CLAUSE.split(section.summary)]
     return [f"{section.title}. {section.summary}", *(f"{section.title}: {piece}" for piece in pieces if piece)]
 

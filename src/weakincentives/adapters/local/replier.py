@@ -1,8 +1,8 @@
-"""How a model in this process comes to its reply: in small steps, each of which a small model can take.
+"""How the local model produces a reply: in small steps, each simple enough for a small model.
 
-Which section to open is a ranking, since measuring how well texts fit a question works better at this size than asking
-which one does. A tool is called with arguments that the conversation holds. The answer is a quotation of what was read;
-a model that is large enough picks its answer from more than that, and the quotation stands beneath.
+Sections to open are chosen by ranking: at this size, measuring how well texts match a question works better than asking
+the model. A tool is called with arguments found in the conversation. The answer quotes what was read; a large enough
+model writes the answer from more sentences than that, with the quotation below it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from weakincentives.prompt import Tool
 from weakincentives.prompt.ranking import sentences, terms
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 
-# Sections opened for one question: more than one if the others score at least this share of the first. A model finds
-# its way among three; a quotation gets worse with the third.
+# The most sections opened for one question, and the share of the best score that the others must reach. A model copes
+# with three; a quotation gets worse with the third.
 QUOTING, COMPOSING = (2, 0.8), (3, 0.75)
-# Sentences of a quotation: more where none fits closely.
+# Sentences in a quotation: more when none matches closely.
 QUOTES, QUOTES_UNSURE, SURE = 3, 5, 0.6
-# How many ranked sections the conversation records, to show why one was opened.
+# How many ranked sections are recorded, to show why one was opened.
 MAX_SHOWN = 5
-# Sentences that the model gets to write from; whole pages take twice as long and helped no more in tries.
+# Sentences the model writes its answer from; in experiments, whole pages took twice as long and helped no more.
 EVIDENCE = 10
-# Tokens of a composed answer: what comes later repeats itself.
+# Tokens in a composed answer: anything later repeats itself.
 MAX_ANSWER = 200
 _CONFIRM = (
     "The user wrote:\n{said}\n\nThe tool {name} does this: {description}\nIt would be called with {arguments}.\n"
@@ -41,8 +41,8 @@ _CONFIRM = (
 )
 _ASK = "Text:\n{text}\n\nQuestion: {question}"
 _NOTHING = "The text does not say that."
-# Asked for its own words, a small model leaves conditions out or turns them round; in the words of the text it answers
-# half again as many questions. Worked examples do more for it than instructions.
+# Asked to use its own words, a small model omits conditions or reverses them; using the words of the text, it answers
+# half again as many questions. Worked examples help it more than instructions.
 _STYLE = "Copy the sentences of the text that answer the question, word for word."
 _EXAMPLES = (
     (
@@ -67,7 +67,7 @@ _EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence that was read, with its score and its place in what was read."""
+    """A sentence that was read, with its score and its position in the text."""
 
     score: float
     text: str
@@ -75,7 +75,7 @@ class Sentence:
 
 
 class Replier:
-    """Opens, calls and answers; with `composes`, answers are written by the model."""
+    """Opens sections, calls tools and answers; with `composes`, the model writes the answers."""
 
     def __init__(self, engine: Engine, relevance: Relevance, max_tokens: int, *, composes: bool) -> None:
         self._engine = engine
@@ -86,7 +86,7 @@ class Replier:
 
     def reply(self, request: ModelRequest, outlook: Outlook, watch: Watch, heard: Hear) -> ModelReply:
         watch.check()
-        # The whole conversation has to fit, although the language model seldom reads all of it.
+        # The whole conversation must fit, although the language model rarely reads all of it.
         sent = self._engine.count_chat(chat(request))
         if sent > self._engine.settings.context:
             raise too_long(sent, self._engine, request.prompt_name)
@@ -116,7 +116,7 @@ class Replier:
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
 
     def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
-        """The sentences that were read, the best first; the paragraph around one says what it is about."""
+        """The sentences that were read, best first; the surrounding paragraph counts too, as it gives the topic."""
         names = [f"`{tool.name}`" for tool in outlook.tools]
         paragraphs = [paragraph for page in outlook.read for paragraph in re.split(r"\n\s*\n", page)]
         texts = [
@@ -133,7 +133,7 @@ class Replier:
         return sorted(found, key=lambda sentence: -sentence.score)
 
     def _opening(self, outlook: Outlook) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-        """Open the section that fits best, and others that fit nearly as well."""
+        """Open the section that matches best, and others that match nearly as well."""
         tool = next((tool.name for tool in outlook.tools if tool.name in OPENING_TOOLS), None)
         left = self._max_opened - sum(name in OPENING_TOOLS for name, _ in outlook.calls)
         if tool is None or not outlook.choices or left < 1:
@@ -149,7 +149,7 @@ class Replier:
         return [(tool, json.dumps(arguments)) for arguments in said], (json.dumps(ranking),)
 
     def _tool_call(self, outlook: Outlook, watch: Watch) -> list[tuple[str, str]]:
-        """Call a tool whose arguments the conversation holds; nothing is changed on arguments that a model made up."""
+        """Call a tool whose arguments are in the conversation; a tool with effects never gets invented arguments."""
         called = {name for name, _ in outlook.calls}
         for tool in outlook.tools:
             if tool.name in (*OPENING_TOOLS, "collapse_section", "search_sections", *called):
@@ -169,7 +169,7 @@ class Replier:
         return []
 
     def _fits(self, tool: Tool[Any, Any], grounding: Grounding, outlook: Outlook) -> bool:
-        """Looking something up needs one argument from the user; changing something needs all, and to be asked."""
+        """A lookup needs one argument from the user; a change needs all of them, and a request for it."""
         if tool.read_only and any(value is not None for value in grounding.given.values()):
             return True
         if not tool.read_only and grounding.missing:
@@ -178,7 +178,7 @@ class Replier:
         return self._relevance.sentences(asked, [tool.description])[0] >= self._relevance.enough
 
     def _confirmed(self, tool: Tool[Any, Any], arguments: str, outlook: Outlook, watch: Watch) -> bool:
-        """Whether the model agrees that the user asks for this change."""
+        """Whether the model agrees that the user is asking for this change."""
         task = _CONFIRM.format(said=outlook.said, name=tool.name, description=tool.description, arguments=arguments)
         schema = {"type": "string", "enum": ["yes", "no"]}
         return write_json(self._engine, [_user(task)], watch, schema, max_tokens=8).text == '"yes"'
@@ -186,7 +186,7 @@ class Replier:
     def _filled(
         self, tool: Tool[Any, Any], grounding: Grounding, outlook: Outlook, watch: Watch
     ) -> Mapping[str, Any] | None:
-        """All arguments, with those the question lacks written by the model."""
+        """All arguments; the model writes those missing from the question."""
         known = {name: {"enum": [value]} for name, value in grounding.given.items()}
         schema = {**tool.strict_schema, "properties": {**tool.strict_schema["properties"], **known}}
         task = f"{outlook.question}\n\nWrite the JSON arguments of the tool {tool.name}: {tool.description}"
@@ -196,7 +196,7 @@ class Replier:
     def _structured(
         self, request: ModelRequest, outlook: Outlook, found: Sequence[Sentence], sent: int, watch: Watch
     ) -> ModelReply:
-        """Structured output, written by the model from the sentences that fit best."""
+        """Structured output, written by the model from the best-matching sentences."""
         assert request.output is not None
         evidence = _evidence(outlook, found)
         messages = [_user(f"{evidence}\n\n{outlook.question}\n\nAnswer as JSON.")] if evidence else chat(request)
@@ -204,9 +204,9 @@ class Replier:
         return _said(written.text, written, sent)
 
     def _composed(self, outlook: Outlook, found: Sequence[Sentence], watch: Watch, heard: Hear) -> ModelReply:
-        """An answer written by the model. It can contradict what it read, so the rest of the quotation stands beneath.
+        """An answer written by the model. It may contradict what it read, so the rest of the quotation follows below.
 
-        It is said as a whole, since only then it shows whether it was made of what was read.
+        It is not streamed, since only the whole answer shows whether it is based on what was read.
         """
         messages = [{"role": "system", "content": f"{outlook.instructions}\n\n{_STYLE}".strip()}]
         for read, question, answer in _EXAMPLES:
@@ -228,15 +228,15 @@ class Replier:
 
 
 def _evidence(outlook: Outlook, found: Sequence[Sentence]) -> str:
-    """The sentences that fit best in the order they were read, and what tools returned."""
+    """The best-matching sentences in the order they were read, and what tools returned."""
     best = sorted(found[:EVIDENCE], key=lambda sentence: sentence.place)
     return "\n".join(f"- {text}" for text in [*(sentence.text for sentence in best), *outlook.results])
 
 
 def _made_of(answer: str, read: str, question: str) -> bool:
-    """Whether an answer is more than the question, and has no figure and few words of its own.
+    """Whether an answer says more than the question, and adds no numbers and few words that were not read.
 
-    Small models repeat what was asked, repeat examples, and make things up.
+    Small models repeat the question, repeat examples, and make things up.
     """
     own, asked = set(terms(answer)), set(terms(question))
     given = asked | set(terms(read))
@@ -245,7 +245,7 @@ def _made_of(answer: str, read: str, question: str) -> bool:
 
 
 def _quotation(outlook: Outlook, found: Sequence[Sentence], *, besides: str = "") -> str:
-    """What tools returned; where none was called, the sentences that fit best; without those said already."""
+    """What tools returned or, if none was called, the best-matching sentences; omits those in `besides`."""
     quotes = outlook.results or [sentence.text for sentence in _quoted(found)]
     return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes if quote not in besides)
 

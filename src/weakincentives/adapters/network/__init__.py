@@ -1,4 +1,4 @@
-"""Building blocks for adapters that reach a model over HTTP, ours and yours.
+"""Building blocks for adapters, ours and yours, that reach a model over HTTP.
 
 A `Wire` translates between a run and a vendor's JSON. A `ClientAdapter` sends it with the settings of the vendor's
 client; `NetworkChannel` adds retries and deadlines to any `Transport`.

@@ -31,7 +31,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class ClientOptions(TypedDict, total=False):
-    """The keyword arguments of every adapter over a client."""
+    """The keyword arguments of every client adapter."""
 
     client: Any
     hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None
@@ -44,9 +44,9 @@ class ClientOptions(TypedDict, total=False):
 
 
 class NetworkAdapter(ProviderAdapter):
-    """An adapter that sends requests: retries, and one wire for each session, which keeps what it has encoded.
+    """An adapter that sends requests, with retries and one wire per session, which keeps what it has encoded.
 
-    A subclass names the SDK's `package` and its `wire_type`, makes a `_wire()`, and connects to a `_transport()`.
+    A subclass sets the SDK's `package` and its `wire_type`, and implements `_wire()`, `_transport()` and `_keys()`.
     """
 
     package: ClassVar[str]
@@ -93,7 +93,7 @@ class NetworkAdapter(ProviderAdapter):
         channel = self._channel(wire, self._transport())
         loop.interrupt = channel.interrupt
         yield channel
-        # After an error it may be half extended; and the thread of a run that was abandoned may still use it.
+        # After an error the wire may be half extended, and an abandoned run's thread may still be using it.
         if not loop.scope.fence.closed:
             with self._lock:
                 self._wires[loop.session] = wire
@@ -120,15 +120,15 @@ class NetworkAdapter(ProviderAdapter):
 
     @abstractmethod
     def _keys(self) -> Iterable[str | None]:
-        """What errors must never show."""
+        """Secrets that errors must never show."""
 
 
 class ClientAdapter(NetworkAdapter):
-    """An adapter over a vendor's client object: the user's, or the one the SDK makes from the environment.
+    """An adapter over a vendor's client object: the user's, or one the SDK creates from the environment.
 
     One adapter serves any number of runs, threads and event loops, and keeps its connections alive between them. A
-    subclass names the `client_types` of its SDK (blocking and async), the `path` to post to, the one at which tokens
-    are counted with the `count_fields` of a request, and the `reserved` fields that `parameters=` may not set.
+    subclass sets the `client_types` of its SDK (blocking and async), the `path` to post to, the path that counts
+    tokens with the `count_fields` of a request, and the `reserved` fields that `parameters=` may not set.
     """
 
     path: ClassVar[str]
@@ -227,7 +227,7 @@ class ClientAdapter(NetworkAdapter):
 
 
 class ClientTransport:
-    """Sends requests for a client: over our own connections if it only carries settings, else through itself."""
+    """Sends requests for a client: over our own connections if it only carries settings, else through the client."""
 
     def __init__(self, client: Any, sdk: Any, path: str, *, plain: tuple[type, ...]) -> None:
         self._client = client
@@ -246,7 +246,7 @@ class ClientTransport:
         return self._blocking is not None
 
     def refresh(self) -> None:
-        """Apply what the user has changed on the client since."""
+        """Apply settings the user has changed on the client since the last request."""
         current = fingerprint(self._client)
         if current != self._known:
             self._known = current

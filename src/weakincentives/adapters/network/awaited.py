@@ -1,4 +1,4 @@
-"""Awaited requests, on aiohttp."""
+"""Async requests, on aiohttp."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LARGE_BODY = 1 << 20
 class AwaitedTransport:
     """Keeps idle connections to one endpoint, for any number of tasks on any number of event loops.
 
-    An aiohttp session belongs to one event loop. Each loop gets one of its own, which is closed with the loop, or
-    before that when the transport is closed or forgotten.
+    An aiohttp session belongs to one event loop. Each loop gets its own, which is closed with the loop, or earlier if
+    the transport is closed or garbage-collected.
     """
 
     def __init__(self, endpoint: Endpoint, extra: str) -> None:
@@ -37,7 +37,7 @@ class AwaitedTransport:
         return await _bounded(self._open(request, whole), timeout)
 
     def close(self) -> None:
-        """Close the sessions; their event loops do it as soon as they run and no request needs them."""
+        """Close the sessions; each event loop does so as soon as it runs and no request needs the session."""
         self._sessions.clear()
 
     async def _open(self, request: EncodedRequest, whole: bool) -> Response | AwaitedStream:
@@ -52,7 +52,7 @@ class AwaitedTransport:
     async def _post(self, request: EncodedRequest) -> _Body:
         (session, keeper), body = await self._session(), request.body()
         small, large = _upload_types()
-        # aiohttp sends a large body in parts, and warns if it is given as bytes.
+        # aiohttp sends a large body in parts, and warns if it gets one as bytes.
         upload = small(body) if len(body) < LARGE_BODY else large(io.BytesIO(body))
         url = _url(self._endpoint.url)
         try:
@@ -97,7 +97,7 @@ class AwaitedStream:
 class _Body:
     """The body of a response, decompressed and bounded; on an error, the connection is closed.
 
-    It holds on to the `keeper` of its session, so that the session is not closed while the body arrives.
+    It keeps a reference to its session's `keeper`, so that the session is not closed while the body arrives.
     """
 
     def __init__(self, response: Any, keeper: AsyncGenerator[Any, None]) -> None:
@@ -106,7 +106,7 @@ class _Body:
         self.status: int = response.status
         self.headers = {name.lower(): value for name, value in response.headers.items()}
         self._ended = False
-        # aiohttp does not wake who waits for a body if the rest of it turns out to be malformed.
+        # aiohttp does not wake a task waiting for a body if the rest turns out to be malformed.
         self._closed: asyncio.Future[None] | None = response.connection and response.connection.protocol.closed
         if self._closed is not None:
             self._closed.add_done_callback(self._wake)
@@ -131,7 +131,7 @@ class _Body:
             if self._ended:
                 self._stop_watching()
                 if self.response.connection is not None:
-                    # The answer came before the request was sent, and nobody will read the rest of that.
+                    # The response arrived before the whole request was sent, and the server will not read the rest.
                     self.close()
                 self._decoder.finish()
                 self._check_tls_end()
@@ -146,7 +146,7 @@ class _Body:
         transport = connection and connection.transport
         self.response.close()
         if transport is not None:
-            # A transport that is only closed waits until the server has read what was sent.
+            # Merely closing a transport waits until the server has read what was sent.
             transport.abort()
 
     def _wake(self, closed: asyncio.Future[None]) -> None:
@@ -159,7 +159,7 @@ class _Body:
         closed, self._closed = self._closed, None
         if closed is not None:
             closed.remove_done_callback(self._wake)
-            # The connection may be kept, and break much later.
+            # The connection may be kept alive and break much later.
             closed.remove_done_callback(_retrieve)
             closed.add_done_callback(_retrieve)
 
@@ -174,13 +174,13 @@ class _Body:
 
 
 def _retrieve(closed: asyncio.Future[None]) -> None:
-    """Keep asyncio from reporting how a connection ended that nobody waits for."""
+    """Keep asyncio from reporting the error of a connection that nobody is waiting for."""
     if not closed.cancelled():
         closed.exception()
 
 
 async def _session_of_loop(endpoint: Endpoint, extra: str) -> AsyncGenerator[Any, None]:
-    """Yields a session. An event loop closes its async generators before it ends, and this one its session."""
+    """Yield a session. An event loop closes its async generators before it ends, and this one closes its session."""
     aiohttp: Any = import_extra("aiohttp", extra, "An async request")
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, ssl=endpoint.tls or True),
@@ -198,7 +198,7 @@ async def _session_of_loop(endpoint: Endpoint, extra: str) -> AsyncGenerator[Any
 
 
 async def _bounded(work: Awaitable[ResultT], timeout: float | None) -> ResultT:
-    """Limit the time of a step, and raise the errors of the network as `TransportError`."""
+    """Limit the time of a step, and raise network errors as `TransportError`."""
     try:
         if timeout is None:
             return await work
@@ -222,10 +222,10 @@ async def _bounded(work: Awaitable[ResultT], timeout: float | None) -> ResultT:
 
 @lru_cache(maxsize=1)
 def _upload_types() -> tuple[Any, Any]:
-    """aiohttp's bodies of bytes and of files, which remember the transport they are written to.
+    """aiohttp's payloads for bytes and for files, extended to remember the transport they are written to.
 
-    aiohttp only closes the connection of a request that is given up, and then it stays until the server has read what
-    was sent. An abort ends it at once.
+    When a request is cancelled, aiohttp only closes its connection, which then stays open until the server has read
+    what was sent. Aborting the transport ends it at once.
     """
     from aiohttp import payload
 
@@ -243,7 +243,7 @@ def _upload_types() -> tuple[Any, Any]:
 
 @lru_cache(maxsize=64)
 def _url(text: str) -> Any:
-    """A URL that is sent as it is written."""
+    """A URL that is sent exactly as written."""
     import yarl
 
     return yarl.URL(text, encoded=True)

@@ -29,7 +29,7 @@ PIECE = 64 * 1024
 MAX_IDLE = 1000
 IDLE_SECONDS = 60.0
 MAX_OVERHEAD = 1 << 20
-"""How many bytes of a response may pass without any of its body: a head, trailers, chunk sizes."""
+"""How many bytes of a response may arrive without any of its body: headers, trailers, chunk sizes."""
 
 
 class BlockingTransport:
@@ -88,7 +88,7 @@ class BlockingTransport:
                 connection = self._idle.pop()
             except IndexError:
                 break
-            # An idle connection has nothing to read, unless the server has closed it.
+            # An idle connection is readable only if the server has closed it.
             if time.monotonic() - connection.idle_since < IDLE_SECONDS and not _wait(connection.sock, 0.0):
                 connection.ends = ends
                 return connection
@@ -127,7 +127,7 @@ class BlockingStream:
 
 
 class _Connection:
-    """A connection whose every operation ends when the request must, and whose responses are bounded."""
+    """A connection whose every operation ends by the request's deadline, and whose responses are bounded."""
 
     def __init__(self, endpoint: Endpoint, ends: float | None) -> None:
         self.ends = ends
@@ -168,7 +168,7 @@ class _Connection:
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):
-            # Wakes a thread that waits for data, which closing alone does not.
+            # Wakes a thread waiting for data, which closing alone does not.
             self.sock.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
             self.sock.close()
@@ -184,7 +184,7 @@ class _Connection:
             raise TransportError(f"The server sent a malformed response: {error}.", phase="response") from None
 
     def _send(self, data: bytes) -> None:
-        """Send, but stop if the server answers before it has everything."""
+        """Send, but stop if the server responds before it has received everything."""
         view = memoryview(data)
         try:
             while view and not self._answered:
@@ -193,7 +193,7 @@ class _Connection:
                 if view and _wait(self.sock, self._timeout(), writing=True):
                     self._receive_early()
         except (BrokenPipeError, ConnectionResetError):
-            # The answer may have arrived before the connection was closed.
+            # The response may have arrived before the connection was closed.
             self._answered = True
 
     def _receive(self) -> None:
@@ -204,7 +204,7 @@ class _Connection:
         self.response.feed(data)
 
     def _receive_early(self) -> None:
-        # A TLS connection may be readable for a session ticket alone.
+        # A TLS connection may be readable only because of a session ticket.
         self.sock.settimeout(0)
         with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
             self._early = self.sock.recv(PIECE)
@@ -215,7 +215,7 @@ class _Connection:
 
 
 class _Response:
-    """One response, with what of its body was not read yet; its methods are called by the parser."""
+    """One response, with the unread part of its body; the parser calls its `on_` methods."""
 
     __slots__ = ("_overhead", "_parser", "body", "complete", "headers", "keep_alive", "status", "surplus")
 
@@ -230,7 +230,7 @@ class _Response:
         self._overhead = 0
 
     def feed(self, data: bytes) -> None:
-        """Parse what was received; nothing means that the server has closed the connection."""
+        """Parse received data; empty data means that the server has closed the connection."""
         if not data:
             self._end()
             return
@@ -240,7 +240,7 @@ class _Response:
             raise TransportError("The server sent headers without end.", phase="response")
 
     def free(self) -> None:
-        """Let go of the parser, which refers to this response, so that both are freed without garbage collection."""
+        """Drop the parser, which refers to this response, so that both are freed without the garbage collector."""
         self._parser = None
 
     def on_message_begin(self) -> None:
@@ -282,7 +282,7 @@ def _connect(endpoint: Endpoint, ends: float | None) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if endpoint.tls is None:
             return sock
-        # Without a TLS goodbye, a body that ends with the connection may be cut off.
+        # Without TLS's closing message, a body that ends with the connection may have been cut off.
         return endpoint.tls.wrap_socket(sock, server_hostname=endpoint.host, suppress_ragged_eofs=False)
     except OSError as error:
         sock.close()
@@ -290,7 +290,7 @@ def _connect(endpoint: Endpoint, ends: float | None) -> socket.socket:
 
 
 def _time_left(ends: float | None, step: float | None) -> float | None:
-    """How long a step with a limit of its own may take if everything must end at `ends`."""
+    """How long a step with its own limit may take if everything must end by `ends`."""
     if ends is None:
         return step
     left = ends - time.monotonic()
@@ -300,7 +300,7 @@ def _time_left(ends: float | None, step: float | None) -> float | None:
 
 
 def _wait(sock: socket.socket, timeout: float | None, *, writing: bool = False) -> bool:
-    """Wait until the socket can be read or, if so asked, written; True if it can be read."""
+    """Wait until the socket is readable or, with `writing`, writable; True if it is readable."""
     if not hasattr(select, "poll"):
         return bool(select.select([sock], [sock] if writing else [], [], timeout)[0])
     poll = select.poll()

@@ -1,6 +1,6 @@
-"""A run's connection to a vendor's model: which failures are tried again, when, and which error the others become.
+"""A run's connection to a vendor's model: which failures are retried, when, and what error the others raise.
 
-Retries are written once, as a generator that yields the next step; the channel performs it, blocking or awaited.
+Retries are written once, as a generator that yields the next step; the channel performs it, blocking or async.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weakincentives.redaction import Redactor
 from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
 
 MAX_WAIT = 60.0
-"""If a provider asks for a longer pause than this, the run fails at once."""
+"""If a provider requests a longer pause than this, the run fails at once."""
 
 DRAIN_SECONDS = 0.25
 """How long to wait for the end of a stream whose reply is complete, so that its connection can be reused."""
@@ -35,7 +35,7 @@ _OVERFLOW = re.compile(
 )
 
 MALFORMED = (msgspec.DecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""What reading a malformed response may raise."""
+"""What parsing a malformed response may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Retries:
     jitter: Callable[[], float] = random.random
 
     def pause(self, failures: int, requested: float | None) -> float:
-        """Seconds to wait after this many failures, at least what the provider requested."""
+        """Seconds to wait after this many failures; at least as long as the provider requested."""
         if requested is not None:
             return requested + 0.1 * self.jitter() * min(requested, 1.0)
         return float(min(self.first_pause * 2**failures, self.max_pause) * (1.0 - 0.25 * self.jitter()))
@@ -67,7 +67,7 @@ class KeyRedactor:
         return Redactor(values=[key for key in self._keys() if key]).text(text)
 
     def value(self, value: object) -> object:
-        """A payload with the keys replaced wherever they occur in it."""
+        """A payload with every occurrence of the keys replaced."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, (dict, list)):
@@ -82,7 +82,7 @@ class KeyRedactor:
 
 @dataclass(slots=True)
 class Send:
-    """Send the request; a streaming exchange expects an open stream, any other the whole response."""
+    """Send the request; a streaming exchange expects an open stream, any other exchange the whole response."""
 
     request: EncodedRequest
     timeout: float | None
@@ -124,7 +124,7 @@ class Exchange:
         self._dropped = False
 
     def steps(self, *, stream: bool = False) -> Steps:
-        """The steps to a whole reply; a stream also yields what it shows as it arrives."""
+        """The steps to a whole reply; a streaming exchange also yields deltas as they arrive."""
         encoded = self._wire.encode_request(self._request, stream=stream)
         streamed = False
         while True:
@@ -145,7 +145,7 @@ class Exchange:
                             streamed = True
                             yield piece
             except TransportError as error:
-                # Tracebacks refer to this frame, and would keep the conversation until the garbage is collected.
+                # Tracebacks refer to this frame, and would keep the conversation alive until garbage collection.
                 failure = error.with_traceback(None)
                 failure.__context__ = None
             except MALFORMED as error:
@@ -156,7 +156,7 @@ class Exchange:
                 yield Sleep(self._pause(failure, streamed=streamed))
 
     def _drops_reasoning(self, failure: TransportError) -> bool:
-        """Whether the request may be sent again without the reasoning that the vendor rejects, once."""
+        """Whether to send the request again without the reasoning that the vendor rejects; True at most once."""
         if self._dropped or not self._wire.rejects_reasoning(failure.payload):
             return False
         self._dropped = True
@@ -221,7 +221,7 @@ class Exchange:
         )
 
     def _pause(self, failure: TransportError, *, streamed: bool = False) -> float:
-        """Seconds to wait before the next attempt; raises if there is none."""
+        """Seconds to wait before the next attempt; raises if there will be none."""
         deadline = self._request.deadline
         left = None if deadline is None else deadline.remaining().total_seconds()
         if left is not None and left <= 0:
@@ -280,7 +280,7 @@ class NetworkChannel:
         self._interrupted = False
 
     def interrupt(self) -> None:
-        """End the stream that another thread is reading, so that the vendor stops writing."""
+        """End the stream that another thread is reading, so that the vendor stops generating."""
         self._interrupted = True
         if self._open is not None:
             self._open.close()
@@ -303,7 +303,7 @@ class NetworkChannel:
     def _perform(
         self, steps: Steps, send: Callable[[EncodedRequest, float | None], Response | Stream]
     ) -> Generator[ModelDelta | ModelReply, None, None]:
-        """Yield what a reply shows as it arrives, and at last the reply."""
+        """Yield a reply's deltas as they arrive, then the reply."""
         outcome: Outcome = None
         stream: Stream | None = None
         try:
@@ -371,7 +371,7 @@ class NetworkChannel:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The pause a provider requests, in seconds; it may give milliseconds, seconds or an HTTP date."""
+    """The pause a provider requests, in seconds; providers send milliseconds, seconds or an HTTP date."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:
@@ -398,7 +398,7 @@ def decoded(body: bytes | bytearray) -> object:
 
 
 def _told(payload: object) -> str:
-    """What an error's payload says of it, by code, type and message."""
+    """The code, type and message in an error's payload."""
     error = payload.get("error", payload) if isinstance(payload, dict) else payload
     if not isinstance(error, dict):
         return ""

@@ -23,7 +23,7 @@ PRIVATE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "openai": ("_client", "_api_key_provider", "_provider", "_provider_runtime"),
     "anthropic": ("_client",),
 }
-"""By SDK. The first holds the HTTP client, of a class that only the SDK itself uses; the others are None by default."""
+"""By SDK. The first holds the HTTP client, an instance of a class private to the SDK; the others default to None."""
 
 _OWN_CLIENTS = ("SyncHttpxClientWrapper", "AsyncHttpxClientWrapper")
 _SET_BY_HTTP = ("connection", "content-length", "transfer-encoding", "expect", "upgrade", "te")
@@ -67,7 +67,7 @@ class Endpoint:
 
 
 def endpoint(client: Any, plain: tuple[type, ...], path: str) -> Endpoint | None:
-    """Where a client of exactly one of these types posts this path; None for a client that must do it itself."""
+    """Where a client of exactly one of these types posts this path; None if requests must go through the client."""
     try:
         return _endpoint(client, path) if type(client) in plain and _only_settings(client) else None
     except (AttributeError, TypeError, ValueError):
@@ -87,7 +87,7 @@ def fingerprint(client: Any) -> tuple[object, ...]:
 
 
 def keys(client: Any) -> tuple[str, ...]:
-    """What errors must never show: the keys, and every header that carries one."""
+    """Secrets that errors must never show: the keys, and every header that carries one."""
     found: list[object] = [getattr(client, "api_key", None), getattr(client, "auth_token", None)]
     for name, value in getattr(client, "default_headers", {}).items():
         if isinstance(value, str) and any(word in name.lower() for word in _SECRET_HEADERS):

@@ -27,7 +27,7 @@ FedT = TypeVar("FedT")
 
 
 class SdkTransport:
-    """Posts bodies through an SDK client, without its typed models, whose cost grows with the square of a conversation.
+    """Posts bodies through an SDK client, bypassing its typed models, whose cost is quadratic in the conversation.
 
     The client's own retries are off. Bodies are always streamed, so that their size and the time they take are bounded.
     """
@@ -98,7 +98,7 @@ class SdkTransport:
         return {"cast_to": httpx2.Response, "body": body, "options": options, "stream": True}
 
     def _errors(self, error: Exception) -> Exception:
-        """The error as a `TransportError` if it comes from the network; what a user's own code raised stays."""
+        """The error as a `TransportError` if it comes from the network; an error from the user's code is unchanged."""
         name = self._sdk.__name__
         if isinstance(error, TransportError):
             return error
@@ -117,7 +117,7 @@ class SdkTransport:
         if type(error).__module__.startswith(name):
             return TransportError(f"the {name} client refused the request: {error}", retryable=False)
         if isinstance(error, TypeError) and "authentication method" in str(error):
-            # Anthropic's client can be created without a key, and notices only when it sends.
+            # Anthropic's client can be created without a key, and fails only when it sends a request.
             return TransportError(
                 f"the {name} client has no key; set {name.upper()}_API_KEY or pass client= with one", retryable=False
             )
@@ -158,7 +158,7 @@ async def _finish_async(response: Any) -> Response:
 
 
 def _body(response: Any, feed: Callable[[bytes], FedT]) -> Iterator[FedT]:
-    """What `feed` makes of the body, decompressed and bounded; a hook of the user's may have read it already."""
+    """What `feed` returns for the body, decompressed and bounded; one of the user's hooks may have read it already."""
     if response.is_stream_consumed:
         yield feed(response.content)
         return

@@ -22,7 +22,7 @@ MAX_BODY = 128 << 20
 
 @dataclass(slots=True)
 class Response:
-    """A status, headers that are found by their lower-case names, and the whole body."""
+    """A status, headers keyed by lower-case name, and the whole body."""
 
     status: int
     headers: Mapping[str, str]
@@ -82,7 +82,7 @@ class TransportError(Exception):
 
     @classmethod
     def unusable(cls, message: str, payload: object, *, retryable: bool = False) -> TransportError:
-        """The error for a response that arrived and has no answer in it."""
+        """The error for a response that arrived but contains no answer."""
         return cls(message, phase="response", payload=payload, retryable=retryable)
 
 
@@ -126,7 +126,7 @@ def too_large() -> TransportError:
 class EventReader:
     """Splits a byte stream into server-sent events and returns their `data`; names, ids and comments are ignored.
 
-    Lines end with LF, CR or CRLF, and the stream may begin with a byte order mark, as the HTML standard says.
+    Lines end with LF, CR or CRLF, and the stream may begin with a byte order mark, as in the HTML standard.
     """
 
     __slots__ = ("_after_cr", "_data", "_first", "_line", "_size")
@@ -172,9 +172,9 @@ class EventReader:
 
 @dataclass(slots=True)
 class IteratedStream:
-    """The stream of a foreign client: batches of events from an iterator, which may be empty.
+    """The stream of another library's client: an iterator over batches of events, which may be empty.
 
-    `close` closes the response, and `errors` makes a `TransportError` of the client's errors.
+    `close` closes the response, and `errors` turns the client's errors into a `TransportError`.
     """
 
     batches: Iterator[list[bytes]]
@@ -197,7 +197,7 @@ class IteratedStream:
 
 @dataclass(slots=True)
 class AsyncIteratedStream:
-    """The stream of a foreign client on an event loop."""
+    """The stream of another library's client on an event loop."""
 
     batches: AsyncGenerator[list[bytes], None]
     close_response: Callable[[], Awaitable[object]]
@@ -219,15 +219,15 @@ class AsyncIteratedStream:
 
 
 def end_of(timeout: float | None) -> float | None:
-    """When a step ends that may take so many seconds, by the monotonic clock."""
+    """When a step with this timeout must end, by the monotonic clock."""
     return None if timeout is None else time.monotonic() + timeout
 
 
 def within(seconds: float | None, work: Callable[[], ResultT]) -> ResultT:
-    """Do work of a foreign client, in a thread of its own if there is a deadline.
+    """Call another library's client, in a separate thread if there is a deadline.
 
-    A client's own timeouts limit only the steps of a request, such as one read. The thread of a request that is given
-    up ends with its next step; what it opened until then is closed.
+    A client's own timeouts limit only single steps of a request, such as one read. The thread of an abandoned request
+    ends with its next step, and anything it has opened is closed.
     """
     if seconds is None:
         return work()

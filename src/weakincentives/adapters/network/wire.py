@@ -1,4 +1,4 @@
-"""What every vendor's wire format shares: a run's conversation, encoded once and only ever extended."""
+"""What all wire formats share: a run's conversation is encoded once and only ever extended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _encode = msgspec.json.Encoder().encode
 
 TEXT_ONLY = MediaSupport()
 FIRST_USER_TURN = "Begin."
-"""Sent where a provider requires a user turn after the system text and the conversation has none."""
+"""Sent if a provider requires a user turn after the system text and the conversation has none."""
 
 
 def encode(value: object) -> bytes:
@@ -71,7 +71,7 @@ class ToolCache:
         return (entry if entry is not None and entry[0]() is tool else self._add(tool))[2]
 
     def _add(self, tool: Tool[Any, Any]) -> tuple[weakref.ref[Tool[Any, Any]], bytes, str]:
-        # Keyed by id, since looking up a WeakKeyDictionary takes three times as long and a run has many tools.
+        # Keyed by id, since a WeakKeyDictionary lookup takes three times as long and a run has many tools.
         key, encoded = id(tool), encode(self._declare(tool))
         entry = self._entries[key] = weakref.ref(tool, partial(self._forget, key)), encoded, encoded.decode()
         return entry
@@ -103,11 +103,11 @@ class Format(ABC):
         raise TypeError(f"{type(self).__name__} has no streams")
 
     def rejects_reasoning(self, payload: object) -> bool:
-        """Whether a failure means that reasoning in the request is not accepted any more."""
+        """Whether a failure means that the vendor no longer accepts the reasoning in the request."""
         return False
 
     def drop_reasoning(self) -> None:
-        """Leave the reasoning of what was said so far out of later requests."""
+        """Omit the reasoning of the conversation so far from later requests."""
         raise TypeError(f"{type(self).__name__} sends no reasoning")
 
 
@@ -175,11 +175,11 @@ class Wire(Format):
                     message = self._without_reasoning(message)
             self._add(message, request)
             self._count = index + 1
-        # A conversation that was begun anew differs in its first message, or in what the model has said.
+        # A restarted conversation differs in its first message or in the model's last one.
         self._known = tuple((at, messages[at]) for at in {0, spoken, total - 1}) if total else ()
 
     def _begin(self, request: ModelRequest, *more: object) -> bytes:
-        """The body up to the conversation; encoded again only if tools, output, settings or `more` have changed."""
+        """The body up to the conversation; re-encoded only if tools, output, settings or `more` have changed."""
         tools, hosted = request.tools, request.hosted_tools
         if self._route != "append":
             tools, hosted = tools[: request.initial_tools], hosted[: request.initial_hosted_tools]
@@ -196,7 +196,7 @@ class Wire(Format):
 
     @property
     def binds_reasoning(self) -> bool:
-        """Whether the vendor accepts reasoning only after the very text that it followed."""
+        """Whether the vendor accepts reasoning only after the exact text it followed."""
         return False
 
     def drop_reasoning(self) -> None:
@@ -208,7 +208,7 @@ class Wire(Format):
         return replace(message, items=())
 
     def _content(self, message: Message) -> str | list[dict[str, Any]]:
-        """The text of a message, or its parts; one that the model does not take is named in words."""
+        """The text of a message, or its parts; a part the model does not accept is described in text."""
         if not message.parts:
             return message.text
         return [self._part(Text(str(part)) if self._media.problem(part) else part) for part in message.parts]
@@ -243,7 +243,7 @@ class Wire(Format):
         return codec
 
     def _codec_values(self, attribute: str, request: ModelRequest) -> list[str]:
-        """The values that the codecs of this request's hosted tools have in an optional attribute, each once."""
+        """The distinct values of an optional attribute of the codecs for this request's hosted tools."""
         values: dict[str, None] = {}
         for tool in request.hosted_tools:
             values.update(dict.fromkeys(getattr(self._codec(tool, request), attribute, ())))
@@ -251,7 +251,7 @@ class Wire(Format):
 
 
 class CountingWire(Format):
-    """A wire that asks how many tokens a request has, with those of its fields that the vendor counts."""
+    """A wire that asks how many tokens a request has, sending only the fields the vendor counts."""
 
     def __init__(self, wire: Wire, fields: Iterable[str]) -> None:
         self.provider = wire.provider
@@ -273,7 +273,7 @@ class _Counted(msgspec.Struct):
 
 
 def refused(request: ModelRequest, setting: str, model: str, why: str) -> PromptEvaluationError:
-    """The error for a setting that a model does not take."""
+    """The error for a setting that a model does not accept."""
     return PromptEvaluationError(
         f"Prompt '{request.prompt_name}': model '{model}' does not take {setting}: {why}.",
         prompt_name=request.prompt_name,

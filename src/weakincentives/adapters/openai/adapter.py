@@ -24,8 +24,8 @@ class OpenAIAdapter(ClientAdapter):
         OpenAIAdapter("gpt-5.6").evaluate(prompt, session=session)
 
     `client` is an `openai.OpenAI` or `AsyncOpenAI` (or a subclass); without one, the SDK reads `OPENAI_API_KEY` and its
-    other variables. `parameters` are more fields of the request, such as `{"reasoning": {"effort": "low"}}`.
-    `tool_route` is how tools that appear mid-conversation are announced. With `tool_search=True` the tools of closed
+    other variables. `parameters` adds fields to the request, such as `{"reasoning": {"effort": "low"}}`.
+    `tool_route` sets how tools that appear mid-conversation are announced. With `tool_search=True` the tools of closed
     sections are sent deferred, and a section opens when OpenAI's search finds its tools.
     """
 

@@ -62,9 +62,10 @@ def _calls(
     annotation: str,
     cite: Callable[[Any, int], None],
 ) -> Iterator[CallT]:
-    """The calls of a tool; one that did not complete is recorded as an error.
+    """The calls of a tool; a failed or incomplete one is also recorded as an error.
 
-    Adds the text of messages, and passes each annotation of this type to `cite` with the length of its text.
+    Also adds the text of messages to the reader, and passes each annotation of this type to `cite` with the length of
+    its text.
     """
     codes: dict[str | None, FailureCode] = {"failed": "failed", "incomplete": "incomplete"}
     for item in items:

@@ -54,7 +54,7 @@ class ResponseEventParser:
         if kind in ("response.completed", "response.incomplete", "response.failed"):
             return (_reply(_decode_response(seen.response)),)
         if kind == "error":
-            # Flat in the SDK's types, nested in practice.
+            # The error is flat in the SDK's types but nested in practice.
             error = seen.error or seen
             told = f"openai reported an error in the stream: {error.message or error.code or 'no explanation'}"
             raise TransportError.unusable(
@@ -63,7 +63,7 @@ class ResponseEventParser:
         return ()
 
     def _gap(self, seen: _Event) -> str:
-        """A blank line between two parts of a summary, which come without any."""
+        """A blank line between two parts of a summary, which arrive without a separator."""
         before, self._summary = self._summary, (seen.item_id, seen.summary_index)
         return "" if before in (None, self._summary) else "\n\n"
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: stateless requests, each of which extends the one before."""
+"""OpenAI's Responses API: stateless requests, each extending the one before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def best_route(model: str) -> Route:
 
 
 def media_support(model: str) -> MediaSupport:
-    """Images and any documents; the limits are those of one request."""
+    """Images and any documents; the limits apply to one request."""
     return MediaSupport(
         images=tuple(dict.fromkeys(Image.types.values())),
         documents=tuple(Document.types.values()),
@@ -42,7 +42,7 @@ def media_support(model: str) -> MediaSupport:
 
 
 def image_tokens(image: Image, model: str) -> int:
-    """What an image costs: squares of 32 pixels from gpt-5.4 on and in small models, tiles of 512 in the others."""
+    """What an image costs: 32-pixel squares from gpt-5.4 on and in small models, 512-pixel tiles in other models."""
     width, height = image.dimensions or (1024, 1024)
     patches = math.ceil(width / 32) * math.ceil(height / 32)
     version = _version(model)
@@ -100,7 +100,7 @@ class ResponsesWire(Wire):
         return head[:-1] + listed + b',"input":['
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
-        """The neutral settings as fields; what the model does not take is refused here, before the request."""
+        """The neutral settings as request fields; raises for one the model does not accept, before any request."""
         settings, model = request.settings, self._model
         known, reasons = _KNOWN.match(model) is not None, _REASONS.match(model) is not None
         effort: str | None = settings.effort
@@ -211,7 +211,7 @@ class ResponsesWire(Wire):
             )
 
     def _add_tools(self, message: Message, request: ModelRequest) -> None:
-        # A tool that was declared and later revoked comes back through `tool_choice` alone.
+        # A tool that was declared and later revoked is restored through `tool_choice` alone.
         names = [name for name in message.tools if name not in self._declared]
         tools, hosted = select_tools(
             names, request.tools[request.initial_tools :], request.hosted_tools[request.initial_hosted_tools :]
@@ -230,11 +230,11 @@ class ResponsesWire(Wire):
 
 
 def has_tool_search(model: str) -> bool:
-    """From gpt-5.4 on, the provider can search deferred tools."""
+    """Whether the provider can search deferred tools for this model: from gpt-5.4 on."""
     return _version(model) >= (5, 4)
 
 
 def _version(model: str) -> tuple[int, int]:
-    """The version of a gpt model; (0, 0) for the others."""
+    """The version of a gpt model; (0, 0) for other models."""
     found = _VERSION.match(model)
     return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
