@@ -46,7 +46,7 @@ _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory",
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """A point in time of a HostFilesystem. It keeps what is needed to go back, for as long as it is referenced."""
+    """The state of a HostFilesystem at one moment. It keeps what is needed to go back while it is referenced."""
 
     mark: Mark
     tree: Mapping[Parts, State] | None = None

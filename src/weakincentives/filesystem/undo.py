@@ -195,7 +195,7 @@ class StateStore:
         return Blob(None, file)
 
     def _clear(self, parts: Parts, state: State) -> None:
-        """Remove what is at the path if it is not of the kind to be put there."""
+        """Remove what is at the path, unless it is already of the kind to be put there."""
         try:
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 status = place.stat()

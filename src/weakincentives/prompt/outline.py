@@ -47,7 +47,7 @@ class Node:
 
     @property
     def selects(self) -> bool:
-        """Whether the section decides its own visibility, by code."""
+        """Whether code decides the section's own visibility."""
         constant = isinstance(self.section.visibility, SectionVisibility)
         return not constant or has_own(self.section, "declared_visibility")
 

@@ -391,7 +391,7 @@ def check_description(whose: str, description: Any, most: int, *, ascii_only: bo
 
 
 def check_handler(tool_name: str, what: str, handler: Any, params_type: type | None) -> None:
-    """Reject a handler that cannot be called as `handler(params, context=...)`, or that is annotated otherwise."""
+    """Reject a handler that cannot be called as `handler(params, context=...)`, or whose annotations differ."""
     if not callable(handler):
         raise PromptValidationError(f"Tool '{tool_name}': {what} must be callable, got {type(handler).__name__}.")
     try:

@@ -242,7 +242,7 @@ class View:
         return self.tools()[1]
 
     def tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
-        """What is offered, and what is skipped."""
+        """The tools that are offered, and those that are skipped."""
         order = self.state.opened if self.outline.shares_tool_names else ()
         return self._cached(("tools", self.state.packed, order), self._collect_tools)
 

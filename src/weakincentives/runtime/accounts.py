@@ -171,7 +171,7 @@ class RequestTokens:
 def request_tokens(history: RunHistory, tokenizer: Tokenizer | None = None) -> Iterator[RequestTokens]:
     """Each turn's request, counted.
 
-    A section counts with what the prompt shows of it, what was read of it, and its tools.
+    A section's tokens are what the prompt shows of it, what was read of it, and its tools.
     """
     conversation = _Conversation((tokenizer or default_tokenizer()).count)
     for turn in history.turns:

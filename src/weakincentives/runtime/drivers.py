@@ -341,7 +341,7 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
 
 
 def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Exception]:
-    """Load each section; returns those that failed with their errors, unless the deadline has passed."""
+    """Load each section; returns the errors of those that failed, and raises if the deadline has passed."""
     failed: dict[SectionPath, Exception] = {}
     for path in effect.paths:
         try:
@@ -425,7 +425,7 @@ def _ended(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator
 
 
 def _opened(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
-    """The sections opened without the model since the last request."""
+    """The sections opened since the last request without the model asking."""
     keys, loop.opened = loop.opened, []
     return map(SectionOpened, keys)
 

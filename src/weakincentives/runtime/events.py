@@ -86,7 +86,7 @@ class SectionLoaded(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class SectionsOpened(RunEvent):
-    """Sections were opened without the model: by their `open_when` ("rule"), for the user's words ("search"), or
+    """Sections were opened without the model asking: by their `open_when` ("rule"), for the user's words ("search"), or
     by the provider's own search ("provider").
     """
 

@@ -248,7 +248,7 @@ class HistoryBuilder:
             take(self, event)
 
     def add_use(self, use: ToolUse, *, time: float) -> None:
-        """Add a tool call of which only this much was read."""
+        """Add a tool call that was read only in part."""
         self._at(use.seq, time)
         self._use(use)
 

@@ -162,7 +162,7 @@ class InnerLoop:
         self.partial_text: list[str] = []
         # Ends a stream that the run's own thread is reading; set by channels that can do so.
         self.interrupt: Callable[[], None] = lambda: None
-        # The sections opened without the model, for a streaming driver to show.
+        # Sections opened without the model asking, for a streaming driver to show.
         self.opened: list[str] = []
         self._beginning = beginning
         self.in_conversation = beginning == "turn"

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Expansions:
-    """Opens, between the evaluations of one run, what the last one asked for, up to a limited number of times."""
+    """Opens, between the evaluations of one run, what the last one asked for; raises if that happens too often."""
 
     def __init__(self, prompt: Prompt[Any], session: Session, scope: RunScope, limit: int) -> None:
         self._prompt = prompt

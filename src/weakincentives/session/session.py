@@ -69,7 +69,7 @@ class Slice(Generic[T]):
             self._store.writable(self._type).append(item)
 
     def seed(self, items: T | Iterable[T]) -> None:
-        """Make these items, or this one item, the whole slice."""
+        """Replace the slice's contents with these items, or with this one item."""
         seeds: tuple[Any, ...] = (items,) if isinstance(items, self._type) else tuple(items)  # type: ignore[arg-type]
         for item in seeds:
             self._check(item)
@@ -92,7 +92,7 @@ class Slice(Generic[T]):
         """Reduce events of this type, and of its subclasses, into this slice.
 
         The reducer receives the current items and the event. It returns the slice's new value, a tuple of items, or an
-        operation such as `Append`. A reducer for the slice's own type replaces appending the event.
+        operation such as `Append`. A reducer for the slice's own type replaces the default append.
         """
         if not isinstance(event_type, type):
             raise SessionError(f"register(...) must be given an event class, got {event_type!r}")

@@ -44,7 +44,7 @@ class Extend(Generic[T]):
 
 @dataclass(frozen=True)
 class Replace(Generic[T]):
-    """Make these items, or this one item, the whole slice."""
+    """Replace the slice's contents with these items, or with this one item."""
 
     items: Iterable[T] | T
 
@@ -107,7 +107,7 @@ class SliceView(Sequence[T]):
 def reducer(*, on: type) -> Callable[[F], F]:
     """Make a method of a frozen dataclass the reducer for an event.
 
-    The method takes the event and returns the slice's new value, or `Append`, `Extend`, `Replace` or `Clear`:
+    The method receives the event and returns the slice's new value, or `Append`, `Extend`, `Replace` or `Clear`:
 
         @dataclass(frozen=True)
         class Counter:

@@ -28,7 +28,7 @@ class SectionText:
 
     @property
     def text(self) -> str:
-        """All of it as one text."""
+        """All parts as one text."""
         return "\n".join(part for part in (self.headline, self.body, *self.tools) if part)
 
     @property
