@@ -191,7 +191,7 @@ def _replacement(match: re.Match[str]) -> str:
     return (match.groupdict().get("keep") or "") + REDACTED
 
 
-# Where a token that must begin a word may begin: not inside a word, but after an escape.
+# Where a token that must begin a word may begin: not inside a word, except after an escape.
 _WORD_START = (
     r"(?:(?<![0-9A-Za-z+_-])|(?<=\\[0abfnrtv])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})"
     r"|(?<=\x1b\[[0-9]m)|(?<=\x1b\[[0-9]{2}m)|(?<=\x1b\[[0-9];[0-9]{2}m))"
@@ -231,8 +231,7 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
         rf"|(?<=pwd)(?![\"']?\s?[:=]\s?[\"']?[/~])|{_after(_KEYS, '[-_ ]', 'key', '')}){_SUFFIX}"
         rf"(?:{_IS}|\s{{1,4}}\\{{0,7}}[\"'])))(?(sure)(?!<)[^\s\"'\\,;&}}]{{6,}}|{_STRONG})",
     ),
-    # A name and its value under separate keys: {"name": "API_KEY", "value": "..."}; or a pair: getenv("API_KEY",
-    # "...").
+    # A name and its value, each under a key: {"name": "API_KEY", "value": "..."}; or a pair: getenv("API_KEY", "...").
     (
         ("value",),
         rf"(?P<keep>\b(?i:name|key){_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}(?i:{_FIELDS}){_QUOTE}(?:[\s,]|\\{{1,7}}[nrt]){{0,44}}{_QUOTE}"

@@ -75,7 +75,7 @@ class PromptRendered(RunEvent):
 class SectionLoaded(RunEvent):
     """A section was opened and added tools or children that were not known before; `sections` is the new state.
 
-    `changed_tools` were known beforehand, but are gone or differ.
+    `changed_tools` differ from what was known beforehand.
     """
 
     run_id: str
