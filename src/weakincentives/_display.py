@@ -14,8 +14,8 @@ MIN_FLEXIBLE = 40
 class Table:
     """Rows under a heading.
 
-    Columns in `right` hold numbers. Where a table is too wide, its `flexible` column is cut, and the columns in `drop`
-    are left out, the first of them first.
+    Columns in `right` hold numbers. If a table is too wide, the columns in `drop` are left out one by one, and the
+    `flexible` column is cut.
     """
 
     heading: Sequence[str]
@@ -55,7 +55,7 @@ class Table:
         return f'<td style="text-align: {style}">{escape(cell)}</td>'
 
     def _fit(self, widths: dict[str, int], width: int) -> None:
-        """Leave out columns, then cut the flexible one, until the table is as wide as it may be."""
+        """Leave out columns, then cut the flexible one, until the table fits."""
         flexible = self.flexible if self.flexible in widths else ""
 
         def excess(least: int) -> int:
@@ -72,7 +72,7 @@ class Table:
 
 
 def cell_width(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """How many terminal columns the text occupies."""
     if text.isascii():
         return len(text)
     return sum(
@@ -81,7 +81,7 @@ def cell_width(text: str) -> int:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text, cut with an ellipsis where it is wider."""
+    """The text, cut with an ellipsis if it is wider."""
     if cell_width(text) <= width:
         return text
     kept = 0
@@ -141,11 +141,11 @@ def _markdown(part: Shown) -> str:
     if isinstance(part, Table):
         return part.markdown()
     if isinstance(part, Fold):
-        # Indented text is shown as it is, whatever fences it has.
+        # Indented text is shown as it is, whatever fences it contains.
         return f"{_plain(part.label)}\n\n" + "\n".join(f"    {line}" for line in part.text.split("\n"))
     return _plain(part)
 
 
 def _plain(text: str) -> str:
-    """Text whose Markdown and HTML are not obeyed."""
+    """Text in which Markdown and HTML have no effect."""
     return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>#|!" else letter for letter in text)

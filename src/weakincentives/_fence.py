@@ -1,7 +1,7 @@
-"""A fence around work that may outlive its run: once it is closed, what the work still writes is refused.
+"""A fence around work that may outlive its run: once the fence is closed, further writes are refused.
 
-A blocking handler cannot be interrupted. When its run is cancelled, or its deadline passes, its fence is closed: the
-handler goes on in its thread, but sessions and filesystems refuse its writes.
+A blocking handler cannot be interrupted. When its run is cancelled or its deadline passes, its fence is closed: the
+handler continues in its thread, but sessions and filesystems refuse its writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _armed = False
 class Fence:
     """Encloses the code that runs within `with fence:`, and threads and tasks that inherit its context.
 
-    Fences nest, and one may be entered again and again. `expired` closes the fence by itself, when it returns True.
+    Fences nest, and a fence may be entered repeatedly. The fence also closes as soon as `expired` returns True.
     """
 
     __slots__ = ("_closed", "_expired", "_parent", "_tokens")

@@ -55,16 +55,16 @@ class Specialized:
 
 
 class Specializable:
-    """A generic class whose constructor finds in its attributes what `_attributes_for` makes of its type arguments.
+    """A generic class with attributes that `_attributes_for` derives from its type arguments before `__init__` runs.
 
-    `_type_keywords` are the keyword arguments that say the same, one for each.
+    `_type_keywords` are the equivalent keyword arguments, one for each.
     """
 
     _type_keywords: ClassVar[tuple[str, ...]] = ()
 
     def __class_getitem__(cls, item: Any) -> Any:
         args = item if isinstance(item, tuple) else (item,)
-        # A type variable, or Any in an annotation such as `list[Section[Any]]`, names no type.
+        # A type variable, or Any in an annotation such as `list[Section[Any]]`, does not name a type.
         if item is Any or any(isinstance(arg, TypeVar) for arg in args):
             return super().__class_getitem__(item)  # type: ignore[misc]
         attributes = cls._attributes_for(args)

@@ -1,10 +1,11 @@
-"""What people and tools say beside plain text: images, documents and audio, as values.
+"""Content besides plain text, from people and tools: images, documents and audio, as values.
 
     Image.from_path("box.jpg")
     Document.from_url("https://example.com/terms.pdf")
     Audio.from_bytes(data, "audio/wav")
 
-Content is a text, a part, or a sequence of both. A part holds bytes, or names what the provider fetches or already has.
+Content is a text, a part, or a sequence of both. A part holds bytes, or refers to something the provider fetches or
+already has.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["Audio", "Blob", "Content", "Document", "Image", "Media", "Part", "Te
 
 
 class Blob:
-    """Bytes known by their digest: equal bytes are equal blobs, and are stored once."""
+    """Bytes identified by their digest: equal bytes are equal blobs, and are stored once."""
 
     __slots__ = ("data", "digest")
 
@@ -57,7 +58,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """What `Image`, `Document` and `Audio` have in common: bytes, a URL or a file id, of which there is exactly one."""
+    """What `Image`, `Document` and `Audio` have in common: exactly one of bytes, a URL or a file id."""
 
     media_type: str = ""
     blob: Blob | None = None
@@ -94,7 +95,7 @@ class Media:
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], *, media_type: str = "") -> Self:
-        """Read a file; its type follows from its name unless it is given."""
+        """Read a file; its type is derived from its name unless you pass one."""
         file = Path(path)
         found = media_type or cls.types.get(file.suffix.lower().lstrip("."), "")
         if not found:
@@ -104,23 +105,23 @@ class Media:
 
     @classmethod
     def from_url(cls, url: str, *, media_type: str = "") -> Self:
-        """Something the provider fetches by itself."""
+        """A part that the provider fetches from a URL."""
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"{cls.__name__}.from_url takes an http or https address, got {url!r}")
         return cls(media_type=media_type.lower(), url=url)
 
     @classmethod
     def from_file_id(cls, file_id: str, *, media_type: str = "") -> Self:
-        """Something that was uploaded to the provider before."""
+        """A part that was uploaded to the provider before."""
         return cls(media_type=media_type.lower(), file_id=file_id)
 
     @property
     def data(self) -> bytes:
-        """The bytes; empty where there is only an address or an id."""
+        """The bytes; empty if there is only a URL or an id."""
         return b"" if self.blob is None else self.blob.data
 
     def __str__(self) -> str:
-        """How the part is named where only text can stand."""
+        """A short description of the part, for places that allow only text."""
         source = self.name or self.url or self.file_id
         size = f"{len(self.blob):,} bytes" if self.blob is not None else ""
         detail = ", ".join(word for word in (self.media_type, size) if word)
@@ -153,7 +154,7 @@ class Image(Media):
 
 
 class Document(Media):
-    """A file to read: a PDF, plain text, or what else a provider takes."""
+    """A file to read: a PDF, plain text, or anything else a provider accepts."""
 
     __slots__ = ()
     types: ClassVar[dict[str, str]] = {
@@ -198,7 +199,7 @@ def parts_of(content: Content) -> tuple[Part, ...]:
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """The parts as text alone, with a short name in place of what is not text."""
+    """The parts as plain text, with a short description in place of what is not text."""
     return "\n".join(str(part) for part in parts)
 
 
@@ -210,7 +211,7 @@ def _not_content(item: object) -> TypeError:
 
 
 def _sniff(data: bytes) -> str:
-    """The media type by the first bytes, for the types that have such a mark."""
+    """The media type according to the first bytes, for types with a signature."""
     if data[:4] == b"RIFF":
         return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12], "")
     marks = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"%PDF-": "application/pdf"}

@@ -19,7 +19,7 @@ __all__ = ["Budget", "Deadline", "Meter", "Prices", "Spent", "TokenUsage"]
 
 
 class _Clocked:
-    """Holds a clock, and the moment on it, in slots that are not fields: comparing and serialising ignore them."""
+    """Holds a clock, and the moment on it, in slots that are not fields: comparison and serialisation ignore them."""
 
     __slots__ = ("_clock", "_monotonic")
     _clock: Clock

@@ -1,8 +1,8 @@
-"""Keeping secrets out of what is recorded, logged and shown.
+"""Keeps secrets out of what is recorded, logged and shown.
 
-Looked for are tokens with a fixed form (`_secrets.py` has the rules of a scanner), the forms in which secrets are
-written (assignments, headers, addresses, command lines), and both of them in base64, hexadecimal and escapes. Every
-search takes time linear in the text: repeats are bounded, or possessive and at the end of what they belong to.
+It looks for tokens with a fixed form (`_secrets.py` has the rules of a scanner), for secrets in the forms people write
+them (assignments, headers, URLs, command lines), and for both in base64, hexadecimal and escapes. Every search takes
+time linear in the text: repeats are bounded, or possessive and at the end of their group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REDACTED = "[redacted]"
 MIN_TEXT = 6
 MIN_VALUE = 12
 MAX_DEPTH = 2
-# Answers for short texts are kept, since events repeat them.
+# Results for short texts are cached, since events repeat them.
 SHORT = 200
 MAX_CACHED = 10_000
 
@@ -32,7 +32,7 @@ SECRET_VARIABLES = re.compile(
     # Not PWD itself, which is the working directory.
     r"|_(?:PASS|PWD)$|^PGPASSWORD$"
 )
-# What a secret is called; in prose a word such as "secret" or "token" alone says nothing.
+# What a secret is called; in prose, a word such as "secret" or "token" alone means nothing.
 _KEYS = "access|account|api|auth|authentication|encryption|master|private|secret|signing|storage|subscription"
 _TOKENS = "access|api|auth|bearer|bot|id|refresh|sas|security|session"
 _NAMES = (
@@ -45,11 +45,11 @@ _FIELDS = (
     r"(?:(?:proxy-)?authorization|(?:set-)?cookie"
     rf"|(?:[a-z0-9]{{1,32}}[-_.]){{0,6}}[a-z0-9]{{0,32}}?(?:{_NAMES}|secret|(?<!old)pwd|(?<!page)(?<!page[-_])(?<!next)(?<!next[-_])token){_SUFFIX})"
 )
-# A value that can hardly be a word: it has letters and digits, and is no variable and no call.
+# A value that is hardly a word: it has letters and digits, and is neither a variable nor a call.
 _PLAIN = r"[0-9A-Za-z!#$%*+./=?@^_~-]"
 _STRONG = rf"(?![$<*]|[\w.]{{0,99}}[(\[])(?={_PLAIN}{{0,64}}[0-9])(?={_PLAIN}{{0,64}}[A-Za-z]){_PLAIN}{{8,}}"
 _QUOTE = r"\\{0,7}(?:[\"']|&quot;)?"
-# What stands between a name and its value, as in "name: str = '...'" too.
+# What separates a name from its value, including "name: str = '...'".
 _IS = rf"{_QUOTE}\s{{0,20}}(?:(?:[=!:]=?=|=>|:[&\w .?|<>\[\]]{{1,34}}=)(?=\s?\\{{0,7}}[\"'])|[:=])\s{{0,80}}{_QUOTE}"
 SECRET_NAMES = re.compile(rf"(?i)^_?{_FIELDS}$")
 
@@ -57,9 +57,9 @@ SECRET_NAMES = re.compile(rf"(?i)^_?{_FIELDS}$")
 class Redactor:
     """Replaces secrets in text.
 
-    `patterns` come on top of those that are known; where one has the group `keep`, that part of the match stays.
-    `variables` are environment variables, whose values are secret if their names say so, and `values` gives further
-    secrets, in whatever encoding they occur.
+    `patterns` are added to the built-in ones; if one has the group `keep`, that part of the match stays. `variables`
+    are environment variables, whose values are secret if their names say so, and `values` are further secrets, found in
+    any encoding.
     """
 
     enabled = True
@@ -79,7 +79,7 @@ class Redactor:
         self.add(patterns)
 
     def add(self, patterns: Iterable[str | re.Pattern[str]]) -> None:
-        """Look for these too."""
+        """Also look for these patterns."""
         self._patterns = tuple(dict.fromkeys((*self._patterns, *(re.compile(pattern) for pattern in patterns))))
         self._cache = {}
 
@@ -111,13 +111,13 @@ class Redactor:
         return text if depth >= MAX_DEPTH else self._decoded(text, depth)
 
     def _decoded(self, text: str, depth: int) -> str:
-        """The text without what hides a secret in base64, hexadecimal or escapes."""
+        """The text without secrets hidden in base64, hexadecimal or escapes."""
 
         def clean_run(match: re.Match[str]) -> str:
             run, before = match[0], match.string[max(0, match.start() - 8) : match.start()]
             if self._hides_secret(run, before, depth):
                 return REDACTED
-            # It may be a path, of which one part hides the secret.
+            # It may be a path with a secret hidden in one part.
             return "/".join(REDACTED if self._hides_secret(part, "", depth) else part for part in run.split("/"))
 
         def clean_word(match: re.Match[str]) -> str:
@@ -175,7 +175,7 @@ def encodings(value: str) -> Iterator[str]:
     yield data.hex()
     yield data.hex().upper()
     for offset in range(3):
-        # The middle of the base64 text is the same, whatever stands before and after the value.
+        # The middle of the base64 text is the same, whatever comes before and after the value.
         encoded = b64encode(b"\0" * offset + data).decode().rstrip("=")
         inner = encoded[(offset * 8 + 5) // 6 : len(encoded) - ((offset + len(data)) % 3 > 0)]
         yield inner
@@ -191,7 +191,7 @@ def _replacement(match: re.Match[str]) -> str:
     return (match.groupdict().get("keep") or "") + REDACTED
 
 
-# Where a token may begin that has to begin a word: not in one, but after an escape.
+# Where a token that must begin a word may begin: not inside a word, except after an escape.
 _WORD_START = (
     r"(?:(?<![0-9A-Za-z+_-])|(?<=\\[0abfnrtv])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})"
     r"|(?<=\x1b\[[0-9]m)|(?<=\x1b\[[0-9]{2}m)|(?<=\x1b\[[0-9];[0-9]{2}m))"
@@ -199,11 +199,11 @@ _WORD_START = (
 
 
 def _after(words: str, gap: str, end: str, before: str = "(?<![0-9a-z])") -> str:
-    """An expression for the place after one of these words and this end of a name."""
+    """An expression for the position after one of these words and this end of a name."""
     return "|".join(f"(?<={before}{word}{between}{end})" for word in words.split("|") for between in ("", gap))
 
 
-# Each form of a secret with texts, in lower case, of which one has to occur.
+# Each form of a secret, with lower-case texts of which at least one must occur.
 _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("private key",),
@@ -212,15 +212,15 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (("putty-user-key",), r"(?P<keep>PuTTY-User-Key-File-\d: )[\s\S]*?(?:Private-MAC: \w+|\Z)"),
     (("eyj",), _WORD_START + r"eyJ[0-9A-Za-z_-]{8,}+(?:={0,2}\.[0-9A-Za-z_-]*+){2,4}={0,2}"),
-    # In JSON, and in JSON that is a text of JSON, all of the value up to the quote that ends it.
+    # In JSON, and in JSON nested in a JSON string, the whole value up to its closing quote.
     (
         ("auth", "cookie", "key", "pass", "pwd", "secret", "token"),
         rf"(?P<keep>(?P<name>\\{{0,7}}[\"'])(?i:_?{_FIELDS})(?P=name)\s{{0,20}}(?::|=>)\s{{0,20}}(?P<value>\\{{0,7}}[\"']))"
         r"(?:(?!(?P=value))(?:\\++[^\\]|[^\\]))++",
     ),
     (("auth",), r"(?P<keep>[\"']_?auth\\{0,7}[\"']\s{0,20}:\s{0,20}\\{0,7}[\"'])[0-9A-Za-z+/=_-]{12,}"),
-    # To be fast, the end of a name is found first, then what stands before it. A name that says too little alone needs
-    # a value that says more; "PASS: TestOne2" is the outcome of a test.
+    # For speed, the end of a name is found first, then what precedes it. A name that says too little on its own needs a
+    # more telling value; "PASS: TestOne2" is the outcome of a test.
     (
         ("credential", "key", "pass", "pw", "secret", "token"),
         r"(?P<keep>[ckpstCKPST](?:[eE](?i:y|cret)|[oO](?i:ken)|[aA](?i:ss(?:words?|wd|phrase)?)|[wW][dD]?|[rR](?i:edential))"
@@ -231,7 +231,7 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
         rf"|(?<=pwd)(?![\"']?\s?[:=]\s?[\"']?[/~])|{_after(_KEYS, '[-_ ]', 'key', '')}){_SUFFIX}"
         rf"(?:{_IS}|\s{{1,4}}\\{{0,7}}[\"'])))(?(sure)(?!<)[^\s\"'\\,;&}}]{{6,}}|{_STRONG})",
     ),
-    # A name and its value, each under a name: {"name": "API_KEY", "value": "..."}; or a pair: getenv("API_KEY", "...").
+    # A name and its value, each under a key: {"name": "API_KEY", "value": "..."}; or a pair: getenv("API_KEY", "...").
     (
         ("value",),
         rf"(?P<keep>\b(?i:name|key){_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}(?i:{_FIELDS}){_QUOTE}(?:[\s,]|\\{{1,7}}[nrt]){{0,44}}{_QUOTE}"
@@ -243,7 +243,7 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
         r"(?=[^\"'\\]{0,64}[0-9!@#$%^&*])[^\"'\\]{6,}",
     ),
     (("</",), rf"(?P<keep><(?i:{_FIELDS})(?:\s[^<>]{{0,200}})?>\s{{0,20}})[^<>\s][^<>]{{2,400}}(?=</)"),
-    # JSON Web Keys, and the keys of Grafana, which are JSON in base64.
+    # JSON Web Keys and Grafana keys, which are JSON in base64.
     (
         ("kty", '{"k":'),
         r"(?P<keep>[\"'](?:[dkpq]|d[pq]|qi)\\{0,7}[\"']\s{0,20}:\s{0,20}\\{0,7}[\"'])[0-9A-Za-z_-]{22,}",
@@ -252,7 +252,7 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
         ("credential", "pass", "pwd", "secret", "token"),
         r"(?P<keep>\b[A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|_PWD|CREDENTIALS?)\s{0,4}=\s{0,4}[\"']?)[^\s\"']{6,}",
     ),
-    # "Server=...;Password=...;": there a password may have spaces.
+    # "Server=...;Password=...;": here a password may contain spaces.
     (
         ("key", "password", "pwd", "signature"),
         r"(?P<keep>(?:^|;)\s{0,4}(?i:password|pwd|account ?key|shared ?access ?(?:key|signature))\s{0,4}=\s{0,4})"
@@ -319,7 +319,7 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
         r"(?P<keep>\b(?:A(?:KIA|SIA)[0-9A-Z]{16}|LTAI[0-9A-Za-z]{12,20})(?:[^0-9A-Za-z/+\r\n][^\r\n]{0,60}?)?"
         r"[^0-9A-Za-z/+\r\n])(?:[0-9A-Za-z/+]{40}|[0-9A-Za-z]{30})(?![0-9A-Za-z/+])",
     ),
-    # Tokens of Discord's bots and Facebook's apps.
+    # Tokens of Discord bots and Facebook apps.
     ((".",), r"(?<![0-9A-Za-z_-])[MNO][0-9A-Za-z_-]{23,27}\.[0-9A-Za-z_-]{6}\.[0-9A-Za-z_-]{27,}"),
     (("|",), r"(?<!\d)\d{12,18}\|[0-9A-Za-z_-]{24,28}(?![0-9A-Za-z_-])"),
 )
@@ -336,7 +336,7 @@ _REST = re.compile(r"[0-9A-Za-z_-]*+")
 
 @cache
 def _tokens() -> tuple[re.Pattern[str], dict[str, list[tuple[re.Pattern[str], int]]]]:
-    """A search for the texts by which tokens are found, and for each the expressions to try and how far before it."""
+    """A search for the texts that identify tokens, and for each the expressions to try and how far before it."""
     found: dict[str, list[tuple[re.Pattern[str], int]]] = {}
     for _, needles, offsets, starts_word, expression in TOKENS:
         pattern = re.compile((_WORD_START if starts_word else "") + expression)
@@ -377,7 +377,7 @@ def _token_at(
 # A run of base64 or hexadecimal.
 _RUN = re.compile(r"(?<![0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{16,}+={0,2}")
 _HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
-# Keys of Mailgun, NATS, Composio and Dropbox, which only their whole form gives away.
+# Keys of Mailgun, NATS, Composio and Dropbox, recognisable only by their whole form.
 _BARE = re.compile(
     r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}|S[ACNOPUX][A-Z2-7]{56}"
     r"|(?:[ou]?a|c)k_(?=[A-Za-z_-]{0,19}[0-9])(?=[0-9a-z_-]{0,19}[A-Z])[0-9A-Za-z_-]{20}"
@@ -410,7 +410,7 @@ def _decode(run: str) -> bytes | None:
 
 
 def _trie(words: Iterable[str]) -> str:
-    """An expression for any of these words, in which a common beginning is tried once."""
+    """An expression for any of these words that tries a common prefix only once."""
     tree: dict[str, Any] = {}
     for word in words:
         node = tree

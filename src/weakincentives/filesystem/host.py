@@ -46,7 +46,7 @@ _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory",
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """A moment of a HostFilesystem. It keeps what is needed to go back, for as long as it is referenced."""
+    """The state of a HostFilesystem at one moment. It keeps what is needed to go back while it is referenced."""
 
     mark: Mark
     tree: Mapping[Parts, State] | None = None
@@ -201,7 +201,7 @@ class HostFilesystem:
             self._put_back(changes)
 
     def close(self) -> None:
-        """Discard the snapshots and what was saved for them; the files, and those in `saved_in`, stay as they are."""
+        """Discard the snapshots and what was saved for them; the files and the copies in `saved_in` are kept."""
         with self._lock:
             self._journal = Journal(self._store)
             self._unrestored, self._exported = {}, None
@@ -264,7 +264,7 @@ class HostFilesystem:
 
     def _put_back(self, states: dict[Parts, State]) -> None:
         """Put the states on the disk. Those that fail are kept for the next attempt, and their files exported."""
-        # Until it is done, all of them count as not restored: an interrupt may come at any time.
+        # Until this is done, all of them count as not restored: an interrupt may come at any time.
         self._unrestored = states
         self._journal.expect({parts: state for parts, state in states.items() if not self._is_tracked(parts)})
         failures = self._store.put_back(states)

@@ -160,7 +160,7 @@ def _options(inside: str) -> list[str]:
 
 
 def _translate(pattern: str) -> str:
-    """The regular expression of a glob. What stands between two `**` is atomic: backtracking would find nothing new."""
+    """The regular expression for a glob. The part between two `**` is atomic: backtracking would find nothing new."""
     segments: list[list[str]] = [[]]
     for part in pattern.split("/"):
         if part == "**":
@@ -176,7 +176,7 @@ def _translate(pattern: str) -> str:
 
 
 def _translate_name(name: str) -> str:
-    """Translate one name; what stands between two `*` is atomic for the same reason."""
+    """Translate one name; the part between two `*` is atomic for the same reason."""
     pieces, index = [""], 0
     while index < len(name):
         character = name[index]

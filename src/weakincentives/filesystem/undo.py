@@ -135,7 +135,7 @@ class StateStore:
             return LostState(f"{error}, so it was not saved")
 
     def put_back(self, states: Mapping[Parts, State]) -> dict[Parts, str]:
-        """Put every state back at its path, even if some fail; returns the reasons of those that did."""
+        """Put every state back at its path, even if some fail; returns the reasons for the failures."""
         failures = {parts: state.reason for parts, state in states.items() if isinstance(state, LostState)}
 
         def attempt(put: Callable[[Parts], None], order: Iterable[Parts]) -> None:
@@ -195,7 +195,7 @@ class StateStore:
         return Blob(None, file)
 
     def _clear(self, parts: Parts, state: State) -> None:
-        """Remove what is at the path if it is not of the kind to be put there."""
+        """Remove what is at the path, unless it is already of the kind to be put there."""
         try:
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 status = place.stat()
@@ -206,7 +206,7 @@ class StateStore:
         except (FileNotFoundError, NotADirectoryError):
             return
         except DirectoryNotEmptyError:
-            # Files that others put into a directory keep it there, unless a file has to take its place.
+            # A directory into which others put files is kept, unless a file has to take its place.
             if state is not None:
                 raise
 
@@ -229,7 +229,7 @@ class StateStore:
                 _set_mode(place, state.mode | stat.S_IRWXU)
 
     def _finish(self, parts: Parts, state: State) -> None:
-        """Give a directory the mode it had; it may forbid what was done in it before."""
+        """Restore a directory's mode, last, because it may forbid what had to be done inside."""
         if isinstance(state, DirectoryState):
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 _set_mode(place, state.mode)
@@ -260,9 +260,10 @@ class Mark:
 class Journal:
     """Undoes changes made through a filesystem, at a cost proportional to the changes.
 
-    A version knows what the paths that changed after it contained, and which version came next. The newest one is the
-    disk itself. Going back walks the chain and reverses its links, so every version can be reached from every other.
-    Nothing is saved while no mark is referenced, and a version that no mark refers to is dropped with what it saved.
+    A version records the previous content of the paths that changed after it, and which version came next. The newest
+    one is the disk itself. Going back walks the chain and reverses its links, so every version can be reached from
+    every other. Nothing is saved while no mark is referenced, and a version that no mark refers to is dropped with what
+    it saved.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -295,7 +296,7 @@ class Journal:
             self._current.before.pop(parts, None)
 
     def switch_to(self, mark: Mark) -> dict[Parts, State]:
-        """Make that version the current one; returns the states to put on the disk."""
+        """Make this version the current one; returns the states to put on the disk."""
         chain = [mark.version]
         while chain[-1].next is not None:
             chain.append(chain[-1].next)
@@ -352,7 +353,7 @@ class Tracker:
         return {parts: state for parts, (_, state) in index.items()}
 
     def changes_to(self, tree: Mapping[Parts, State]) -> dict[Parts, State]:
-        """The states to put on the disk to turn it into that tree."""
+        """The states to put on the disk to reproduce this tree."""
         changes: dict[Parts, State] = {}
         missing = dict(tree)
         for place, status in self._walk():
@@ -399,7 +400,7 @@ def replace(
     modified_ns: int | None = None,
     start: IO[bytes] | None = None,
 ) -> None:
-    """Write a file, what `start` holds and then `content`, completely or not at all."""
+    """Write a file, first what `start` contains and then `content`, completely or not at all."""
     temporary = f".wink-{uuid4().hex[:16]}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o666, dir_fd=place.fd)
     try:
@@ -424,8 +425,8 @@ def replace(
 def append(place: Place, content: bytes) -> None:
     """Add to the end of a file completely or not at all.
 
-    The file is replaced by a longer copy: what is open under its name may have another name outside the root, and no
-    check can tell while names are being swapped.
+    The file is replaced by a longer copy: the file open under this name may have another name outside the root, and no
+    check can detect that while names are being swapped.
     """
     with os.fdopen(place.open(os.O_RDONLY), "rb") as source:
         replace(place, content, stat.S_IMODE(os.fstat(source.fileno()).st_mode), start=source)

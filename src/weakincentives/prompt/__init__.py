@@ -65,7 +65,7 @@ from weakincentives.prompt.visibility import (
 )
 
 if TYPE_CHECKING:
-    # At run time `tool` is the module of that name, which can be called as the decorator.
+    # At run time, `tool` is the module of that name, which is callable and acts as the decorator.
     from weakincentives.prompt.tool import tool
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Strategies by which a model opens sections, and the tools that they offer."""
+"""Strategies for letting a model open sections, and the tools they offer."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class CollapseSectionParams:
 
 @dataclass(frozen=True, slots=True)
 class ReadSectionResult:
-    """The content of a section, and the tools that come with it.
+    """A section's content and the tools it adds.
 
-    With `voice="system"` the content is said as the operator, where the model takes that in mid-conversation.
+    With `voice="system"` the content is sent as a system message, if the model accepts those mid-conversation.
     """
 
     content: str
@@ -93,7 +93,7 @@ class SearchSectionsParams:
 
 @dataclass(frozen=True, slots=True)
 class FoundSection:
-    """A closed section that a search found: what matched, what opening it costs, and the tools it brings."""
+    """A closed section that a search found: what matched, what opening it costs, and the tools it adds."""
 
     key: str
     title: str
@@ -116,10 +116,10 @@ class SearchSectionsResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadSections:
-    """The default strategy: reading a section shows it and brings its tools into the same conversation.
+    """The default strategy: reading a section shows it and adds its tools to the same conversation.
 
-    Its text comes back as the tool's result. With `voice="system"` it comes as an operator's message, where the model
-    takes one in mid-conversation and the text is the author's alone; text with params never gets that authority.
+    Its text is returned as the tool's result. With `voice="system"` it is sent as a system message if the model accepts
+    those mid-conversation and the text is entirely the author's; text with params never gets that authority.
     """
 
     voice: Voice = "result"
@@ -134,7 +134,7 @@ class ReadSections:
 
 @dataclass(frozen=True, slots=True)
 class OpenAndHalt:
-    """The request comes back to the caller, who opens the sections (or not) and evaluates again."""
+    """Return the request to the caller, who decides whether to open the sections and evaluates again."""
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_AND_HALT,) if with_tools or content_only else ()
@@ -150,7 +150,7 @@ class OpenAndHalt:
 
 @dataclass(frozen=True, slots=True)
 class OpenOrRead:
-    """Sections with tools are opened for good, by a new evaluation; the others are read without changing state."""
+    """Open sections with tools permanently, by a new evaluation; other sections are read without changing state."""
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return ((OPEN_SECTIONS,) if with_tools else ()) + ((READ_CONTENT,) if content_only else ())
@@ -161,7 +161,7 @@ class OpenOrRead:
 
 @dataclass(frozen=True, slots=True)
 class OpenToFiles:
-    """Content goes to `context/<key>.md`, for the model to read with its file tools; tools need a new evaluation."""
+    """Write content to `context/<key>.md`, for the model to read with its file tools; tools need a new evaluation."""
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_TO_FILES,) if with_tools or content_only else ()
@@ -189,14 +189,15 @@ class OpenToFiles:
         )
 
 
-# No slots: the finder and the tool are made on first use.
+# No slots: the finder and the tool are created on first use.
 @dataclass(frozen=True)
 class SearchSections:
-    """`search_sections` beside `read_section`, for prompts with hundreds of sections.
+    """Offer `search_sections` beside `read_section`, for prompts with hundreds of sections.
 
-    `ranker` finds sections; the built-in one compares words and needs no package. `preopen` opens, before the first
-    turn, at most so many sections that the user's words clearly call for. `menu` says which summaries the prompt
-    lists: all of them, those of root sections (`"top"`), or none. What is below an opened section is always listed.
+    `ranker` finds sections; the built-in one compares words and needs no package. `preopen` is how many sections to
+    open at most before the first turn, if the user's words clearly call for them. `menu` says which summaries the
+    prompt lists: all of them, those of root sections (`"top"`), or none. What is below an opened section is always
+    listed.
     """
 
     ranker: Ranker | None = None
@@ -222,7 +223,7 @@ class SearchSections:
         return read_suffix(key)
 
     def preopened(self, view: View, words: str) -> list[Node]:
-        """The closed sections that stand out for what the user says, at most `preopen`."""
+        """The closed sections that clearly match what the user says, at most `preopen`."""
         found = self.finder.closed(view, words, self.preopen + 1)
         scores = [one.score for one in found] + [0.0]
         clear = [size for size in range(1, len(found[: self.preopen]) + 1) if scores[size - 1] >= CLEAR * scores[size]]
@@ -264,7 +265,7 @@ class SearchSections:
 
 
 def current_view(context: Any) -> View:
-    """The prompt as it is now; `context` is a `ToolContext`, which this package's prompts are built before."""
+    """The prompt as it is now; `context` is a `ToolContext`, which is defined after this module."""
     view: View = context.prompt.view(context.session)
     return view
 
@@ -314,7 +315,7 @@ def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "res
 
 
 def read_content(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
-    """`read_section`, which leaves sections with tools to `open_sections`."""
+    """`read_section` for a strategy that leaves sections with tools to `open_sections`."""
     view, key = current_view(context), params.section_key
     path = view.find(key)
     if path is not None and view.has_tools(path) and not view.is_open(path):
@@ -387,7 +388,7 @@ def open_to_files(
 
 
 def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:
-    """The overrides that open all these paths, their closed ancestors included."""
+    """The overrides that open all these paths and their closed ancestors."""
     merged: dict[SectionPath, SectionVisibility] = {}
     for path in paths:
         merged.update(view.opening(path).overrides)

@@ -1,4 +1,4 @@
-"""What a docstring says about parameters, in the styles of Google, NumPy and Sphinx."""
+"""Parameter descriptions in docstrings, in the Google, NumPy and Sphinx styles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPHINX_TYPE = re.compile(r":type\s+\w+\s*:")
 
 
 def split_docstring(text: str, parameters: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """A docstring without what it says about the parameters, and that by name.
+    """A docstring without its parameter descriptions, and those descriptions by name.
 
     A part that names none of the parameters is left where it is.
     """
@@ -58,7 +58,7 @@ def _end(lines: list[str], start: int, *, deeper: bool) -> int:
 
 
 def _entries(lines: list[str], entry: re.Pattern[str]) -> dict[str, list[str]]:
-    """The entries that begin at the indentation of the first; what is indented deeper continues one."""
+    """The entries, which begin at the indentation of the first; deeper lines continue an entry."""
     found: dict[str, list[str]] = {}
     current: list[str] = []
     margin = next((_indent(line) for line in lines if line.strip()), 0)

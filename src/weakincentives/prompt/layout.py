@@ -1,7 +1,7 @@
 """Text laid out for one combination of open, summarized and absent sections.
 
-Which sections are shown seldom changes between renders, so literals, headings and numbers are laid out once per
-combination; a render then only fills in values and joins.
+The set of shown sections seldom changes between renders, so literals, headings and numbers are laid out once per
+combination; a render then only fills in values and joins the pieces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Menu = Literal["all", "top", "none"]
 
 
 class Placed(str):
-    """The words for a medium in a text, with the medium itself."""
+    """A media part, with the words that stand for it in the text."""
 
     part: Image | Document | Audio
 
@@ -31,8 +31,8 @@ class Placed(str):
 class Layout:
     """Pieces of text with slots; `marks` says at which piece each shown section begins.
 
-    The pieces from `user_piece` on are the user's. `summarized` are the closed sections, `listed` those of them in the
-    text.
+    The pieces from `user_piece` on are the user's. `summarized` are the closed sections; `listed` are those whose
+    summaries are in the text.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Layout:
             index = node.end if states[index] == SUMMARY else index + 1
 
     def _is_listed(self, node: Node) -> bool:
-        """Whether the text has a closed section's summary; that of what is below an opened section always."""
+        """Whether the text contains a closed section's summary; below an opened section, it always does."""
         if self._menu == "all" or (self._menu == "top" and node.parent < 0):
             return True
         return node.parent >= 0 and self._outline.base[node.parent] == SUMMARY
@@ -181,7 +181,7 @@ def _text_of(value: Any) -> str:
 
 
 def _call(node: Node, render: Callable[[Any], str], after: str, params: Params) -> str:
-    """What a section writes itself, if anything, after a separator."""
+    """The text a section renders itself, if any, after a separator."""
     try:
         text = render(params[node.source])
     except PromptRenderError:

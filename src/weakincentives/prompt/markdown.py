@@ -1,4 +1,4 @@
-"""Sections of markdown text, with `${placeholders}` or literal, and one that gives the prompt a filesystem."""
+"""Sections of markdown text, with `${placeholders}` or literal, and one that provides a filesystem to the prompt."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class MarkdownSection(Section[ParamsT]):
 
 
 class TextSection(MarkdownSection[ParamsT]):
-    """Literal text: a `$` in it, in its summary or in an override of it is a dollar sign.
+    """Literal text: a `$` in the text, its summary or an override is just a dollar sign.
 
     TextSection(key="deploy", title="Deploy", text="Run $HOME/bin/deploy.", summary="A run costs $5.")
     """
@@ -108,8 +108,8 @@ class TextSection(MarkdownSection[ParamsT]):
 class WorkspaceSection(MarkdownSection[None]):
     """Contributes a filesystem to the prompt's resources; handlers find it as `context.filesystem`.
 
-    A filesystem given here is shared by every run of the template. Without one, each run has an empty workspace in
-    memory of its own, unless another section, the template or `bind(resources=...)` provides a filesystem.
+    A filesystem passed here is shared by every run of the template. Without one, each run gets its own empty in-memory
+    workspace, unless another section, the template or `bind(resources=...)` provides a filesystem.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class WorkspaceSection(MarkdownSection[None]):
         return own_filesystem()
 
     def clone(self, *, session: Session | None = None, bus: Any = None, filesystem: Filesystem | None = None) -> Self:
-        """A copy with files of its own: those given, or a copy of the files in memory; other files are shared."""
+        """A copy with its own files: those passed, or a copy of in-memory files; other files are shared."""
         other = super().clone(session=session, bus=bus)
         other.filesystem = self.filesystem if filesystem is None else filesystem
         if filesystem is None and isinstance(self.filesystem, InMemoryFilesystem):
@@ -161,5 +161,5 @@ def check_placeholders(section: Section[Any], names: Iterable[str], where: str) 
 
 
 def own_filesystem() -> ResourceRegistry:
-    """A filesystem in memory for each run that has no other."""
+    """An in-memory filesystem for each run that has no other."""
     return ResourceRegistry.of(Binding(Filesystem, lambda resolver: InMemoryFilesystem(), eager=True, fallback=True))

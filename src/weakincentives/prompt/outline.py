@@ -16,7 +16,7 @@ from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
 NOTHING_LATE = LateContent()
 
-# A tree's visibility is packed into one byte per section, so that it can be compared and cached whole.
+# A tree's visibility is packed into one byte per section, so that it can be compared and cached as one value.
 PACKED = (SectionVisibility.ABSENT, SectionVisibility.FULL, SectionVisibility.SUMMARY)
 ABSENT, FULL, SUMMARY = range(len(PACKED))
 
@@ -47,7 +47,7 @@ class Node:
 
     @property
     def selects(self) -> bool:
-        """Whether the section's own visibility is found out by asking it."""
+        """Whether code decides the section's own visibility."""
         constant = isinstance(self.section.visibility, SectionVisibility)
         return not constant or has_own(self.section, "declared_visibility")
 
@@ -121,7 +121,7 @@ class Outline:
         self._check_tool_names(reserved)
 
     def with_late(self, path: SectionPath, content: LateContent) -> Outline:
-        """The outline with what a section brought when it was opened, or is expected to bring.
+        """The outline with what a section added when it was opened, or is expected to add.
 
         A tool whose name is taken is offered as `<section key>_<name>`.
         """
@@ -133,11 +133,11 @@ class Outline:
         return bare._rebuilt({**late, path: replace(content, tools=tools, children=children)}, kept)
 
     def overridden(self, bodies: Mapping[SectionPath, TemplateText], tools: Mapping[str, Tool[Any, Any]]) -> Outline:
-        """The outline with other texts and tools in place of those of the same path or name."""
+        """The outline with texts replaced by path and tools by name."""
         return self._rebuilt(self._late, tools, bodies)
 
     def brought(self, path: SectionPath) -> LateContent:
-        """What the section has brought, or is expected to bring."""
+        """What the section has added, or is expected to add."""
         return self._late.get(path, NOTHING_LATE)
 
     def _rebuilt(
@@ -259,7 +259,7 @@ class Outline:
 def _renamed(
     tools: Iterable[Tool[Any, Any]], children: Iterable[Section[Any]], prefix: str, taken: set[str]
 ) -> tuple[tuple[Tool[Any, Any], ...], tuple[Section[Any], ...]]:
-    """The tools, and those of the children, under names that are not taken."""
+    """The tools, including those of the children, under names that are not taken."""
     renamed = tuple(tool.renamed(f"{prefix}_{tool.name}") if tool.name in taken else tool for tool in tools)
     return renamed, tuple(
         child.with_content(*_renamed(child.tools(), child.children, prefix, taken)) for child in children
@@ -321,7 +321,7 @@ class Params:
 
 
 def check_params(params: Iterable[Any]) -> None:
-    """Reject params that are not instances of a class with fields, nor dicts for a TypedDict."""
+    """Reject params that are neither instances of a class with fields nor dicts for a TypedDict."""
     for value in params:
         if isinstance(value, type) or not (type(value) is dict or serde.is_record(type(value))):
             given = (

@@ -2,7 +2,7 @@
 
 An answer may wrap its JSON in prose. Fenced `json` blocks are tried first, then the whole message, then the values of
 the declared container in the text, in order: the first that fits the type is the answer. A block or message that is
-JSON and does not fit is not searched for parts that would. An answer that is declared to be text is taken as it is.
+JSON but does not fit is not searched for parts that would. If the declared type is text, the answer is used as is.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAX_CANDIDATES = 1_000
 class StructuredOutputConfig:
     """What a prompt's answer must be.
 
-    `container` says how it is written: one `object`, an `array` of `output_type`, a `value` of another type, which is
-    sent as the one field of an object, or plain `text`.
+    `container` says how it is written: an `object`, an `array` of `output_type`, a `value` of another type, which is
+    sent as the only field of an object, or plain `text`.
     """
 
     output_type: Any
@@ -51,12 +51,12 @@ class StructuredOutputConfig:
 
     @cached_property
     def wire_schema(self) -> dict[str, Any]:
-        """The schema to send: providers require an object at the top, so anything else becomes its one field."""
+        """The schema to send: providers require an object at the top, so anything else becomes its only field."""
         return self.schema if self.container in ("object", "text") else self._wrapped.schema()
 
     @cached_property
     def is_strict(self) -> bool:
-        """Whether strict modes take the schema to send as it is."""
+        """Whether strict modes accept the schema to send as it is."""
         return serde.is_strict(self.wire_schema)
 
     @cached_property
@@ -69,7 +69,7 @@ class StructuredOutputConfig:
         return serde.codec(make_dataclass("Output", [(_WRAPPING_FIELD[self.container], self._codec.annotation)]))
 
     def read(self, text: str) -> Any:
-        """Parse JSON text; what is sent as a field of an object may come with or without that object."""
+        """Parse JSON text; a value that is sent as a field of an object may arrive with or without that object."""
         allow_extra = self.allow_extra_keys
         if self.container == "object" or text[:1] != "{":
             return self._codec.decode(text, allow_extra=allow_extra)
@@ -87,14 +87,14 @@ class StructuredOutputConfig:
             raise (bare if without else wrapped) from None
 
     def unwrapped(self, value: Any) -> Any:
-        """Decoded JSON without the object around it, if there is one; None as long as its field is not there."""
+        """Decoded JSON without the object around it, if there is one; None while its field is missing."""
         if self.container == "object" or not isinstance(value, dict):
             return value
         field = _WRAPPING_FIELD[self.container]
         return value.get(field) if self.container == "array" or field in value or not value else value
 
     def parse(self, value: Any) -> Any:
-        """Check a value that is decoded already."""
+        """Check a value that is already decoded."""
         return self._codec.parse(value, allow_extra=self.allow_extra_keys)
 
 
@@ -117,7 +117,7 @@ def structured_output(annotation: Any, allow_extra_keys: bool = False) -> Struct
         if container == "value":
             container = "text" if codec.is_text else "object" if codec.is_object else "value"
         config = StructuredOutputConfig(output_type, container, allow_extra_keys)
-        # Made here, so that a type that has none is refused where it is declared.
+        # Created here, so that a type without a schema is rejected where it is declared.
         _ = config.schema
     except SerdeError as error:
         raise PromptValidationError(f"Output type {type_name(annotation)} cannot be an output: {error}") from error
@@ -137,7 +137,7 @@ def structured_output(annotation: Any, allow_extra_keys: bool = False) -> Struct
 def parse_structured_output(output_text: Any, rendered: DeclaresOutput | StructuredOutputConfig) -> Any:
     """The typed value of an answer; a value that already has the type is returned unchanged.
 
-    `OutputParseError` has the whole answer as `raw` and the field that failed as `path`.
+    `OutputParseError` holds the whole answer in `raw` and the field that failed in `path`.
     """
     config = rendered if isinstance(rendered, StructuredOutputConfig) else rendered.structured_output
     if config is None:
@@ -165,7 +165,7 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
     misfit: SerdeError | None = None
     malformed: SerdeError | None = None
     prose, end = "", 0
-    for span in _spans(text) if "`" in text else (_WHOLE,):  # One character is found much faster than three.
+    for span in _spans(text) if "`" in text else (_WHOLE,):  # Finding one character is much faster than three.
         candidate = text[span].strip(" \t\r\n\ufeff")
         try:
             return config.read(candidate)
@@ -198,7 +198,7 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
 def _spans(text: str) -> Iterator[slice]:
     """Where JSON may be: in fences that open with `json` at the start of a line, then in the whole text.
 
-    A fence holds what is up to the next fence or the end.
+    A fence extends to the next fence or the end.
     """
     left, start, position = MAX_CANDIDATES, -1, 0
     for line in text.split("\n"):

@@ -1,6 +1,6 @@
-"""Prompt overrides: other words for a prompt without touching its code, and where they are stored.
+"""Prompt overrides: replace a prompt's wording without touching its code, and store the replacements.
 
-An override applies as long as the text that it was written for, known by its hash, has not changed.
+An override applies as long as the text it was written for, identified by its hash, has not changed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MAX_LENGTH = 100
 
 @dataclass(frozen=True, slots=True)
 class SectionOverride:
-    """Another body for a section, written when the section's text had `expected_hash`."""
+    """A replacement body for a section, written when the section's text had `expected_hash`."""
 
     expected_hash: str
     body: str
@@ -66,7 +66,7 @@ class SectionOverride:
 
 @dataclass(frozen=True, slots=True)
 class ToolOverride:
-    """Other words for a tool and its params, written when its words had `expected_hash`."""
+    """Replacement descriptions for a tool and its params, written when the originals had `expected_hash`."""
 
     expected_hash: str
     description: str | None = None
@@ -120,7 +120,7 @@ CHANGED = OverrideProblem("changed", "it was written for text that has changed s
 
 @dataclass(frozen=True, slots=True)
 class SectionDescriptor:
-    """A section's text by hash; `placeholders` are the names that a body may use, none if it is `literal`."""
+    """The hash of a section's text; `placeholders` are the names that a body may use, none if it is `literal`."""
 
     path: SectionPath
     content_hash: str
@@ -149,7 +149,7 @@ class SectionDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ToolDescriptor:
-    """A tool's words by hash: its description and those of its params."""
+    """The hash of a tool's wording: its description and those of its params."""
 
     name: str
     content_hash: str
@@ -192,7 +192,7 @@ class PromptDescriptor:
         return cls(ns, key, {node.path: _describe_section(node) for node in outline.nodes}, tools)
 
     def override_section(self, path: SectionPath, body: str) -> SectionOverride:
-        """An override for the section as it is today; one that could not be applied is refused."""
+        """An override for the section as it is today; raises if it cannot be applied."""
         section = self.sections.get(path)
         if section is None:
             known = ", ".join(".".join(other) for other in self.sections)
@@ -208,7 +208,7 @@ class PromptDescriptor:
     def override_tool(
         self, name: str, *, description: str | None = None, param_descriptions: Mapping[str, str] | None = None
     ) -> ToolOverride:
-        """An override for the tool as it is today; one that could not be applied is refused."""
+        """An override for the tool as it is today; raises if it cannot be applied."""
         tool = self.tools.get(name)
         if tool is None:
             raise PromptValidationError(f"Prompt '{self.key}' has no tool '{name}'; it has: {', '.join(self.tools)}.")
@@ -224,7 +224,7 @@ class PromptDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class StaleOverride:
-    """An override that was not applied: its text has changed, is gone, is closed, or the override does not fit it."""
+    """An override that was not applied: its target has changed, is gone or closed, or the override does not fit it."""
 
     kind: Literal["section", "tool"]
     name: str
@@ -237,7 +237,7 @@ class StaleOverride:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What applies: bodies by section, words by tool; `stale` lists what does not."""
+    """What applies: bodies by section, descriptions by tool; `stale` lists what does not."""
 
     section_bodies: Mapping[SectionPath, str] = field(default_factory=dict)
     tools: Mapping[str, ToolOverride] = field(default_factory=dict)
@@ -245,7 +245,7 @@ class Applied:
 
 
 def apply_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
-    """What the override changes in the prompt as it is today; what does not apply is logged as a warning."""
+    """What the override changes in the prompt as it is today; logs a warning for what does not apply."""
     applied = check_override(descriptor, override)
     for stale in applied.stale:
         logger.warning("Override %s/%s@%s not applied to %s", override.ns, override.key, override.tag, stale)
@@ -273,7 +273,7 @@ def check_override(descriptor: PromptDescriptor, override: PromptOverride) -> Ap
 
 
 def diff(descriptor: PromptDescriptor, override: PromptOverride) -> str:
-    """A unified diff from the prompt's own words to the override's; what is not applied says so and why."""
+    """A unified diff from the prompt's own text to the override's; it notes what is not applied, and why."""
     stale = {(item.kind, item.name): item for item in check_override(descriptor, override).stale}
     parts: list[str] = []
     for path, body in override.sections.items():
@@ -301,15 +301,15 @@ class PromptOverridesStore(Protocol):
     """Keeps one `PromptOverride` per prompt and tag."""
 
     def resolve(self, descriptor: PromptDescriptor, tag: str) -> PromptOverride | None:
-        """What is stored for this prompt, stale or not; None where nothing is."""
+        """The override stored for this prompt, stale or not; None if there is none."""
         ...
 
     def upsert(self, override: PromptOverride) -> None:
-        """Store it in place of what was there."""
+        """Store the override, replacing any that was there."""
         ...
 
     def delete(self, *, ns: str, key: str, tag: str) -> bool:
-        """Whether there was anything to delete."""
+        """Delete the override; returns whether there was one."""
         ...
 
     def list(self, *, ns: str | None = None, key: str | None = None) -> tuple[PromptOverride, ...]:
@@ -320,7 +320,7 @@ class PromptOverridesStore(Protocol):
 class JsonPromptOverridesStore:
     """Keeps overrides under a directory, as `<ns>/<key>/<tag>.json`.
 
-    A file is replaced whole, by rename, so that a reader sees the old or the new one and a crash leaves no partial
+    A file is replaced atomically, by rename, so that a reader sees the old or the new one and a crash leaves no partial
     file. `update` reads, changes and writes under a lock, so that concurrent edits of different sections both survive.
     """
 
@@ -432,7 +432,7 @@ def _describe_section(node: Node) -> SectionDescriptor:
 
 
 def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:
-    """A name that tools of two sections share is closed: an override could not say which one it means."""
+    """A name shared by tools of two sections cannot be overridden: an override could not say which one it means."""
     params = tool.params
     words = [part for name, text in params.items() for part in (name, text)]
     return ToolDescriptor(

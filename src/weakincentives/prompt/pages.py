@@ -1,8 +1,8 @@
-"""Sections made of markdown files: one page, or a folder of them.
+"""Sections made from markdown files: one page, or a folder of them.
 
 Front matter, the YAML between two `---` lines at the top of a page, is read and written without a YAML package. It may
-have what people write there: nested mappings, lists of text, and plain, quoted, literal (`|`) and folded (`>`) text.
-Every scalar is text, so `version: 1.10` stays `1.10`. Anything else is an error that names the line.
+contain what people usually write there: nested mappings, lists of text, and plain, quoted, literal (`|`) and folded
+(`>`) text. Every scalar is text, so `version: 1.10` stays `1.10`. Anything else is an error that names the line.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _NOT_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
 
 
 def markdown_sections(folder: str | PathLike[str], *, headings: bool = False) -> list[TextSection[None]]:
-    """A summarized section of literal text for each markdown file of a folder, or for the one file given.
+    """A summarized section of literal text for each markdown file in a folder, or for a single file.
 
         PromptTemplate(ns="shop", key="desk", sections=markdown_sections("handbook"))
 
     The summary is `summary` or `description` of the front matter, or the first paragraph. A subfolder is a section with
     its pages as children, and `index.md` or `README.md` as its text; with `headings`, the parts of a page are children
-    too. Keys are made of file names and headings. `AGENTS.md` is shown in full.
+    too. Keys are made from file names and headings. `AGENTS.md` is shown in full.
     """
     root = Path(folder)
     if root.is_file():
@@ -68,7 +68,7 @@ class Page:
 
 
 def read_page(path: Path, name: str) -> Page:
-    """Read a markdown file; without a title or heading of its own, the page is called by its name."""
+    """Read a markdown file; a page without a title or heading is named after its file."""
     try:
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
@@ -110,7 +110,7 @@ def summarize(text: str, title: str) -> str:
 
 
 def files_below(root: Path) -> list[Path]:
-    """The files below a folder, but hidden ones, as sorted relative paths.
+    """The files below a folder, except hidden ones, as sorted relative paths.
 
     Links that lead out of the folder are refused; links to folders are not followed.
     """
@@ -152,7 +152,7 @@ def page_section(
 
 
 def split_front_matter(text: str, where: str) -> tuple[dict[str, Value], str]:
-    """The fields of a page's front matter, and the text below it; a page that has none is all text."""
+    """The fields of a page's front matter, and the text below it; a page without front matter is all text."""
     block = _BLOCK.match(text)
     lines = block[1].split("\n") if block else [text]
     first = next((line for line in lines if _COMMENT.sub("", line).strip()), "a:")
@@ -162,7 +162,7 @@ def split_front_matter(text: str, where: str) -> tuple[dict[str, Value], str]:
 
 
 def front_matter(fields: Mapping[str, Value]) -> str:
-    """The fields as front matter, in block style, which every YAML reader takes."""
+    """The fields as front matter, in block style, which every YAML parser accepts."""
     return f"---\n{''.join(_yaml_lines(fields))}---\n"
 
 
@@ -258,14 +258,14 @@ def _yaml_lines(fields: Mapping[str, Value]) -> Iterator[str]:
 
 
 def _scalar(text: str) -> str:
-    # Some readers end the front matter at any `---`.
+    # Some parsers end the front matter at any `---`.
     if _PLAIN.fullmatch(text) and "---" not in text and text == text.strip() and text.lower() not in _NOT_TEXT:
         return text
     return json.dumps(text, ensure_ascii=False).replace("---", "\\u002d--")
 
 
 class _Block:
-    """Lines of one level, the first of which is line `start` of the file."""
+    """Lines of one level; the first is line `start` of the file."""
 
     def __init__(self, where: str, lines: Sequence[str], start: int) -> None:
         self.where, self.lines, self.start = where, lines, start
@@ -312,7 +312,7 @@ class _Block:
         return self.scalar(index, line[1:].strip(), deeper)
 
     def scalar(self, index: int, rest: str, deeper: Sequence[str]) -> Value:
-        """The text that begins with `rest` and goes on in the deeper lines, or a list in brackets."""
+        """The text that begins with `rest` and continues in the deeper lines, or a list in brackets."""
         if re.fullmatch(r"[|>][+-]?(?:\s+#.*)?", rest):
             text = dedent("\n".join(deeper)).strip("\n")
             return _folded(text) if rest[0] == ">" else text

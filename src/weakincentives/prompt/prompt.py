@@ -1,4 +1,4 @@
-"""Prompts: the template that declares one, the prompt bound for a run, and what its tools can reach."""
+"""Prompts: the template that declares one, the prompt bound for a run, and the context its tools receive."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class _HasOutput(Specializable):
 class PromptTemplate(_HasOutput, Generic[OutputT]):
     """Declare once, bind and render often: `PromptTemplate[Out](ns=, key=, sections=[...])`.
 
-    `token_budget` opens, at render, those summarized sections that fit; `show_prices` says under each summary what
-    opening it costs; `allow_collapse` offers `collapse_section`.
+    `token_budget` opens the summarized sections that fit it when the prompt is rendered; `show_prices` adds the cost of
+    opening to each summary; `allow_collapse` offers `collapse_section`.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         return self.outline.overridden(bodies, tools)
 
     def with_output(self, output_type: Any) -> PromptTemplate[Any]:
-        """The template with this output, which it may have already but not another one."""
+        """The template with this output type; raises if it already declares a different one."""
         declared = structured_output(output_type, self.allow_extra_keys)
         if self.structured_output == declared:
             return self
@@ -159,7 +159,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         return other
 
     def without(self, paths: Collection[SectionPath]) -> PromptTemplate[OutputT]:
-        """The template without these sections and what is in them."""
+        """The template without these sections and their descendants."""
         gone = set(paths)
         unknown = [path for path in gone if path not in self.outline.by_path]
         if unknown:
@@ -201,9 +201,9 @@ def _kept(sections: Iterable[Section[Any]], gone: set[SectionPath], above: Secti
 
 
 class _RunBase(NamedTuple):
-    """The run that a prompt is in: its session, and the visibility that it began with.
+    """The run that a prompt is in: its session, and the visibility it began with.
 
-    The reference is weak, so that a prompt does not keep the sessions it has run on.
+    The reference is weak, so that a prompt does not keep its sessions alive.
     """
 
     session: weakref.ref[Session] | None
@@ -215,10 +215,10 @@ class _RunBase(NamedTuple):
 
 
 class Prompt(Displayed, _HasOutput, Generic[OutputT]):
-    """`Prompt(template).bind(params...)`, ready to render or evaluate; make one for each run.
+    """`Prompt(template).bind(params...)`, ready to render or evaluate; create one for each run.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
-    `with prompt.resources:` does. `run_id` is its last run.
+    `with prompt.resources:` does. `run_id` is the id of its last run.
     """
 
     def __init__(
@@ -265,13 +265,13 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
 
     @property
     def params(self) -> tuple[Any, ...]:
-        """What is bound, in the order of binding."""
+        """The bound params, in the order of binding."""
         return tuple(self._bound.values())
 
     def bind(self, *params: Any, resources: ResourceRegistry | Mapping[type, Any] | None = None) -> Prompt[OutputT]:
-        """Bind instances by their type, and resources that win over the template's and the sections'.
+        """Bind instances by their type, and resources that take precedence over the template's and the sections'.
 
-        A dict is bound as the TypedDict of the template that has its keys.
+        A dict is bound as the template's TypedDict with the same keys.
         """
         check_params(params)
         bound = {self._params_type_of(value): value for value in params}
@@ -311,7 +311,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     def begin(
         self, session: Session | None, visibility_overrides: Overrides | None = None, words: str = ""
     ) -> RenderedPrompt[OutputT]:
-        """Render for a run, and keep what was declared, selected, overridden and fitted as the base of its views.
+        """Render for a run, and keep the visibility declared, selected, overridden and fitted as the base of its views.
 
         `words` is what the user says besides the user sections.
         """
@@ -321,16 +321,16 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         return self._rendered(self.view(session))
 
     def resume(self, session: Session, visibility: Mapping[str, SectionVisibility]) -> None:
-        """Continue the session's run, which began elsewhere with this visibility of each section, by key."""
+        """Continue the session's run, which began elsewhere with these section visibilities, by key."""
         outline = self._run_outline()
         self._run = _RunBase(weakref.ref(session), outline, state_from_keys(outline, visibility))
 
     def base_visibility(self) -> dict[str, SectionVisibility]:
-        """What the run began with, by section key: what `resume` takes."""
+        """The visibility the run began with, by section key; pass it to `resume`."""
         return {} if self._run is None else self._run.state.by_key(self._run.outline)
 
     def view(self, session: Session | None = None) -> View:
-        """What is shown and offered at this moment; for the session of a run, what the run began with is the base."""
+        """What is shown and offered now; for the session of a run, the base is what the run began with."""
         run = self._run
         if run is not None and run.is_on(session):
             return self._view(run.outline, run.state, session)
@@ -354,7 +354,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         ]
 
     def load(self, path: SectionPath, deadline: Deadline | None = None) -> None:
-        """Ask a section and those above it, each once per run, for what they bring when they are opened."""
+        """Load what a section and its ancestors add when they are opened, each once per run."""
         for end in range(1, len(path) + 1):
             outline = self._run_outline()
             node = outline.by_path.get(path[:end])
@@ -378,7 +378,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         return self.template.overridden(self._overrides_store, self._overrides_tag)
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
-        """A tool of the section with this key, shown or not; the built-in ones have the key ''."""
+        """A tool of the section with this key, shown or not; built-in tools have the key ''."""
         if not section_key:
             return next((tool for tool in self.template.builtin_tools() if tool.name == name), None)
         outline = self._run_outline() if self._run is None else self._run.outline
@@ -395,7 +395,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         return registry.merge(self._bound_resources)
 
     def opened_by_rule(self, session: Session, words: Callable[[], str]) -> list[SectionPath]:
-        """Closed sections that their rules open now, except what the session has opened or closed before."""
+        """Closed sections that their rules open now, except those the session has already opened or closed."""
         if not self._run_outline().ruled:
             return []
         view = self.view(session)
@@ -409,7 +409,8 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     ) -> VisibilityState:
         """What is shown before the session's overrides.
 
-        It is declared, selected, passed by the caller, opened by a rule or for the user's words, or within budget.
+        That is what was declared, selected or passed by the caller, plus what a rule, the user's words or the token
+        budget opens.
         """
         if self._duplicates:
             names = [type(value).__name__ for value in self._duplicates]
@@ -437,7 +438,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         return state
 
     def _preopened(self, view: View, words: str) -> list[Node]:
-        """What the strategy opens for the user's words; a ranker that fails opens nothing."""
+        """The sections the strategy opens for the user's words; none if the ranker fails."""
         try:
             found: list[Node] = self.template.disclosure.preopened(view, words)  # type: ignore[attr-defined]
         except Exception as error:
@@ -564,7 +565,7 @@ class PromptResources:
 class ToolContext:
     """What a tool handler can reach: the session, resources and limits of the run, and which call this is.
 
-    `idempotency_key` is the same for every attempt at this call, also after a crash on the durable engine.
+    `idempotency_key` is the same for every attempt at this call, even after a crash on the durable engine.
     """
 
     session: Session
@@ -593,7 +594,7 @@ def _ruled(view: View, params: Params, session: Session | None, words: str) -> l
 
 
 def _until(deadline: Deadline | None, work: Callable[[], T]) -> T:
-    """The result of blocking work. Work that is not done by the deadline goes on in its thread, to no effect."""
+    """The result of blocking work. Work not done by the deadline continues in its thread, without effect."""
     if deadline is None:
         return work()
     result: Future[T] = Future()

@@ -25,8 +25,8 @@ Decider = Literal["declared", "selector", "override", "session", "budget", "rule
 class VisibilityState:
     """One packed visibility per node of the outline, each as if its ancestors were open.
 
-    `decided` says what decided those that differ from what was declared. `opened` are the nodes that were opened on
-    request, by index, in order of opening.
+    `decided` says what decided each visibility that differs from the declared one. `opened` are the nodes that were
+    opened on request, by index, in order of opening.
     """
 
     packed: bytes
@@ -40,7 +40,7 @@ class VisibilityState:
         return VisibilityState(bytes(states), {**self.decided, node.index: decider}, self.opened + newly)
 
     def with_overrides(self, outline: Outline, overrides: Overrides, decider: Decider) -> VisibilityState:
-        """The state with overrides applied; paths that the outline does not have are left out."""
+        """The state with overrides applied; paths that are not in the outline are ignored."""
         states, decided, opened = bytearray(self.packed), dict(self.decided), list(self.opened)
         for path, visibility in with_ancestors(overrides).items():
             node = outline.by_path.get(path)
@@ -63,17 +63,17 @@ class VisibilityState:
         return state
 
     def exists(self, outline: Outline, node: Node) -> bool:
-        """Whether the section and all above it are enabled."""
+        """Whether the section and all its ancestors are enabled."""
         return all(self.packed[up.index] != ABSENT for up in (node, *outline.ancestors(node)))
 
     def opened_at(self, outline: Outline, node: Node) -> int:
-        """When the section came to be shown: 0 if it was open by declaration, else its place in `opened`."""
+        """When the section became visible: 0 if it was declared open, else its place in `opened`."""
         return max(
             1 + self.opened.index(up.index) if up.index in self.opened else 0 for up in (node, *outline.ancestors(node))
         )
 
     def moved(self, before: Outline, after: Outline) -> VisibilityState:
-        """The same state in an outline with other sections too; those show what they declare."""
+        """The same state in an outline that has additional sections, which show what they declare."""
         packed = bytearray(after.base)
         index = {node.index: after.by_path[node.path].index for node in before.nodes if node.path in after.by_path}
         for old, new in index.items():
@@ -86,7 +86,7 @@ class VisibilityState:
 
 
 def state_from_keys(outline: Outline, visibility: Mapping[str, SectionVisibility]) -> VisibilityState:
-    """The state that `by_key` described; a section that it does not name is absent."""
+    """The state described by `by_key`; sections it does not name are absent."""
     absent = SectionVisibility.ABSENT
     packed = bytes(PACKED.index(visibility.get(node.key, absent)) for node in outline.nodes)
     decided: dict[int, Decider] = {
@@ -145,7 +145,7 @@ def session_state(outline: Outline, base: VisibilityState, params: Params, sessi
 
 
 def _is_enabled(node: Node, params: Params, session: Session | None) -> bool:
-    """Ask the section; unbound params are only an error for one that needs them to answer, or is enabled."""
+    """Ask the section; unbound params are only an error if it needs them to answer, or is enabled."""
     try:
         given = params[node.source]
     except UnboundParamsError as unbound:

@@ -49,7 +49,7 @@ class O200kTokens:
         try:
             return len(self._encoding.encode(text))
         except UnicodeEncodeError:
-            # A lone surrogate cannot be encoded; it is sent as a replacement character, too.
+            # A lone surrogate cannot be encoded; adapters send it as a replacement character, too.
             return len(self._encoding.encode(text.encode("utf-8", "replace").decode()))
 
 

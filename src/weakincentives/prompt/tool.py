@@ -1,4 +1,4 @@
-"""Tools: those that we run, with their result, and hosted ones, which the provider runs."""
+"""Tools: those we run, with their results, and hosted tools, which the provider runs."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class ToolResult(Generic[ResultT]):
     """What a handler returns: a message for the model, a typed value, and whether it worked.
 
     `success=False` undoes what the call did to the session and to snapshotable resources; the model reads the message.
-    `attachments` are media that the model gets with it. A tool that opens or closes sections says so in `disclosure`:
-    that is how such calls are known.
+    `attachments` are media sent to the model along with it. A tool that opens or closes sections declares that in
+    `disclosure`, which is how such calls are recognised.
     """
 
     message: str = ""
@@ -92,7 +92,7 @@ class Handler(Protocol[ParamsT_contra, ResultT]):
 
 
 class Compensation(Protocol[ParamsT_contra]):
-    """What takes back an effect that no snapshot covers."""
+    """A function that undoes an effect no snapshot covers."""
 
     def __call__(self, params: ParamsT_contra, /, *, context: Any) -> object: ...
 
@@ -101,8 +101,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     """A capability that we run: `Tool[Params, Result](name=, description=, handler=)`.
 
     `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so that
-    several may run side by side without a transaction. `compensate(params, *, context)` undoes an effect outside our
-    resources when the call fails after it.
+    several calls may run concurrently without a transaction. `compensate(params, *, context)` undoes an effect outside
+    our resources when the call fails after it.
     """
 
     _declared_types: tuple[Any, Any] = (None, None)
@@ -163,10 +163,10 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         compensate: Compensation[dict[str, Any]] | None = None,
         accepts_overrides: bool = True,
     ) -> Tool[dict[str, Any], Any]:
-        """A tool that somebody else described: its handler gets a dict that matches the JSON Schema.
+        """A tool described by a JSON Schema; its handler receives a dict that matches the schema.
 
-        The name may have up to 128 characters of any kind and the description any length. Where a provider takes less,
-        `portable_name` maps the name, and the whole description is sent as text where the tool appears.
+        The name may have up to 128 characters of any kind and the description any length. If a provider accepts less,
+        `portable_name` maps the name, and the full description is sent as text where the tool appears.
         """
         try:
             foreign = serde.ForeignSchema(schema)
@@ -191,7 +191,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments, with overridden descriptions; strict unless somebody else wrote it."""
+        """The JSON Schema of the arguments, with overridden descriptions; strict unless it is a foreign schema."""
         if self._foreign is not None:
             schema = self._foreign.sent
         elif self.params_type is None:
@@ -213,7 +213,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
 
     @cached_property
     def strict_schema(self) -> dict[str, Any]:
-        """The schema in strict form, whoever wrote it: for models that are held to it while they write."""
+        """The schema in strict form, whatever its origin, for models whose output is constrained to it."""
         return self.schema if self._foreign is None else serde.to_strict(self.schema)
 
     @cached_property
@@ -236,7 +236,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
 
     @property
     def param_descriptions(self) -> Mapping[str, str]:
-        """Argument to description, as the model sees them."""
+        """The description of each argument, as the model sees it."""
         return {name: text for name, text in self.params.items() if text}
 
     def parse(self, arguments: str) -> Any:
@@ -255,12 +255,12 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         return None
 
     def brief(self, limit: int) -> str:
-        """The description, or its beginning if the provider takes no more; the run sends the whole as text."""
+        """The description, or its beginning if the provider limits its length; the run then sends all of it as text."""
         text = self.description
         return text if len(text) <= limit else f"{text[: limit - len(_CUT)]}{_CUT}"
 
     def with_descriptions(self, description: str | None, params: Mapping[str, str]) -> Self:
-        """The same tool with other words for the model; used by prompt overrides."""
+        """The same tool with other descriptions for the model; used by prompt overrides."""
         return self._with(
             description=description or self.description, _param_descriptions={**self._param_descriptions, **params}
         )
@@ -289,7 +289,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
 
     def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
-        # What was derived from the old values, here or by an adapter that keeps its encoding, is derived anew.
+        # Drop what was derived from the old values, here or by an adapter that caches its encoding.
         derived = ("schema", "strict_schema", "definition")
         for name in [name for name in vars(other) if name in derived or name.startswith("_encoded_")]:
             delattr(other, name)
@@ -361,9 +361,9 @@ def check_tool_name(name: str) -> None:
 
 
 def portable_name(name: str, limit: int = 64) -> str:
-    """The name for a provider that takes letters, digits, '_' and '-', up to `limit` characters.
+    """The name for a provider that accepts only letters, digits, '_' and '-', up to `limit` characters.
 
-    A name that does not fit gets one that depends on it alone, so a call can be traced back to the tool.
+    A name that does not fit is replaced by one derived from it alone, so a call can be traced back to the tool.
     """
     if len(name) <= limit and _PORTABLE_NAME.fullmatch(name):
         return name
@@ -371,7 +371,7 @@ def portable_name(name: str, limit: int = 64) -> str:
 
 
 def _check_params(name: str, params_type: type) -> None:
-    """Reject types and constraints that have no schema. What is defined later is checked when it is first needed."""
+    """Reject types and constraints that have no schema. Types defined later are checked when first needed."""
     try:
         serde.codec(params_type)
     except serde.UnresolvedType:
@@ -391,7 +391,7 @@ def check_description(whose: str, description: Any, most: int, *, ascii_only: bo
 
 
 def check_handler(tool_name: str, what: str, handler: Any, params_type: type | None) -> None:
-    """Reject a handler that cannot be called as `handler(params, context=...)`, or that is annotated otherwise."""
+    """Reject a handler that cannot be called as `handler(params, context=...)`, or whose annotations differ."""
     if not callable(handler):
         raise PromptValidationError(f"Tool '{tool_name}': {what} must be callable, got {type(handler).__name__}.")
     try:
@@ -428,7 +428,7 @@ def check_handler(tool_name: str, what: str, handler: Any, params_type: type | N
 
 
 def _accepts(annotation: Any, given: type) -> bool:
-    """Whether an instance of `given` fits the annotation; True where that cannot be told."""
+    """Whether an instance of `given` fits the annotation; True if that cannot be determined."""
     origin = get_origin(annotation)
     if origin in (Union, UnionType):
         return any(_accepts(one, given) for one in get_args(annotation))
@@ -454,7 +454,7 @@ def type_name(annotation: Any) -> str:
 
 
 class FunctionTool(Tool[Any, Any], Generic[P, T]):
-    """A tool made by `@tool`; called, it is the function as it was written: no session, no transaction."""
+    """A tool made by `@tool`; calling it calls the original function, without a session or transaction."""
 
     def __init__(self, function: Callable[P, T], *, name: str | None, description: str | None, **options: Any) -> None:
         tool_name = name or function.__name__
@@ -491,7 +491,7 @@ def _method_owner(function: Any) -> object:
 
 
 def rebound(value: Any, old: object, new: object) -> Any:
-    """A method of `old` as a method of `new`, also inside a `partial`; anything else as it is."""
+    """A method of `old` as a method of `new`, even inside a `partial`; anything else is returned unchanged."""
     if isinstance(value, MethodType) and value.__self__ is old:
         return MethodType(value.__func__, new)
     if isinstance(value, partial) and (function := rebound(value.func, old, new)) is not value.func:
@@ -524,7 +524,7 @@ def tool(
     compensate: Compensation[Any] | None = None,
     accepts_overrides: bool = True,
 ) -> Any:
-    """Make a tool of a typed function: its name, docstring and annotations say all that the model needs.
+    """Turn a typed function into a tool: its name, docstring and annotations are what the model sees.
 
         @tool(read_only=True)
         def add(a: int, b: Annotated[int, "the second number"]) -> int:
@@ -532,7 +532,7 @@ def tool(
             return a + b
 
     The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter named `context`
-    receives the `ToolContext`. What is returned becomes the result's value, unless it is a `ToolResult` already. The
+    receives the `ToolContext`. The return value becomes the result's value, unless it is already a `ToolResult`. The
     tool can still be called as the function: `add(1, 2)`.
     """
 
@@ -567,7 +567,7 @@ def _function_handler(function: Callable[..., Any]) -> Handler[Any, Any]:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse arguments that are nested too deeply to be stored with the session."""
+    """Reject arguments that are nested too deeply to be stored with the session."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
@@ -627,7 +627,7 @@ def _column(default: Any, metadata: dict[str, str]) -> Any:
 
 
 class _CallableModule(ModuleType):
-    """Lets `weakincentives.prompt.tool` be this module and the decorator in one: the package cannot have both names."""
+    """Makes `weakincentives.prompt.tool` both this module and the decorator: the package has room for only one."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return tool(*args, **named)

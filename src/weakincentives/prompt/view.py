@@ -27,14 +27,14 @@ MAX_CACHED = 256
 
 
 class Disclosure(Protocol):
-    """A strategy by which a model opens summarized sections."""
+    """A strategy for letting a model open summarized sections."""
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         """The tools to offer, given which kinds of summarized sections are shown."""
         ...
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        """The words after `---` under a summary."""
+        """The text after `---` under a summary."""
         ...
 
 
@@ -51,7 +51,7 @@ class Span:
 
 
 class SkippedTool(NamedTuple):
-    """A tool that is not offered because a section that was open before has one of the same name."""
+    """A tool that is not offered because a section opened earlier has one with the same name."""
 
     node: Node
     tool: AnyTool
@@ -60,19 +60,19 @@ class SkippedTool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What opening a section would do: the overrides it needs, the tools it brings, and (on demand) its text."""
+    """What opening a section would do: the overrides it needs, the tools it adds, and (on demand) its text."""
 
     overrides: Overrides
     tools: tuple[AnyTool, ...]
     render: Callable[[], str]
 
     def tokens(self, count: Callable[[str], int]) -> int:
-        """What opening adds to the context, text and tools."""
+        """The tokens that opening adds to the context, for text and tools."""
         return count(self.render()) + sum(count(tool.definition) for tool in self.tools)
 
 
 class View:
-    """One visibility state of one prompt with its params."""
+    """A visibility state of a prompt, with its params."""
 
     def __init__(
         self,
@@ -115,14 +115,14 @@ class View:
         return PACKED[packed[node.index]]
 
     def own_visibility(self, node: Node) -> SectionVisibility:
-        """What the section would show, were its ancestors open."""
+        """What the section would show if its ancestors were open."""
         return PACKED[self.state.packed[node.index]]
 
     def decided_by(self, node: Node) -> Decider:
         return self.state.decided.get(node.index, "declared")
 
     def closed_keys(self) -> Sequence[str]:
-        """Keys of the summarized sections on show."""
+        """The keys of the sections shown as summaries."""
         return [node.key for node in self.layout.listed]
 
     def has_tools(self, path: SectionPath) -> bool:
@@ -135,7 +135,7 @@ class View:
         return self.outline.by_path[path].summary is not None
 
     def content(self, path: SectionPath, *, everything: bool = False) -> str:
-        """The section in full by itself, unnumbered; its descendants as they are, or all in full."""
+        """This section alone, in full and unnumbered; its descendants as they are, or all in full."""
         node = self.outline.by_path[path]
         states = bytearray(self.state.packed)
         for below in self.outline.subtree(node) if everything else (node,):
@@ -148,7 +148,7 @@ class View:
         return (node for node in self.outline.nodes if self._exists(node))
 
     def own_text(self, path: SectionPath, visibility: SectionVisibility = SectionVisibility.FULL) -> str:
-        """The section by itself, without its children and unnumbered."""
+        """The section alone, unnumbered and without its children."""
         node = self.outline.by_path[path]
         states = bytearray(self.state.packed)
         states[node.index] = PACKED.index(visibility)
@@ -157,7 +157,7 @@ class View:
         return self._text_of(("own", node.index, visibility), bytes(states), node)
 
     def opening(self, path: SectionPath) -> Opening:
-        """What opening the section, together with its closed ancestors, would show and which tools it would bring."""
+        """What opening the section, together with its closed ancestors, would show, and which tools it would add."""
         node = self.outline.by_path[path]
         closed = [up for up in (node, *self.outline.ancestors(node)) if self.state.packed[up.index] != FULL]
         overrides = {up.path: SectionVisibility.FULL for up in reversed(closed)}
@@ -172,9 +172,9 @@ class View:
         return Opening(overrides, tuple(coming.values()), lambda: after.content(top.path))
 
     def reading(self, path: SectionPath) -> Opening:
-        """What reading the section does: one that comes with tools is opened, any other only gives its text.
+        """What reading the section does: a section with tools is opened, any other only returns its text.
 
-        One that loads something is opened too, so that a resumed run loads it again.
+        A section that loads content is opened too, so that a resumed run loads it again.
         """
         node = self.outline.by_path[path]
         after = self.opened({path: SectionVisibility.FULL})
@@ -190,7 +190,7 @@ class View:
         overrides: Overrides | None = None,
         action: Literal["open", "close"] = "open",
     ) -> DisclosureRequest:
-        """What a disclosure tool puts on its result, with the visibility of this moment."""
+        """The request that a disclosure tool attaches to its result, with the current visibility."""
         return DisclosureRequest(tuple(keys), reason, self.visibility(), overrides or {}, action)
 
     def shown_below(self, top: Node, packed: int) -> Iterator[Node]:
@@ -203,7 +203,7 @@ class View:
             index = index + 1 if now == FULL else node.end
 
     def opened(self, overrides: Mapping[SectionPath, SectionVisibility]) -> View:
-        """The view with these overrides on top."""
+        """The view with these overrides applied."""
         return self._with_state(self.state.with_overrides(self.outline, overrides, "session"))
 
     def fitted(self, budget: int, tokenizer: Tokenizer) -> View:
@@ -231,27 +231,27 @@ class View:
         return view
 
     def offered(self) -> list[tuple[Node | None, AnyTool]]:
-        """Every tool that may be called now, with its section; the built-in ones come last and have none."""
+        """Every tool that may be called now, with its section; built-in tools come last and have none."""
         return self.tools()[0]
 
     def skipped(self) -> list[SkippedTool]:
         """Tools of shown sections whose names are taken.
 
-        What is open by declaration comes first, then what was opened, in order: the tool that was there stays.
+        Sections declared open come first, then those opened later, in order: the tool that was there first stays.
         """
         return self.tools()[1]
 
     def tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
-        """What is offered, and what is skipped."""
+        """The tools that are offered, and those that are skipped."""
         order = self.state.opened if self.outline.shares_tool_names else ()
         return self._cached(("tools", self.state.packed, order), self._collect_tools)
 
     def opened_at(self, node: Node) -> int:
-        """When the section came to be shown; 0 if it was open by declaration."""
+        """When the section became visible; 0 if it was declared open."""
         return self.state.opened_at(self.outline, node)
 
     def check_params(self) -> None:
-        """Raise for params that an enabled section needs, shown or not, and that were not bound."""
+        """Raise if params that an enabled section needs, shown or not, were not bound."""
         for source in self.layout.sources:
             self._params[source]
 
@@ -285,7 +285,7 @@ class View:
         )
 
     def is_literal(self, path: SectionPath) -> bool:
-        """Whether reading the section gives the author's own words alone: no params, nothing made by code or loaded."""
+        """Whether reading the section returns only the author's own words: no params, nothing generated or loaded."""
         node = self.outline.by_path[path]
         return all(
             below.text is not None
@@ -307,7 +307,7 @@ class View:
         return "".join(layout.fill(self._params, self._price()))
 
     def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
-        # A strategy that can do without some summaries in the text has an attribute `menu`.
+        # A strategy that can leave some summaries out of the text has an attribute `menu`.
         menu: Menu = getattr(self._disclosure, "menu", "all")
         return Layout(self.outline, states, self._suffix, root=root, menu=menu)
 
@@ -415,12 +415,12 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
 
     @property
     def user_text(self) -> str:
-        """The sections with `role="user"`, which make the first user turn."""
+        """The sections with `role="user"`, which form the first user turn."""
         return "".join(self._user_pieces())
 
     @property
     def user_parts(self) -> tuple[Part, ...]:
-        """The first user turn with its media in their places."""
+        """The first user turn, with its media in place."""
         content: list[str | Part] = []
         text: list[str] = []
         for piece in self._user_pieces():

@@ -1,4 +1,4 @@
-"""What a section shows, requests to change it, and the session slice in which they land."""
+"""What a section shows, requests to change it, and the session slice that stores them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SectionPath = tuple[str, ...]
 class SectionVisibility(StrEnum):
     """What the model sees of a section.
 
-    Authors and overrides choose between FULL and SUMMARY. The other two are what a render finds out: a section is
-    HIDDEN inside a summarized one, and ABSENT when it or an ancestor is disabled.
+    Authors and overrides choose between FULL and SUMMARY. The other two are results of a render: a section is HIDDEN
+    inside a summarized one, and ABSENT when it or an ancestor is disabled.
     """
 
     FULL = "full"
@@ -45,7 +45,7 @@ class SetVisibilityOverride:
 
 @dataclass(frozen=True, slots=True)
 class ClearVisibilityOverride:
-    """The section at `path` goes back to what its author declared."""
+    """The section at `path` reverts to what its author declared."""
 
     path: SectionPath
 
@@ -55,7 +55,7 @@ class ClearVisibilityOverride:
 
 @dataclass(frozen=True, slots=True)
 class ClearAllVisibilityOverrides:
-    """Every section goes back to what its author declared."""
+    """Every section reverts to what its author declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ VisibilityChange = SetVisibilityOverride | ClearVisibilityOverride | ClearAllVis
 
 @dataclass(frozen=True, slots=True)
 class VisibilityOverrides:
-    """The session's overrides; they win over what was declared and over what the caller passed to render.
+    """The session's overrides; they take precedence over what was declared and what the caller passed to render.
 
-    They stand in the order in which they were made: of two tools with one name, that of the section opened first stays.
+    They are kept in the order they were made: of two tools with the same name, that of the section opened first stays.
     """
 
     overrides: Overrides = field(default_factory=lambda: MappingProxyType({}))
@@ -98,7 +98,8 @@ class VisibilityOverrides:
     def handle_set(self, event: SetVisibilityOverride) -> VisibilityOverrides:
         result = self
         if event.visibility is SectionVisibility.FULL:
-            # Opening a path opens its ancestors, even those that were closed before; it is opened now, not back then.
+            # Opening a path opens its ancestors, even those that were closed before; the path counts as opened now, not
+            # earlier.
             closed = [up for up in ancestors(event.path) if self.overrides.get(up) is SectionVisibility.SUMMARY]
             for path in (*closed, event.path) if closed else ():
                 result = result.without_override(path)
@@ -117,7 +118,7 @@ class VisibilityOverrides:
         return self.with_override(event.path, SectionVisibility.SUMMARY)
 
     def after(self, event: VisibilityChange) -> VisibilityOverrides:
-        """The overrides once the event is reduced; for reading a history without a session."""
+        """The overrides after the event is reduced; for reading a history without a session."""
         (reduce,) = reducer_methods(VisibilityOverrides)[type(event)]
         changed: VisibilityOverrides = reduce(self, event)
         return changed
@@ -161,7 +162,7 @@ def ancestors(path: SectionPath) -> list[SectionPath]:
 
 
 def with_ancestors(overrides: Overrides) -> dict[SectionPath, SectionVisibility]:
-    """Opening a path opens its ancestors too, just before it, unless they are named themselves."""
+    """Opening a path opens its ancestors too, just before it, unless they are listed explicitly."""
     result: dict[SectionPath, SectionVisibility] = {}
     for path, visibility in overrides.items():
         if visibility is SectionVisibility.FULL:
@@ -171,7 +172,7 @@ def with_ancestors(overrides: Overrides) -> dict[SectionPath, SectionVisibility]
 
 
 def check_path(path: SectionPath) -> SectionPath:
-    """Reject anything but a tuple of keys; a bare string would be taken for a dotted key."""
+    """Reject anything but a tuple of keys; a bare string would be mistaken for a dotted key."""
     if isinstance(path, str) or not all(isinstance(key, str) for key in path):
         raise PromptValidationError(
             f"A section path must be a tuple of keys, such as ('parent', 'child'), got {path!r}."
@@ -180,7 +181,7 @@ def check_path(path: SectionPath) -> SectionPath:
 
 
 def check_visibility(visibility: SectionVisibility) -> SectionVisibility:
-    """Accept FULL and SUMMARY, and the words for them."""
+    """Accept FULL and SUMMARY, or their string values."""
     if visibility in (SectionVisibility.FULL, SectionVisibility.SUMMARY):
         return SectionVisibility(visibility)
     raise PromptValidationError(

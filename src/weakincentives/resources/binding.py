@@ -1,4 +1,4 @@
-"""How a resource is created, how long it lives, what it may offer a context, and what can go wrong with it.
+"""How a resource is created, how long it lives, how it joins transactions, and what can go wrong with it.
 
 ResourceError
 ├── UnboundResourceError        nothing is bound to the requested protocol

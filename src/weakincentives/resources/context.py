@@ -1,4 +1,4 @@
-"""The bindings of a prompt and what they create: on demand, rolled back with a tool, closed in reverse order."""
+"""The bindings of a prompt and their resources: created on demand, rolled back with a tool, closed in reverse order."""
 
 from __future__ import annotations
 

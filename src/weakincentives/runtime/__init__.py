@@ -1,4 +1,4 @@
-"""The loop that evaluates prompts: messages, tool transactions, events, adapters' common ground."""
+"""The loop that evaluates prompts: messages, tool transactions, events, and what adapters have in common."""
 
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest

@@ -1,9 +1,9 @@
 """What disclosure saved and what it cost, from the history of a run.
 
 The counterfactual is the same run with everything open from the start: it has no turns that only opened sections, and
-each of the others sends the full prompt and all tools in place of what was shown, without the calls and results by
-which sections were opened. Where a run ends in such turns (it failed, halted or is still running), the first of them
-counts as a turn of both. Tokens sent are the provider's count; what replaces them is counted by the tokenizer.
+every other turn sends the full prompt and all tools in place of what was shown, without the calls and results that
+opened sections. If a run ends in turns that only opened sections (it failed, halted or is still running), the first of
+them counts for both runs. Tokens sent are the provider's count; what replaces them is counted by the tokenizer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weakincentives.session import Session
 class LedgerTurn:
     """One call of the model.
 
-    `full_prompt_tokens` is None where the full prompt would not have needed the call. `cache_lost_tokens` were sent
-    before and could not be read from the cache again, since `route` changed the beginning of the request.
+    `full_prompt_tokens` is None if the full prompt would not have needed the call. `cache_lost_tokens` had been sent
+    before but could not be read from the cache, because `route` changed the beginning of the request.
     """
 
     turn: int
@@ -39,7 +39,7 @@ class LedgerTurn:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSection:
-    """One section over the run, its tools included.
+    """One section over the whole run, including its tools.
 
     `full_tokens` and `shown_tokens` are per turn, as at the last render; `sent_tokens` and `full_prompt_tokens` are
     sums over all turns, of this run and of the counterfactual.
@@ -60,7 +60,7 @@ class LedgerSection:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ledger(Displayed):
-    """Tokens of one run: sent, and what the full prompt would have sent; `saved` may be negative."""
+    """Tokens that a run sent, and those the full prompt would have sent; `saved` may be negative."""
 
     run_id: str
     rows: tuple[LedgerTurn, ...]
@@ -162,7 +162,7 @@ def ledger_of(history: RunHistory, *, tokenizer: Tokenizer | None = None) -> Led
 
 @dataclass(frozen=True, slots=True)
 class RequestTokens:
-    """What disclosure put into one request: tokens by section, and how many more the full prompt would have had."""
+    """Disclosure's part of one request: tokens by section, and how many more the full prompt would have had."""
 
     sections: Mapping[str, int]
     undisclosed: int
@@ -171,7 +171,7 @@ class RequestTokens:
 def request_tokens(history: RunHistory, tokenizer: Tokenizer | None = None) -> Iterator[RequestTokens]:
     """Each turn's request, counted.
 
-    A section has there what the prompt shows of it, what was read of it, and its tools.
+    A section's tokens are what the prompt shows of it, what was read of it, and its tools.
     """
     conversation = _Conversation((tokenizer or default_tokenizer()).count)
     for turn in history.turns:
@@ -184,7 +184,7 @@ def request_tokens(history: RunHistory, tokenizer: Tokenizer | None = None) -> I
 
 
 class _Conversation:
-    """What the sections have brought into a conversation, which a restart keeps."""
+    """What the sections have added to a conversation, which a restart keeps."""
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self.tokens = RequestTokens({}, 0)
@@ -227,7 +227,7 @@ class _Conversation:
 
 
 def _sent(requests: Sequence[RequestTokens]) -> Counter[str]:
-    """Tokens by section over all requests; most turns change nothing, so equal ones are counted at once."""
+    """Tokens by section over all requests; most turns change nothing, so equal turns are counted together."""
     sent: Counter[str] = Counter()
     for _, same in groupby(requests, key=id):
         request, *others = same

@@ -1,4 +1,4 @@
-"""What every adapter is: a way to a model, and the same evaluate, stream, resume and explain on top of it."""
+"""The base of every adapter: a channel to a model, with the same evaluate, stream, resume and explain on top."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OutputT = TypeVar("OutputT")
 
 
 class EventSink(Protocol):
-    """A bus: anything that takes events."""
+    """A bus: anything that accepts events."""
 
     def dispatch(self, event: Any) -> None: ...
 
@@ -48,8 +48,8 @@ class RunOptions(TypedDict, total=False):
     """The options of every method that runs a prompt.
 
     `bus` receives the run's events, as the session does. `visibility_overrides` open or summarize sections for this
-    run. `settings` add to the adapter's. `scope` is how a main loop shares one deadline and one budget between
-    restarts; it replaces those two. `beginning` and `message` are how a conversation takes its next turn.
+    run. `settings` override the adapter's. A main loop passes `scope` to share one deadline and one budget between
+    restarts; it replaces those two. A conversation passes `beginning` and `message` to take its next turn.
     """
 
     bus: EventSink | None
@@ -66,13 +66,13 @@ class ProviderAdapter(Generic[AnyOutputT]):
     """Evaluates prompts on one model of one provider.
 
     A subclass declares its capabilities (`supports_dynamic_tools`, `tool_route`, `default_codecs`) and opens a
-    `channel` to the model, or overrides `evaluate` as a whole. The `hosted_tool_codecs` given here add to the adapter's
-    own. `ProviderAdapter[Out]` is an adapter for prompts with this output.
+    `channel` to the model, or overrides `evaluate` entirely. `hosted_tool_codecs` are added to the adapter's own.
+    `ProviderAdapter[Out]` is an adapter for prompts with this output.
     """
 
     name: ClassVar[str] = "adapter"
     max_tool_description: ClassVar[int | None] = None
-    """How many characters of a tool's description the provider takes; the whole of longer ones is sent as text."""
+    """How long a tool description the provider accepts, in characters; longer ones are also sent in full as text."""
     sends_tools: ClassVar[bool] = True
     """Whether requests include the definitions of tools, so that they count as input."""
 
@@ -101,25 +101,25 @@ class ProviderAdapter(Generic[AnyOutputT]):
 
     @property
     def tool_route(self) -> str:
-        """By which route tools appear mid-conversation."""
+        """The route by which tools appear mid-conversation."""
         return "append" if self.supports_dynamic_tools else "restart"
 
     @property
     def supports_operator_text(self) -> bool:
-        """Whether the model takes system messages in mid-conversation."""
+        """Whether the model accepts system messages mid-conversation."""
         return False
 
     def binds_reasoning(self, message: Message) -> bool:
-        """Whether a message holds reasoning that the provider takes only under the text it was written under."""
+        """Whether a message has reasoning that the provider accepts only with the prompt it was written under."""
         return False
 
     @property
     def defers_tools(self) -> bool:
-        """Whether the tools of closed sections are sent too, for the provider's own search to find."""
+        """Whether the tools of closed sections are sent too, so that the provider's own search can find them."""
         return False
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
-        """The tools that the provider's search has found, by the items of a reply."""
+        """The tools that the provider's search found, according to the items of a reply."""
         return ()
 
     @property
@@ -146,15 +146,15 @@ class ProviderAdapter(Generic[AnyOutputT]):
 
     @property
     def media(self) -> MediaSupport:
-        """What the model takes besides text."""
+        """What the model accepts besides text."""
         return MediaSupport()
 
     def check_content(self, parts: Sequence[Part]) -> None:
-        """Raise `PromptEvaluationError` for media that this adapter's model does not take."""
+        """Raise `PromptEvaluationError` for media that this adapter's model does not accept."""
         self.media.check(parts, self._described)
 
     def check_amount(self, parts: Sequence[Part]) -> None:
-        """Raise `PromptEvaluationError` if a conversation has more media than the model takes in one request."""
+        """Raise `PromptEvaluationError` if a conversation has more media than the model accepts in one request."""
         self.media.check_amount(parts, self._described)
 
     def count_media(self, part: Media) -> int:
@@ -179,7 +179,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
     def evaluate(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
-        """Render, ask the model, run its tools, and so on until it answers."""
+        """Render the prompt, then call the model and run its tools until it answers."""
         with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
             return drive(loop, channel)
 
@@ -193,7 +193,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
     def stream(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> EventStream[OutputT]:
-        """`evaluate` as a stream of events: text deltas, tool starts and ends, and last the response.
+        """`evaluate` as a stream of events: text deltas, tool starts and ends, and finally the response.
 
         with adapter.stream(prompt, session=session) as events:
             for event in events: ...
@@ -211,7 +211,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
     def resume(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
-        """Continue the run that the session holds: the same next request, in this process or another."""
+        """Continue the session's run with the request it would have sent next, in this process or another."""
         options["beginning"] = "resume"
         with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
             return drive(loop, channel)
@@ -227,13 +227,13 @@ class ProviderAdapter(Generic[AnyOutputT]):
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:
-        """What would happen, before any money is spent."""
+        """Explain what an evaluation would do, before any money is spent."""
         return explain(
             prompt, self.config(), session=session, visibility_overrides=visibility_overrides, takes=str(self.media)
         )
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
-        """The tokens of the next request: as the vendor counts them where it can be asked, else as estimated."""
+        """The tokens of the next request: the vendor's own count if it offers one, else an estimate."""
         request = self.first_request(prompt, session)
         spoken = [part for message in request.messages for part in message.parts if isinstance(part, Media)]
         texts = [message.text for message in request.messages]
@@ -242,7 +242,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
         return sum(map(self._count_tokens, texts)) + sum(map(self.count_media, spoken))
 
     def first_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
-        """The request that an evaluation begins with, or that goes on with the conversation of a session."""
+        """The request that begins an evaluation, or that continues the conversation of a session."""
         rendered = prompt.render(session=session)
         messages = () if session is None else session[Message].all()
         if not messages:
@@ -344,7 +344,7 @@ def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
 
 @contextmanager
 def closing_resources(prompt: Prompt[Any], session: Session, run_id: str) -> Iterator[None]:
-    """The prompt's resources for a run; if they fail to close after it has succeeded, that is only recorded."""
+    """The prompt's resources for a run; a failure to close them after a successful run is only recorded."""
     finished = False
     try:
         with prompt.resources:

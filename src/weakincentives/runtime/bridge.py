@@ -34,11 +34,11 @@ class HandlerTimeout(Exception):
 
 
 class HandlerCall:
-    """A tool handler to call behind a fence, until the deadline.
+    """A call to a tool handler, behind a fence and up to the deadline.
 
-    `effect` says that it may do something outside that has to be compensated: when it is stopped, it is first given
-    some time to end, so that the compensation comes after what it undoes. One that is stopped while it waits for a
-    thread is `dropped`: it never begins, and there is nothing to compensate.
+    `effect` says that it may have external effects to compensate: when stopped, it is first given some time to end, so
+    that the compensation comes after what it undoes. A call stopped while waiting for a thread is `dropped`: it never
+    begins, and there is nothing to compensate.
     """
 
     __slots__ = ("_deadline", "_lock", "dropped", "ended", "fence", "function", "waits")
@@ -62,14 +62,14 @@ class HandlerCall:
         try:
             return self.function()
         except StopIteration as error:
-            # A future cannot carry it: awaiting it would hang.
+            # A future cannot carry this exception: awaiting it would hang.
             raise RuntimeError("raised StopIteration") from error
         finally:
             if self.ended is not None:
                 self.ended.set()
 
     def abandon(self) -> None:
-        """Fence the handler off, wherever it runs; one that has an effect is given some time to end before."""
+        """Fence the handler off, wherever it runs; one with effects is first given some time to end."""
         with self._lock:
             self.dropped = self.waits
         if self.ended is not None and not self.dropped:
@@ -89,7 +89,7 @@ class AsyncBridge:
         self._lock = threading.Lock()
 
     def wait(self, awaitable: Any, seconds: float | None = None, fence: Fence | None = None) -> Any:
-        """The awaitable's result. On a timeout or an interrupt it is cancelled and has ended before this raises."""
+        """The awaitable's result. On a timeout or interrupt it is cancelled, and has ended before this raises."""
         loop = self._started()
         future: Future[Any] = Future()
         task: asyncio.Task[None] | None = None
@@ -150,7 +150,7 @@ class AsyncBridge:
 
 
 def run_steps(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
-    """Drive the generator in this thread: it is sent what each step returns, or thrown what it raises."""
+    """Drive the generator in this thread: send it what each step returns, or throw in what the step raises."""
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -219,14 +219,14 @@ async def _handle(call: HandlerCall) -> Any:
 
 
 async def _in_thread(call: HandlerCall) -> Any:
-    """Call a blocking handler; one that has begun when it is cancelled or late goes on, behind its fence."""
+    """Call a blocking handler; if it has begun when it is cancelled or late, it continues behind its fence."""
     call.waits = True
     work = threads.call(call.call)
     try:
         return await _in_time(call, work)
     finally:
         if work.cancelled():
-            # Not in the threads of handlers, all of which may hang.
+            # Not in a handler thread: all of those may hang.
             await asyncio.to_thread(call.abandon)
 
 
@@ -241,7 +241,7 @@ async def _in_time(call: HandlerCall, work: Awaitable[Any]) -> Any:
 
 
 def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:
-    """Call all functions in threads, each with the current context variables; results come in order."""
+    """Call all functions in threads, each with the current context variables; results are in order."""
     with ThreadPoolExecutor(min(len(functions), MAX_PARALLEL)) as pool:
         futures = [pool.submit(contextvars.copy_context().run, function) for function in functions]
         return [future.result() for future in futures]
@@ -278,10 +278,10 @@ async def _cancel_rest() -> None:
 
 
 class Threads:
-    """Calls blocking functions in threads, which are started when needed and kept.
+    """Calls blocking functions in threads, which are started on demand and kept.
 
-    It does what `asyncio.to_thread` does at a tenth of the cost, which shows where hundreds of runs call quick tools at
-    once. The threads do not hold up the end of the program: a function that is still running then was given up.
+    It does what `asyncio.to_thread` does at a tenth of the cost, which matters when hundreds of runs call quick tools
+    at once. The threads do not delay the program's exit: a function still running by then has been abandoned.
     """
 
     def __init__(self) -> None:
@@ -290,7 +290,7 @@ class Threads:
         self._started = 0
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """What the function returns; if the future is cancelled the function goes on, and its result is dropped."""
+        """What the function returns; if the future is cancelled, the function continues and its result is dropped."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put((function, contextvars.copy_context(), future))
         if not self._idle.acquire(blocking=False) and self._started < MAX_THREADS:
@@ -306,9 +306,10 @@ class Threads:
                 value = context.run(function)
             except BaseException as raised:
                 error = raised
-            # Before the result is known: whoever waits for it may have the next function, which needs no new thread.
+            # Before the result is set: whoever waits for it may submit the next function, which then needs no new
+            # thread.
             self._idle.release()
-            # An event loop that has been closed has nobody waiting.
+            # The event loop is closed, so nobody is waiting.
             with contextlib.suppress(RuntimeError):
                 future.get_loop().call_soon_threadsafe(_settle, future, value, error)
             del function, context, future, value, error
@@ -327,7 +328,7 @@ threads = Threads()
 
 
 def _after_fork() -> None:
-    # A child has none of its parent's threads.
+    # A forked child has none of its parent's threads.
     threads.__init__()  # type: ignore[misc]
 
 

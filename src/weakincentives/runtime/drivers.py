@@ -38,14 +38,14 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of what the model shows of its thinking."""
+    """More of the reasoning that the model shows."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsDelta:
-    """More of the arguments of a call that the model is writing."""
+    """More of the arguments of a tool call that the model is writing."""
 
     call_id: str
     name: str
@@ -54,7 +54,7 @@ class ArgumentsDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
-    """A tool call begins."""
+    """A tool call has started."""
 
     call_id: str
     name: str
@@ -88,7 +88,7 @@ class PartialOutput:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The evaluation starts again with more sections open; the conversation goes on."""
+    """The evaluation restarts with more sections open; the conversation continues."""
 
     reason: str = ""
 
@@ -108,9 +108,9 @@ StreamEvent = ModelDelta | ToolStarted | ToolEnded | SectionOpened | PartialOutp
 class Channel(Protocol):
     """What an adapter provides: the connection of one run to its model.
 
-    A channel may keep what it has encoded, since a conversation only grows at its end. Failures are
-    `PromptEvaluationError` with a phase. Streams yield deltas (plain text is a text delta) and, last, the
-    reply. A subclass needs only `call`: the async form then runs it in a thread, and a stream is one piece.
+    A channel may keep what it has encoded, since a conversation only grows at its end. Failures are raised as
+    `PromptEvaluationError` with a phase. Streams yield deltas (a plain string is a text delta) and finally the reply. A
+    subclass needs only `call`: the async form then runs it in a thread, and a stream is a single piece.
     """
 
     @abstractmethod
@@ -141,7 +141,7 @@ def _deltas(reply: ModelReply) -> Iterator[ModelDelta]:
 
 
 class EventStream(Iterator[StreamEvent[OutputT]]):
-    """The events of a run: an iterator, and a context manager that stops the run when it is left early.
+    """The events of a run: an iterator, and a context manager that stops the run if you leave it early.
 
     `close` may be called from another thread. The session is free once it returns.
     """
@@ -167,7 +167,7 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
         """Stop the run where it stands; what was shown and done so far stays in the conversation."""
         try:
             self._events.close()
-        except ValueError:  # The generator is executing, in another thread.
+        except ValueError:  # The generator is running in another thread.
             if self._scope.abandon is not None:
                 self._scope.abandon()
 
@@ -193,7 +193,7 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
         except asyncio.CancelledError:
             if self._reader is not None or (task := asyncio.current_task()) is None:
                 raise
-            # Cancelled by `aclose` in another task, not by whoever runs this one.
+            # Cancelled by `aclose` in another task, not by the owner of this task.
             task.uncancel()
         finally:
             self._reader = None
@@ -216,7 +216,7 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
         await self.aclose()
 
     def __del__(self) -> None:
-        # The event loop closes an async generator that was dropped only later; the session must be free at once.
+        # The event loop closes a dropped async generator only later, but the session must be free at once.
         if self._scope.abandon is not None:
             self._scope.abandon()
 
@@ -235,7 +235,7 @@ class LoopCursor:
         self._advance(lambda: self._generator.send(outcome))
 
     def fail(self, error: BaseException) -> None:
-        """Throw the error into the loop, which ends with it unless it can handle it."""
+        """Throw the error into the loop, which ends with it unless it handles it."""
         self._advance(lambda: self._generator.throw(error))
 
     def result(self) -> PromptResponse[Any]:
@@ -303,7 +303,7 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
             else:
                 yield from _started(effect)
                 outcome = _run(loop, effect)
-            # The results are in the conversation before they are shown, so a reader who leaves at one keeps it.
+            # Results enter the conversation before they are shown, so a consumer that stops at one keeps it.
             cursor.answer(outcome)
             yield from _ended(effect, outcome)
         except BaseException as error:
@@ -341,7 +341,7 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
 
 
 def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Exception]:
-    """Load each section; those that fail come back with their errors, unless the deadline has passed."""
+    """Load each section; returns the errors of those that failed, and raises if the deadline has passed."""
     failed: dict[SectionPath, Exception] = {}
     for path in effect.paths:
         try:
@@ -358,7 +358,7 @@ _NUMBER_AT_END = re.compile(r"-?[\d.]+(?:[eE][-+]?\d*)?$")
 
 
 class PartialParser:
-    """Reads the typed answer while it is still being written."""
+    """Parses the typed answer while it is still being written."""
 
     def __init__(self, request: ModelRequest) -> None:
         self._config = request.output
@@ -371,7 +371,7 @@ class PartialParser:
         if self._config is None or parse is None:
             return
         self._text += text
-        # Parsing anew for each delta would be quadratic; each time a twentieth more keeps it linear.
+        # Parsing again for each delta would be quadratic; waiting for a twentieth more text keeps it linear.
         if len(self._text) < self._parsed + 8 + self._parsed // 20:
             return
         self._parsed = len(self._text)
@@ -390,7 +390,7 @@ class PartialParser:
 
 @cache
 def _partial_json() -> Callable[..., Any] | None:
-    """jiter's parser, which comes with the SDKs; without it a stream shows the typed answer once, whole."""
+    """jiter's parser, which the SDKs install; without it, a stream shows the typed answer once, complete."""
     try:
         from jiter import from_json
     except ImportError:
@@ -425,7 +425,7 @@ def _ended(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator
 
 
 def _opened(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
-    """What was opened without the model since the last request."""
+    """The sections opened since the last request without the model asking."""
     keys, loop.opened = loop.opened, []
     return map(SectionOpened, keys)
 

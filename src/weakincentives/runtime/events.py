@@ -25,8 +25,8 @@ class RunEvent(LogEntry):
 class SectionState:
     """One section of the tree at render: what it shows, what decided it, and its tokens shown and in full.
 
-    The counts are of the section by itself (no children); `tool_tokens` is what its tools add when it is open. `base`
-    is what it would show, were its ancestors open, without the session's overrides. `filled` says that params fill it.
+    The counts are for the section alone, without children; `tool_tokens` is what its tools add when it is open. `base`
+    is what it would show if its ancestors were open, without the session's overrides. `filled` says that it has params.
     """
 
     path: SectionPath
@@ -50,9 +50,9 @@ class SectionState:
 
 @dataclass(frozen=True, slots=True)
 class PromptRendered(RunEvent):
-    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted ones last.
+    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted tools last.
 
-    `overrides` are the session's at this moment. `continues` is the run whose conversation goes on here under the same
+    `overrides` are the session's at this moment. `continues` is the run whose conversation continues here with the same
     text, and `read` are the sections whose content is already in it.
     """
 
@@ -78,9 +78,9 @@ class PromptRendered(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class SectionLoaded(RunEvent):
-    """A section was opened and brought tools or children that were not known before; `sections` are as they are now.
+    """A section was opened and added tools or children that were not known before; `sections` is the new state.
 
-    `changed_tools` were known and are not, or no longer, as they were known.
+    `changed_tools` differ from what was known beforehand.
     """
 
     run_id: str
@@ -91,7 +91,7 @@ class SectionLoaded(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class SectionsOpened(RunEvent):
-    """Sections were opened without the model: by their `open_when` ("rule"), for the user's words ("search"), or
+    """Sections were opened without the model asking: by their `open_when` ("rule"), for the user's words ("search"), or
     by the provider's own search ("provider").
     """
 
@@ -102,7 +102,7 @@ class SectionsOpened(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class PossibleMiss(RunEvent):
-    """A section stayed closed that may have been needed; `score` is between 0 and 1, `reason` is for a person."""
+    """A section that may have been needed stayed closed; `score` is between 0 and 1, `reason` is for people to read."""
 
     run_id: str
     section_key: str
@@ -115,7 +115,7 @@ class PossibleMiss(RunEvent):
 class ModelCalled(RunEvent):
     """The model was called once, with the first `messages` messages; `tools` are those it could call.
 
-    `overrides` are the session's at that moment, so that what was open is known even where a change was undone.
+    `overrides` are the session's at that moment, so that what was open is known even if a change was undone later.
     """
 
     run_id: str
@@ -136,7 +136,7 @@ class ModelCalled(RunEvent):
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ToolInvoked(RunEvent):
-    """A tool was called, or the call was refused; the event is kept when the changes were rolled back."""
+    """A tool was called, or the call was refused; the event is kept even if the changes are rolled back."""
 
     name: str
     params: Any
@@ -164,7 +164,7 @@ class ToolInvoked(RunEvent):
         try:
             return self.result.render()
         except Exception:
-            # A value of a class that the reader of a recording does not have.
+            # A value whose class is unknown to the program that reads the recording.
             return self.result.message
 
 
@@ -201,7 +201,7 @@ class HostedToolInvoked(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class RunRestarted(RunEvent):
-    """The evaluation starts again with more sections open."""
+    """The evaluation restarts with more sections open."""
 
     run_id: str
     section_keys: tuple[str, ...]
@@ -211,7 +211,7 @@ class RunRestarted(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class PromptChanged(RunEvent):
-    """A conversation goes on with a prompt that reads otherwise than when it began; the model was told."""
+    """A conversation continues with a prompt that has changed since it began; the model was told."""
 
     run_id: str
     changed_sections: tuple[str, ...] = ()
@@ -221,7 +221,7 @@ class PromptChanged(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDropped(RunEvent):
-    """The reasoning of earlier turns goes to the model no more, since its provider would not take it."""
+    """The reasoning of earlier turns is no longer sent to the model, since its provider would not accept it."""
 
     run_id: str
     reason: str
@@ -229,7 +229,7 @@ class ReasoningDropped(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class ResourcesNotClosed(RunEvent):
-    """Resources failed to close after a run; its answer was returned all the same."""
+    """Resources failed to close after a run; its answer was returned anyway."""
 
     run_id: str
     message: str

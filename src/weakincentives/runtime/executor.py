@@ -52,9 +52,9 @@ _NO_RESULT: ToolResult[Any] = ToolResult()
 
 
 class CallSuspended(BaseException):
-    """Leaves a tool call as if it had not been made: it is rolled back, neither compensated nor recorded.
+    """Abandons a tool call as if it had not been made: it is rolled back, but neither compensated nor recorded.
 
-    A BaseException, so that a handler's own `except Exception` does not take it for a failure.
+    A BaseException, so that a handler's own `except Exception` does not treat it as a failure.
     """
 
 
@@ -63,8 +63,9 @@ class CallSuspended(BaseException):
 class ToolExecutionOutcome:
     """The outcome of one call. `message` is what the model reads.
 
-    `opened` are the sections that were opened or read, `expanded_tools` appeared with them. `expansion` (sections that
-    only a new evaluation can open) and `halt` end the turn. `operator_text` is to be said as the operator.
+    `opened` are the sections that were opened or read; `expanded_tools` are the tools that appeared with them.
+    `expansion` (sections that only a new evaluation can open) and `halt` end the turn. `operator_text` is to be sent as
+    a system message.
     """
 
     tool_call_id: str
@@ -150,7 +151,7 @@ class ToolExecutor:
         return outcome
 
     def _take_off(self, tool: Tool[Any, Any], params: Any, call: ToolCall, started: float) -> _Flight:
-        """Snapshot what the call may change, and prepare its handler."""
+        """Take a snapshot of what the call may change, and prepare its handler."""
         before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
         resources = self.prompt.resources.context.tool_scope()
         handler = functools.partial(tool.handler, params, context=self._context(call, resources))
@@ -207,7 +208,7 @@ class ToolExecutor:
             self._roll_back(flight, attempt)
 
     def _failed(self, tool: Tool[Any, Any], error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
-        """The result for the model; what is not for the model to handle is kept, to be raised once it is recorded."""
+        """The result for the model; an error that is not for the model to handle is kept, and raised once recorded."""
         match error:
             case VisibilityExpansionRequired():
                 attempt.expansion = self.prompt.view(self.session).request(
@@ -258,7 +259,7 @@ class ToolExecutor:
         return ""
 
     def _accept_result(self, tool: Tool[Any, Any], result: Any, attempt: _Attempt) -> None:
-        """Keep the result and what the model reads of it; one that cannot be rendered is the programmer's mistake."""
+        """Keep the result and its text for the model; one that cannot be rendered is the programmer's mistake."""
         if not isinstance(result, ToolResult):
             self._programming_error(
                 f"The handler of tool '{tool.name}' returned a {type(result).__name__}", None, attempt
@@ -294,7 +295,7 @@ class ToolExecutor:
             attempt.message = attempt.message and f"{attempt.message}\n{attempt.compensation}"
 
     def _undo(self, flight: _Flight) -> bool:
-        """Restore session and resources to before the call; a read-only call has nothing to undo."""
+        """Restore session and resources to their state before the call; a read-only call has nothing to undo."""
         if flight.before is None:
             return False
         session, states = flight.before
@@ -303,7 +304,7 @@ class ToolExecutor:
         return True
 
     def _roll_back(self, flight: _Flight, attempt: _Attempt) -> None:
-        """Undo the call. A restore that fails is raised in the end, unless the call was stopped: that comes first."""
+        """Undo the call. A failed restore is raised at the end, unless the call was stopped, which takes precedence."""
         try:
             attempt.rolled_back = self._undo(flight)
         except Exception as error:
@@ -367,7 +368,7 @@ class ToolExecutor:
         )
 
     def _with_disclosure(self, result: ToolResult[Any]) -> ToolResult[Any]:
-        """A value that opens sections makes the result a disclosure, whatever the tool is called."""
+        """A value that opens sections makes the result a disclosure, whatever the tool's name."""
         value = result.value
         if result.disclosure is not None or not isinstance(value, ReadSectionResult | OpenSectionsResult):
             return result
@@ -382,7 +383,7 @@ def _opened(result: ToolResult[Any]) -> tuple[str, ...]:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A call that is under way: what it runs, and what it has to restore if it fails."""
+    """A call in progress: what it runs, and what to restore if it fails."""
 
     call: ToolCall
     tool: Tool[Any, Any]
@@ -396,7 +397,7 @@ class _Flight:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What a call has come to so far; `error` is raised once the call is recorded."""
+    """The outcome of a call so far; `error` is raised once the call is recorded."""
 
     result: ToolResult[Any]
     message: str = ""

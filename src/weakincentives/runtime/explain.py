@@ -47,7 +47,7 @@ class HostedToolExplanation:
 class Explanation(Displayed):
     """The plan of an evaluation: sections, tools, tokens, and the route by which tools would appear.
 
-    `takes` is the content that the model takes; `operator_text` says whether the operator may speak in
+    `takes` is the content that the model accepts; `operator_text` says whether it accepts system messages
     mid-conversation.
     """
 
@@ -70,7 +70,7 @@ class Explanation(Displayed):
         return f"<Explanation of {self.prompt_name!r} on {self.adapter}: {total:,} of {self.full_tokens:,} tokens>"
 
     def render(self, width: int | None = None) -> str:
-        """A table to read in a terminal of this width."""
+        """A table that fits a terminal of this width."""
         heading, table, *lines = self._display()
         assert isinstance(table, Table)
         return "\n".join([str(heading), "", table.text(width), "", *map(str, lines)])

@@ -1,7 +1,7 @@
-"""What happened in a run, folded once from its events: sections and why, tools, openings, and what was undone.
+"""What happened in a run, folded once from its events: what sections showed and why, tools, openings, rollbacks.
 
 The ledger, the advice, the command line and the viewer are queries on a `RunHistory`. It is built from the events of a
-session (`run_history`) or of a recording, which feeds a `HistoryBuilder` only what it has to read.
+session (`run_history`) or of a recording, which reads only the events that a `HistoryBuilder` needs.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ StepKind = Literal["open", "close", "injected", "withdrawn", "restart", "collaps
 class TurnSection:
     """A section at one turn.
 
-    `rendered` is what the text of the prompt shows of it, `visibility` what it has been opened or closed to since, and
-    `read` says that its content came back as a tool result, of the call `call_id`. `seen` is where the model has its
-    content from. `decided_by` and `reason` say why. `shown_tokens` and `hidden_tokens` include its tools.
+    `rendered` is what the prompt's text shows of it, and `visibility` what it has been opened or closed to since.
+    `read` says that its content was returned as the result of the tool call `call_id`. `seen` says how the model got
+    its content; `decided_by` and `reason` say why. `shown_tokens` and `hidden_tokens` include its tools.
     """
 
     key: str
@@ -63,9 +63,9 @@ class TurnSection:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What the model has at one moment of a run.
+    """What the model has at one point in a run.
 
-    `tools` may be called, `withdrawn` no longer; `definitions` has all of them as they were sent, by name.
+    `tools` may be called; `withdrawn` may no longer be called; `definitions` has all of them as sent, by name.
     """
 
     sections: tuple[TurnSection, ...] = ()
@@ -78,7 +78,7 @@ class RunState:
 class ToolUse:
     """A tool call, as the event numbered `seq`; `disclosure` is what it asked to open or close.
 
-    `arguments` and `text`, which is what the model read, are kept of disclosures alone: the ledger counts them.
+    `arguments` and `text`, which is what the model read, are kept only for disclosures, because the ledger counts them.
     """
 
     name: str
@@ -109,12 +109,12 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class HistoryTurn:
-    """One call of the model: what it had, and the tool calls that came of it.
+    """One model call: what the model had, and the tool calls that followed.
 
-    `number` counts over all evaluations of the run, `first` marks the first call of one; `seq` and `time` are those of
-    its event. `injected` are the sections whose tools appeared before it. `route` and `lost_for` say by what and for
-    which sections the beginning of the request changed, so that `cache_lost_tokens` of what was sent before could not
-    be read from the cache.
+    `number` counts across all evaluations of the run, and `first` marks the first call of an evaluation; `seq` and
+    `time` are those of its event. `injected` are the sections whose tools appeared before it. `route` and `lost_for`
+    say how, and for which sections, the beginning of the request changed, so that `cache_lost_tokens` sent before could
+    not be read from the cache.
     """
 
     number: int
@@ -138,7 +138,7 @@ class HistoryTurn:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of disclosure: a request by `tool`, tools that came or went, a restart, a section that was closed."""
+    """One step of disclosure: a request by `tool`, tools added or withdrawn, a restart, a section that was closed."""
 
     kind: StepKind
     sections: tuple[str, ...]
@@ -154,9 +154,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """A run: its renders, turns and steps of disclosure, and what it has now.
+    """A run: its renders, turns and disclosure steps, and its current state.
 
-    `outcome` is how the run ended, if it did; `misses` are closed sections that it may have needed.
+    `outcome` is how the run ended, if it has; `misses` are closed sections that it may have needed.
     """
 
     run_id: str = ""
@@ -172,7 +172,7 @@ class RunHistory:
         return sum(step.kind == "restart" for step in self.steps)
 
     def opened_for(self, turn: HistoryTurn) -> tuple[str, ...]:
-        """The sections for whose opening alone a turn happened: it did nothing else."""
+        """The sections that a turn opened, if it did nothing else."""
         if not turn.only_opened:
             return ()
         asked = (key for use in turn.uses if use.disclosure for key in use.disclosure.requested_sections)
@@ -180,7 +180,7 @@ class RunHistory:
         return tuple(key for key in dict.fromkeys(asked) if key in known)
 
     def openings(self) -> tuple[Step, ...]:
-        """The steps, with tools and restarts told by the request that brought them."""
+        """The steps, with tools and restarts merged into the request that caused them."""
         found: list[Step] = []
         for step in self.steps:
             if step.kind == "open" and step.success and not step.route:
@@ -211,7 +211,7 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
 
 
 class HistoryBuilder:
-    """Folds events, in the order in which they happened, into a `RunHistory`."""
+    """Folds events, in the order they happened, into a `RunHistory`."""
 
     def __init__(self, run_id: str = "") -> None:
         self._run_id = run_id
@@ -241,19 +241,19 @@ class HistoryBuilder:
         self._misses: list[events.PossibleMiss] = []
 
     def add(self, event: object, *, seq: int | None = None, time: float | None = None) -> None:
-        """Take one event; `seq` and `time` are those of the recording. Events of other kinds are ignored."""
+        """Add one event; `seq` and `time` are those of the recording. Events of other kinds are ignored."""
         self._at(seq, getattr(event, "timestamp", None) if time is None else time)
         take = _TAKES.get(type(event))
         if take is not None:
             take(self, event)
 
     def add_use(self, use: ToolUse, *, time: float) -> None:
-        """Take a tool call of which only this much was read."""
+        """Add a tool call that was read only in part."""
         self._at(use.seq, time)
         self._use(use)
 
     def carry(self, brought: Mapping[str, str]) -> None:
-        """Take the calls that brought sections, by key, in the runs that this one continues."""
+        """Add the calls that opened sections, by key, in the runs that this one continues."""
         self._brought.update(brought)
 
     def skip_turn(self) -> None:
@@ -262,7 +262,7 @@ class HistoryBuilder:
         self._number += 1
 
     def build(self) -> RunHistory:
-        """The history up to here; more events may follow."""
+        """The history so far; more events may follow."""
         return RunHistory(
             run_id=self._run_id,
             renders=tuple(self._renders),
@@ -294,7 +294,7 @@ class HistoryBuilder:
         self._checkpoint()
 
     def _load(self, event: events.SectionLoaded) -> None:
-        """Sections that came with one: what the prompt's text shows of those that were known stays as it was.
+        """Add the sections loaded with one; what the prompt's text shows of sections already known stays as it was.
 
         The full prompt would have had them from the beginning, so they belong to the render too.
         """
@@ -362,7 +362,7 @@ class HistoryBuilder:
     def _disclose(self, use: ToolUse, asked: DisclosureRequest) -> None:
         keys = asked.requested_sections
         if use.success and asked.action == "close":
-            # The event by which the tool closed them is told by the request.
+            # The tool's request already reports that it closed them.
             own = self._steps[self._before_call[1] :]
             self._steps[self._before_call[1] :] = [s for s in own if s.kind != "collapsed" or s.sections[0] not in keys]
             self._forget(self._known(keys))
@@ -420,19 +420,19 @@ class HistoryBuilder:
         )
 
     def _forget(self, closed: Collection[SectionPath]) -> None:
-        """Sections that are closed count as summarized again, with everything in them."""
+        """Closed sections, and everything in them, count as summarized again."""
         self._read = {read for read in self._read if not any(read[: len(path)] == path for path in closed)}
         self._state = None
 
     def _checkpoint(self) -> None:
-        """What a call that is rolled back goes back to."""
+        """The state that a rolled-back call returns to."""
         self._before_call = (self._overrides, len(self._steps))
 
     def _known(self, keys: Iterable[str]) -> list[SectionPath]:
         return [self._paths[key] for key in keys if key in self._paths]
 
     def _content_of(self, path: SectionPath, *, everything: bool) -> Iterator[SectionPath]:
-        """The sections whose content is in the content of one: itself, and what is open inside it."""
+        """The sections whose content is part of a section's content: itself, and what is open inside it."""
         own = self._own_visibility()
         for inner in own:
             between = [inner[:length] for length in range(len(path) + 1, len(inner) + 1)]
@@ -440,7 +440,7 @@ class HistoryBuilder:
                 yield inner
 
     def _own_visibility(self) -> dict[SectionPath, SectionVisibility]:
-        """What each section would show, were its ancestors open."""
+        """What each section would show if its ancestors were open."""
         chosen = with_ancestors(self._overrides.overrides)
         return {path: chosen.get(path, section.base) for path, section in self._sections.items()}
 
@@ -464,7 +464,7 @@ class HistoryBuilder:
             decided_by = "session" if path in chosen else section.base_decided_by
             offered = tuple(name for name in section.tools if name in tools)
             tool_tokens = section.tool_tokens if offered else 0
-            # What was opened in the conversation is there besides the summary that the prompt still shows.
+            # What was opened in the conversation is shown in addition to the summary that is still in the prompt.
             came = section.visibility is not FULL and (visibility is FULL or read)
             has_text = came or section.visibility is FULL
             inside = content.get(path[:-1], False) and own[path] is SUMMARY
@@ -495,7 +495,7 @@ class HistoryBuilder:
         return tuple(found)
 
     def _call_of(self, path: SectionPath) -> str:
-        """The call whose result has the section's content: one that asked for it, or for one around it."""
+        """The call whose result contains the section: it asked for the section, or for one of its ancestors."""
         around = (".".join(path[:length]) for length in range(len(path), 0, -1))
         return next((self._brought[up] for up in around if up in self._brought), "")
 
@@ -540,7 +540,7 @@ _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
 
 
 def _request_for(steps: Sequence[Step], key: str, turn: int) -> int | None:
-    """Where the request of this turn stands that asked for a section, or for one inside or around it."""
+    """The position of this turn's request for a section, or for one inside or around it."""
     for at in range(len(steps) - 1, -1, -1):
         step = steps[at]
         if step.turn != turn:

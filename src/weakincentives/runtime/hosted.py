@@ -1,4 +1,4 @@
-"""Hosted tools of a run: refused before any request where the adapter cannot offer them, read at its end."""
+"""Hosted tools of a run: rejected before any request if the adapter cannot offer them, and read at its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HostedToolCodec(Protocol[ConfigT, OutputT_co]):
         ...
 
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[ConfigT]) -> OutputT_co | None:
-        """The typed output out of all items of a run, or None when the tool was not used."""
+        """The typed output from all items of a run, or None if the tool was not used."""
         ...
 
 
@@ -58,7 +58,7 @@ def hosted_problems(
 def hosted_outputs(
     tools: Sequence[HostedTool[Any]], messages: Iterable[Message], codecs: Codecs, adapter: str, prompt_name: str
 ) -> dict[str, Any]:
-    """The typed output of each tool that was used, by name, out of the items of all the adapter's answers."""
+    """The typed output of each tool that was used, by name, from the items of all the adapter's answers."""
     if not tools:
         return {}
     items = [

@@ -1,4 +1,4 @@
-"""The loop between model and tools, with no I/O in it.
+"""The loop between model and tools, without any I/O.
 
 `InnerLoop.run()` is a generator: it yields what it needs done (call the model, run these tools) and receives the
 outcome. Everything it knows between two effects is in the session, so a run can be resumed from a snapshot.
@@ -82,10 +82,10 @@ _STOPPED = {
 class InnerLoopConfig:
     """What the loop needs to know about its adapter.
 
-    `define_tool` gives a tool as the adapter sends it; `check_content` raises for parts that its model does not take,
-    and `check_amount` for too many of them in one conversation. `binds_reasoning` says whether a message holds
-    reasoning that its provider takes only under the text that it was written under. `found_tools`, where tools of
-    closed sections are sent for the provider to search, reads from a reply what it found.
+    `define_tool` returns a tool as the adapter sends it; `check_content` raises for parts that its model does not
+    accept, and `check_amount` if a conversation has too many. `binds_reasoning` says whether a message has reasoning
+    that its provider accepts only with the prompt it was written under. If tools of closed sections are sent for the
+    provider to search, `found_tools` reads from a reply which ones it found.
     """
 
     adapter: str = ""
@@ -108,11 +108,11 @@ class InnerLoopConfig:
     sends_tools: bool = True
 
     def sent_tool(self, tool: AnyTool) -> str:
-        """A tool as it reaches the model: its definition, and its description in full where that stands in the text."""
+        """A tool as it reaches the model: its definition, and its full description if that is sent as text."""
         return self.define_tool(tool) + self.long_description(tool) if self.sends_tools else ""
 
     def long_description(self, tool: AnyTool) -> str:
-        """What the provider takes only the beginning of, whole and as text."""
+        """The full description as text, if the provider accepts only its beginning."""
         limit = self.max_tool_description
         if limit is None or len(tool.description) <= limit:
             return ""
@@ -128,8 +128,8 @@ def check_prompt(prompt: object) -> None:
 class InnerLoop:
     """One evaluation of one prompt on one session.
 
-    It begins a `new` conversation (or, as a restart, the same one under a new system text), goes on with a run that the
-    session holds (`resume`), or takes the next `turn` of a conversation, with what the user says.
+    It begins a `new` conversation (or, as a restart, the same one with a new system text), continues the run in the
+    session (`resume`), or takes the next `turn` of a conversation, with what the user says.
     """
 
     def __init__(
@@ -159,11 +159,11 @@ class InnerLoop:
             supports_dynamic_tools=config.supports_dynamic_tools,
             supports_operator_text=config.supports_operator_text,
         )
-        # What a streaming driver has shown of the reply under way.
+        # What a streaming driver has shown of the current reply.
         self.partial_text: list[str] = []
-        # Ends a stream that the run's own thread is reading; a channel that can do so sets it.
+        # Ends a stream that the run's own thread is reading; set by channels that can do so.
         self.interrupt: Callable[[], None] = lambda: None
-        # What was opened without the model, for a streaming driver to show.
+        # Sections opened without the model asking, for a streaming driver to show.
         self.opened: list[str] = []
         self._beginning = beginning
         self.in_conversation = beginning == "turn"
@@ -174,7 +174,7 @@ class InnerLoop:
         self._operator_texts: list[str] = []
         self._loaded = 0
         self._unloadable: dict[SectionPath, Exception] = {}
-        # How many messages there are by this loop's count; a difference means that somebody else spoke.
+        # The number of messages this loop expects; a difference means that somebody else added one.
         self._messages = 0
         self._context_tokens = 0
         self._conversation = session[Message]
@@ -240,7 +240,7 @@ class InnerLoop:
         self.interrupt()
 
     def _stop(self) -> None:
-        """Leave a conversation that can go on: the text so far stays, and every open call has an answer."""
+        """Leave a conversation that can be continued: the text so far stays, and every open call gets an answer."""
         partial, self.partial_text = "".join(self.partial_text), []
         if partial:
             self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
@@ -319,7 +319,7 @@ class InnerLoop:
         return ()
 
     def _load_sections(self) -> Generator[Effect, Any, None]:
-        """Load sections that are open and whose tools are not known yet; what they bring may be such sections too."""
+        """Load open sections whose tools are not known yet; what they add may include more such sections."""
         while paths := self._unloaded():
             errors = yield LoadSections(paths)
             for path, error in errors.items():
@@ -328,12 +328,12 @@ class InnerLoop:
         self._tell_loaded()
 
     def _open_by_rule(self) -> None:
-        """Open what the rules of sections open now."""
+        """Open the sections whose rules now apply."""
         opened = self.prompt.opened_by_rule(self.session, lambda: user_words(self._conversation.view()))
         self._open(opened, "rule")
 
     def _open(self, paths: Sequence[SectionPath], decider: str) -> None:
-        """Open sections without the model, which reads their text before its next reply."""
+        """Open sections without the model asking; it reads their text before its next reply."""
         if not paths:
             return
         keys = tuple(map(".".join, paths))
@@ -357,7 +357,7 @@ class InnerLoop:
                     self.toolbox.add(Offer(ToolRef(node.key, tool.name, deferred=True), tool))
 
     def _open_found(self, reply: ModelReply) -> None:
-        """Open the sections whose tools the provider has found or the model calls."""
+        """Open the sections whose tools the provider found or the model called."""
         if self.config.found_tools is None:
             return
         found = self.toolbox.find((*self.config.found_tools(reply.items), *(call.name for call in reply.tool_calls)))
@@ -368,7 +368,7 @@ class InnerLoop:
             self._emit(events.ToolsInjected, tool_names=names, section_key=key, route="tool_search")
 
     def _say_opened(self) -> None:
-        """Say what was opened without the model; where its tools need a new evaluation, that one shows the text."""
+        """Tell the model what was opened without it; if the tools need a new evaluation, that one shows the text."""
         if not self._run.unsaid:
             return
         if not self.config.supports_dynamic_tools:
@@ -378,14 +378,14 @@ class InnerLoop:
         self._save(unsaid=())
         for path in paths:
             text = f"This section of the instructions applies now:\n\n{view.content(path)}"
-            # Neither outlives a restart, which shows the section in its place.
+            # Neither outlives a restart, which shows the section where it belongs.
             self._say(Message("system", text) if view.is_literal(path) else Message("user", text, name=PROMPT_TURN))
 
     def _unloaded(self) -> tuple[SectionPath, ...]:
         return tuple(path for path in self.prompt.unloaded(self.session) if path not in self._unloadable)
 
     def _tell_loaded(self) -> None:
-        """Record what was loaded since the last time, by the loop or by a tool that opened a section."""
+        """Record what was loaded since the last call, by the loop or by a tool that opened a section."""
         fresh = self.prompt.loaded[self._loaded :]
         if not fresh:
             return
@@ -443,7 +443,7 @@ class InnerLoop:
         self._say_message()
 
     def _say_message(self) -> None:
-        """Add what the user says now, once: a restart finds it in the conversation."""
+        """Add the user's new message, once: a restart finds it in the conversation."""
         message, self._message = self._message, None
         if message is not None and self.scope.attempt == 1:
             self._say(message)
@@ -472,14 +472,14 @@ class InnerLoop:
         )
 
     def _emit_opened(self, view: View) -> None:
-        """Record what is open from the start because of a rule or of the user's words."""
+        """Record what is open from the start because of a rule or the user's words."""
         for decider in ("rule", "search"):
             keys = tuple(node.key for node, _ in view.layout.marks if view.decided_by(node) == decider)
             if keys:
                 self._tell_opened(keys, decider)
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
-        """Go on with the conversation of an earlier run, under an id of its own."""
+        """Continue the conversation of an earlier run, under a new run id."""
         before = self.session[events.PromptRendered].latest()
         run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False)
         yield from self._continue(run)
@@ -513,9 +513,9 @@ class InnerLoop:
         """Take over the state of a run; return its open calls."""
         self.prompt.resume(self.session, run.visibility)
         self._run = run
-        # What is said from here on belongs to this run, for those who listen too.
+        # Messages from here on belong to this run, for observers too.
         self._save()
-        # A section that cannot be loaded any more has lost its tools, which the model is told below.
+        # A section that can no longer be loaded has lost its tools; the model is told so below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
         self._tell_loaded()
@@ -537,7 +537,7 @@ class InnerLoop:
         return pending
 
     def _tell_changes(self, removed_tools: list[str]) -> None:
-        """Tell the model how the prompt differs from the one that the conversation began with."""
+        """Tell the model how the prompt differs from the one the conversation began with."""
         view = self.prompt.view(self.session)
         difference = prompt_difference(self.session[events.PromptRendered].latest(), view, removed_tools)
         if not difference:
@@ -596,7 +596,7 @@ class InnerLoop:
         )
         if reply.reasoning_dropped:
             self._emit(events.ReasoningDropped, reason="the provider no longer accepts it")
-        # A reply that is not whole stays out of the conversation: none of its calls may run, now or on resume.
+        # An incomplete reply stays out of the conversation: none of its calls may run, now or on resume.
         self._check_stop(reply)
         self._say(
             Message(
@@ -644,13 +644,13 @@ class InnerLoop:
         self.config.check_amount([*(part for message in messages for part in message.parts), *parts])
 
     def _say_operator_texts(self) -> None:
-        """Say what was read as the operator, after all results of the turn."""
+        """Send what was read as system messages, after all results of the turn."""
         texts, self._operator_texts = self._operator_texts, []
         if texts:
             self._say(Message("system", "\n\n".join(texts)))
 
     def _order_messages(self) -> None:
-        """Put results before what the user said meanwhile: every provider insists on that order."""
+        """Put results before what the user said in the meantime: every provider requires that order."""
         if len(self._conversation) == self._messages:
             return
         ordered = results_before_user(self._conversation.view())
@@ -659,14 +659,14 @@ class InnerLoop:
         self._messages = len(self._conversation)
 
     def _register_tools(self) -> None:
-        """Make the tools of the sections now shown callable, and those of closed ones not; the model is told later."""
+        """Make the tools of shown sections callable and those of closed ones not; the model is told later."""
         overrides = self.session[VisibilityOverrides].latest()
         if overrides is self._seen_overrides:
             return
         self._seen_overrides = overrides
         changes = self.toolbox.changes(self._offers(self.prompt.view(self.session), initial=False))
         if changes.new and not self.config.supports_dynamic_tools:
-            # A handler opened the section, in the session already.
+            # A handler has already opened the section in the session.
             key = changes.new[0].ref.section_key
             raise VisibilityExpansionRequired(
                 requested_overrides={},
@@ -677,7 +677,7 @@ class InnerLoop:
         self.toolbox.apply(changes)
 
     def _update_tools(self) -> None:
-        """Register what the sections now shown offer, and tell the model what has changed since it was last told."""
+        """Register the tools of the sections now shown, and tell the model what has changed since it was last told."""
         self._register_tools()
         if self.toolbox.version == self._told_version:
             return
@@ -707,7 +707,7 @@ class InnerLoop:
         return "\n\n".join(filter(None, map(self.config.long_description, tools)))
 
     def _evict(self) -> None:
-        """Close the sections used longest ago while the context is over the budget's limit."""
+        """Close the least recently used sections while the context exceeds the budget's limit."""
         budget = self.scope.meter.budget
         limit = None if budget is None else budget.max_context_tokens
         if limit is None or self._context_tokens <= limit:
@@ -765,7 +765,7 @@ class InnerLoop:
         )
 
     def _offers(self, view: View, *, initial: bool) -> list[Offer]:
-        """What the sections of this moment offer, then what is skipped, in the form the toolbox keeps."""
+        """The tools that sections now offer, then those skipped, in the toolbox's form."""
         offers: dict[tuple[str, str], Offer] = {}
         for node, tool in (*view.offered(), *((node, tool) for node, tool, _ in view.skipped())):
             key = "" if node is None else node.key
@@ -775,7 +775,7 @@ class InnerLoop:
         return list(offers.values())
 
     def _same_hosted(self, tool: HostedTool[Any], view: View) -> list[Owned]:
-        """The hosted tools that are one to a provider that cannot tell them apart, in document order."""
+        """The hosted tools that the provider cannot tell from this one, in document order."""
         if not getattr(self.config.hosted_tool_codecs.get(tool.kind), "single", False):
             return []
         return [
@@ -808,14 +808,14 @@ class InnerLoop:
         self._runs.seed(self._run)
 
     def _overrides(self) -> Overrides:
-        """The session's overrides by which the last request was made, or the first one will be."""
+        """The session's overrides as of the last request, or for the first one."""
         seen = self._seen_overrides
         if seen is _NOT_SEEN:
             seen = self.session[VisibilityOverrides].latest()
         return seen.overrides if isinstance(seen, VisibilityOverrides) else {}
 
     def _definitions(self) -> tuple[str, ...]:
-        """Every tool offered so far as the adapter sends it, hosted ones last."""
+        """Every tool offered so far, as the adapter sends it, hosted tools last."""
         offered = (*self.toolbox.offered["tools"], *self.toolbox.hosted_tools)
         return tuple(self.config.define_tool(tool) for tool in offered)
 
@@ -831,7 +831,7 @@ class InnerLoop:
 
 
 def phase_of(error: Exception) -> str:
-    """The phase in which a run failed, if the error tells."""
+    """The phase in which a run failed, if the error records it."""
     if isinstance(error, PromptError):
         return "parse" if isinstance(error, OutputParseError) else "render"
     return getattr(error, "phase", "")

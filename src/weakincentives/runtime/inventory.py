@@ -29,7 +29,7 @@ def inventory(
     count_media: CountMedia = estimate_tokens,
     base: View | None = None,
 ) -> tuple[SectionState, ...]:
-    """Every enabled section with its tokens, as the tokenizer counts and the adapter defines tools.
+    """Every enabled section with its token counts, including its tools as the adapter defines them.
 
     `base` is the view without the session's overrides.
     """
@@ -57,7 +57,7 @@ def inventory(
 
 
 def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, count: Count) -> list[SectionPath]:
-    """Sections that the session opened, least recently used first, until they make up for the excess tokens."""
+    """Sections that the session opened, least recently used first, enough of them to make up for the excess tokens."""
     opened = [
         node
         for node in view.existing()
@@ -77,9 +77,9 @@ def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, cou
 
 @dataclass(frozen=True, slots=True)
 class PromptDifference:
-    """Sections that read otherwise (with their new text), and sections and tools that are gone.
+    """Sections whose text has changed (with the new text), and sections and tools that are gone.
 
-    What the user sections say now is the user's, not an instruction.
+    New text of user sections is what the user says, not an instruction.
     """
 
     changed: dict[str, str]
@@ -121,7 +121,7 @@ def prompt_difference(before: PromptRendered | None, view: View, removed_tools: 
 
 
 def _full_tokens(view: View, path: SectionPath, count: Count) -> int:
-    """0 for a section that cannot be rendered: that is an error only for whoever opens it."""
+    """0 for a section that cannot be rendered: that is an error only if somebody opens it."""
     try:
         return count(view.own_text(path))
     except PromptRenderError:
@@ -129,7 +129,7 @@ def _full_tokens(view: View, path: SectionPath, count: Count) -> int:
 
 
 def _media_tokens(view: View, pieces: Sequence[str], count: CountMedia) -> Counter[SectionPath]:
-    """The tokens of the media in the user sections, which alone can have some, by section."""
+    """The tokens of the media in user sections, by section; other sections cannot have media."""
     marks, first = view.layout.marks, view.layout.user_piece
     tokens: Counter[SectionPath] = Counter()
     for index, piece in enumerate(pieces[first:], start=first):

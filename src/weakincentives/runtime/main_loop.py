@@ -1,4 +1,4 @@
-"""The outer loops: evaluate until there is an answer, opening what the model asks for, and talk in several turns."""
+"""The outer loops: evaluate until there is an answer, opening what the model asks for, and hold a conversation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Expansions:
-    """Opens, between the evaluations of one run, what the last one asked for; refuses when that was too often."""
+    """Opens, between the evaluations of one run, what the last one asked for; raises if that happens too often."""
 
     def __init__(self, prompt: Prompt[Any], session: Session, scope: RunScope, limit: int) -> None:
         self._prompt = prompt
@@ -33,7 +33,7 @@ class Expansions:
         self._limit = limit
 
     def settled(self, response: PromptResponse[Any]) -> bool:
-        """Whether this is the answer; if the run halted instead, the sections are opened."""
+        """Whether this is the answer; if the run halted instead, open the requested sections."""
         if response.halt is None:
             return True
         keys = tuple(".".join(path) for path in response.halt.requested_overrides)
@@ -55,7 +55,7 @@ class Expansions:
         return Restarted(signal.reason)
 
     def streamed(self, event: StreamEvent[T]) -> StreamEvent[T]:
-        """The event as a stream through restarts shows it: an evaluation that halted is a restart."""
+        """The event as shown in a stream that spans restarts: a halted evaluation is a restart."""
         if isinstance(event, Completed) and event.response.halt is not None and not self.settled(event.response):
             return Restarted(event.response.halt.reason)
         return event
@@ -88,11 +88,11 @@ class Expansions:
 
 
 class MainLoop:
-    """Runs a prompt to its answer, restarting with more sections open where the adapter or strategy needs it.
+    """Runs a prompt until it is answered, restarting with more sections open if the adapter or strategy needs it.
 
-    Deadline and budget cover all evaluations together; at most `max_expansions` restarts are made. A deadline is a
-    point in time, so a loop that serves many requests gives each its own: `execute(..., deadline=Deadline.after(30))`.
-    `execute` and `stream` take the options of an adapter's `evaluate`.
+    Deadline and budget cover all evaluations together, and there are at most `max_expansions` restarts. A deadline is a
+    point in time, so if a loop serves many requests, pass one for each: `execute(..., deadline=Deadline.after(30))`.
+    `execute` and `stream` accept the options of an adapter's `evaluate`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class MainLoop:
         return AsyncEventStream(events(), expansions.scope)
 
     def _expansions(self, prompt: Prompt[Any], session: Session, adapter: object, options: RunOptions) -> Expansions:
-        """What the evaluations of one run share."""
+        """The state shared by the evaluations of one run."""
         check_prompt(prompt)
         if not isinstance(adapter, ProviderAdapter):
             raise TypeError(
@@ -184,17 +184,17 @@ class MainLoop:
 
 
 class Conversation(Generic[OutputT]):
-    """Talks to a model in several turns.
+    """A conversation with a model, in several turns.
 
         chat = Conversation(prompt, adapter=OpenAIAdapter("gpt-5.6"))
         print(chat.send("Where is order 7?").text)
         with chat.stream([Image.from_path("box.jpg"), "It arrived like this."]) as events:
             for event in events: ...
 
-    Its state is the session: sections that were opened stay open, and a conversation whose session was restored from a
-    snapshot goes on where that stood. Each turn is a run of its own; `budget` is what each may spend unless `send` is
-    given another. A turn may be stopped at any moment: by closing its stream, cancelling its task, or Ctrl-C. Used as a
-    context manager, it keeps the prompt's resources open between turns.
+    All state is in the session: opened sections stay open, and a conversation whose session was restored from a
+    snapshot continues from there. Each turn is a separate run; `budget` limits each turn unless `send` receives
+    another. A turn can be stopped at any time: by closing its stream, cancelling its task, or Ctrl-C. Used as a context
+    manager, the conversation keeps the prompt's resources open between turns.
     """
 
     def __init__(
@@ -226,28 +226,28 @@ class Conversation(Generic[OutputT]):
 
     @property
     def conversation_id(self) -> str:
-        """What all runs of this conversation have in common."""
+        """The id shared by all runs of this conversation."""
         run = self.session[Run].latest()
         return self.session.session_id if run is None else run.conversation_id
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What was said so far, by the user, the model and the tools."""
+        """The messages so far, from the user, the model and the tools."""
         return self.session[Message].all()
 
     @property
     def usage(self) -> TokenUsage:
-        """What all turns have used, those of earlier processes included."""
+        """The tokens used in all turns, including those in earlier processes."""
         mine = self.conversation_id
         calls = self.session[ModelCalled].view()
         return sum((call.usage for call in calls if call.conversation_id == mine), TokenUsage())
 
     def bind(self, *params: Any) -> None:
-        """Bind params anew; the model is told what has changed with the next turn."""
+        """Replace bound params; with the next turn, the model is told what changed."""
         self.prompt.bind(*params)
 
     def send(self, content: Content | None = None, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:
-        """Say something and wait for the answer. Without content, the prompt's user sections are answered alone."""
+        """Send a message and wait for the answer. Without content, the model answers the prompt's user sections."""
         return self._loop.execute(self.prompt, session=self.session, adapter=self.adapter, **_turn(content, options))
 
     async def send_async(

@@ -1,4 +1,4 @@
-"""What a model takes besides text: which media, how large, how many, and what they cost in tokens."""
+"""What a model accepts besides text: which media, how large, how many, and what they cost in tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PDF_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 
 
 def estimate_tokens(part: Media) -> int:
-    """Tokens of a medium where no vendor's formula is known: by pixels, pages or bytes."""
+    """Tokens of a media part if no vendor's formula is known: by pixels, pages or bytes."""
     if isinstance(part, Image):
         width, height = part.dimensions or (1024, 1024)
         return max(1, width * height // 750)
@@ -23,7 +23,7 @@ def estimate_tokens(part: Media) -> int:
 
 
 def document_tokens(part: Media, page_tokens: int = 2_250) -> int:
-    """Tokens of a document, by its pages or its text; of a recording, by its bytes."""
+    """Tokens of a document, by its pages or text, or of a recording, by its bytes."""
     if part.media_type in ("", "application/pdf"):
         return page_tokens * max(1, len(_PDF_PAGE.findall(part.data)))
     return max(1, len(part.data) // 4) if isinstance(part, Document) else max(1, len(part.data) // 1_000)
@@ -31,10 +31,10 @@ def document_tokens(part: Media, page_tokens: int = 2_250) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MediaSupport:
-    """What a model takes, as media types by kind; by default text only.
+    """The media types a model accepts, by kind; by default text only.
 
-    Sizes are bytes: of one image, of one document or recording, and of all media of a request together. `max_side` is
-    in pixels. `count` gives the tokens of a part by the vendor's formula.
+    Sizes are in bytes: for one image, for one document or recording, and for all media of a request together.
+    `max_side` is in pixels. `count` returns the tokens of a part by the vendor's formula.
     """
 
     images: Sequence[str] = ()
@@ -54,7 +54,7 @@ class MediaSupport:
         return ", ".join(["text", *listed]) if listed else "text only"
 
     def problem(self, part: Part) -> str:
-        """Why the model does not take this part; empty if it does."""
+        """Why the model does not accept this part; empty if it does."""
         if not isinstance(part, Media):
             return ""
         types = self.images if isinstance(part, Image) else self.audio if isinstance(part, Audio) else self.documents
@@ -72,7 +72,7 @@ class MediaSupport:
         )
 
     def check(self, parts: Iterable[Part], who: str) -> None:
-        """Raise for the first part that the model does not take; `who` is the adapter and the model in words."""
+        """Raise for the first part that the model does not accept; `who` describes the adapter and the model."""
         for part in parts:
             if problem := self.problem(part):
                 raise PromptEvaluationError(f"{who} {problem}.", phase="request")
@@ -92,6 +92,6 @@ class MediaSupport:
 
 
 def _endings(types: Iterable[str]) -> list[str]:
-    """Media types by the endings people know."""
+    """Media types as familiar file name endings."""
     known = {kind: ending for media in (Image, Document, Audio) for ending, kind in reversed(media.types.items())}
     return [known.get(kind, kind) for kind in types]

@@ -1,4 +1,4 @@
-"""The conversation between our loop and a model, in no provider's wire format.
+"""The conversation between our loop and a model, independent of any provider's wire format.
 
 One flat `Message` keeps `session[Message]` a plain append-only slice: the whole conversation of a run, which any
 adapter can encode and another process can continue.
@@ -28,9 +28,10 @@ PROMPT_TURN = "prompt"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings that every provider knows under some name; None leaves the choice to the model.
+    """Settings that every provider has under some name; None leaves the choice to the model.
 
-    What a model does not take is refused before the request, by name. An adapter's `parameters=` are for the rest.
+    A setting that the model does not support raises an error that names it, before the request. An adapter's
+    `parameters=` are for everything else.
     """
 
     effort: Effort | None = None
@@ -46,7 +47,7 @@ class Settings:
             raise ValueError(f"max_output_tokens must be at least 1, got {self.max_output_tokens}")
 
     def merged(self, other: Settings | None) -> Settings:
-        """These settings, with what the other one sets on top."""
+        """These settings, overridden by what `other` sets."""
         if other is None:
             return self
         chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) != f.default}
@@ -68,11 +69,11 @@ class ToolCall:
 class Message:
     """One step of a conversation.
 
-    `items` are the provider's own output items as verbatim JSON texts: the same provider gets them back untouched,
-    another one encodes `text` and `tool_calls` instead. `tools_added` and `tools_removed` mark where in the
-    conversation tools (by name, in `tools`) began or stopped being callable, with the section they belong to.
-    `parts` is the content where it is more than text; `text` then names them in words. `reasoning` is what the model
-    showed of its thinking. `rebased` marks an assistant message that was written under another system text: reasoning
+    `items` are the provider's own output items as verbatim JSON texts: they are sent back unchanged to the same
+    provider; for another, `text` and `tool_calls` are encoded instead. `tools_added` and `tools_removed` mark where in
+    the conversation tools (by name, in `tools`) began or stopped being callable, with the section they belong to.
+    `parts` is the content if it is more than text; `text` then describes them in words. `reasoning` is what the model
+    showed of its reasoning. `rebased` marks an assistant message that was written under another system text: reasoning
     that its provider binds to that text is no longer valid.
     """
 
@@ -99,9 +100,9 @@ class Message:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One answer of a model; `reasoning` is what it showed of its thinking.
+    """One reply from a model; `reasoning` is what it showed of its reasoning.
 
-    `reasoning_dropped` says that its provider no longer took the reasoning of earlier turns.
+    `reasoning_dropped` says that its provider no longer accepted the reasoning of earlier turns.
     """
 
     text: str = ""
@@ -123,8 +124,8 @@ class ModelRequest:
 
     Within one run `messages`, `tools` and `hosted_tools` only grow at their ends, so an adapter may keep what it has
     encoded. The first `initial_tools` tools (and `initial_hosted_tools`) were there when the run began; the others
-    appeared at a `tools_added` message. `revoked` names tools that were offered and may no longer be called, `deferred`
-    those that the provider keeps back until its own search finds them.
+    appeared at a `tools_added` message. `revoked` names tools that were offered but may no longer be called; `deferred`
+    names those that the provider withholds until its own search finds them.
     """
 
     prompt_name: str
@@ -151,7 +152,7 @@ class CallModel:
 class RunTools:
     """An effect: run these calls; the driver answers with a `ToolExecutionOutcome` for each that ran.
 
-    More than one call means that all are read-only, so that they may run side by side.
+    If there is more than one call, all are read-only and may run concurrently.
     """
 
     calls: tuple[ToolCall, ...]
@@ -159,7 +160,7 @@ class RunTools:
 
 @dataclass(frozen=True, slots=True)
 class LoadSections:
-    """An effect: load these sections, which are open and whose tools are not known yet.
+    """An effect: load these open sections, whose tools are not known yet.
 
     The driver answers with the errors of those that could not be loaded, by path.
     """
@@ -173,9 +174,9 @@ Effect = CallModel | RunTools | LoadSections
 # No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
 @dataclass(frozen=True, repr=False)
 class PromptResponse(Displayed, Generic[OutputT]):
-    """The answer of a run: its text, the typed output if one was declared, and what it cost.
+    """The answer of a run: its text, the typed output if one was declared, and the tokens it used.
 
-    `halt` is set when the model asked to open sections under `OpenAndHalt`; there is no output then.
+    `halt` is set if the model asked to open sections under `OpenAndHalt`; there is no output then.
     """
 
     prompt_name: str
@@ -204,7 +205,7 @@ class PromptResponse(Displayed, Generic[OutputT]):
         return f"{turns}, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, run {self.run_id}"
 
     def require_output(self) -> OutputT:
-        """The typed output; without one, a `PromptEvaluationError` that says why."""
+        """The typed output; raises a `PromptEvaluationError` that says why if there is none."""
         if self.output is not None:
             return self.output
         why = "the prompt declares none; write PromptTemplate[MyDataclass]"
@@ -239,14 +240,14 @@ def unanswered_calls(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
 
 
 def not_run(calls: Iterable[ToolCall], why: str) -> list[Message]:
-    """The results of calls that will never be made; every provider insists on one for each call."""
+    """The results of calls that will never be made; every provider requires a result for each call."""
     return [Message("tool", f"Not run: {why}", call_id=call.id, name=call.name, success=False) for call in calls]
 
 
 def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
-    """The conversation with the results of the last turn before what the user said meanwhile.
+    """The conversation with the results of the last turn moved before what the user said in the meantime.
 
-    A user who speaks over open calls answers them: they are not made. None means that nothing has to change.
+    A user message sent while calls are open cancels them: they are not run. None means that nothing has to change.
     """
     start = last_exchange(messages)
     tail = messages[start:]
@@ -263,20 +264,20 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
 
 
 def rebased(messages: Iterable[Message]) -> list[Message]:
-    """What goes on when the system text and the tools are replaced: what the user, the model and the tools said."""
+    """The messages kept when the system text and the tools are replaced: those of the user, the model and the tools."""
     said = (message for message in messages if message.role in ("user", "assistant", "tool"))
     kept = [message for message in said if message.role != "user" or message.name != PROMPT_TURN]
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
 
 
 def unanswered_words(messages: Sequence[Message]) -> list[Message]:
-    """What the user has said since anyone else did."""
+    """What the user has said since the last message from anyone else."""
     start = next((i for i in range(len(messages), 0, -1) if messages[i - 1].role != "user"), 0)
     return list(messages[start:])
 
 
 def user_words(messages: Iterable[Message]) -> str:
-    """All that the user has said."""
+    """Everything the user has said."""
     return "\n\n".join(message.text for message in messages if message.role == "user")
 
 

@@ -1,4 +1,4 @@
-"""After a run: closed sections that it may have needed."""
+"""Closed sections that a finished run may have needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weakincentives.session import Session
 logger = logging.getLogger("weakincentives.runtime")
 
 MAX_MISSES = 3
-# A larger template is checked only if a search has made its index already.
+# A larger template is checked only if a search has already built its index.
 MAX_SECTIONS = 500
 
 Ranked = Callable[[str], Iterable[Found]]
@@ -39,7 +39,7 @@ class Miss(NamedTuple):
 
 
 def possible_misses(prompt: Prompt[Any], session: Session, run: Run, answer: str) -> list[Miss]:
-    """What stayed closed and may have been needed, the surest first; a search that fails finds nothing."""
+    """Closed sections that may have been needed, most likely first; empty if the search fails."""
     view, disclosure = prompt.view(session), prompt.template.disclosure
     if not view.layout.summarized:
         return []
@@ -72,7 +72,7 @@ def _misses(view: View, ranked: Ranked, session: Session, run: Run, answer: str)
 
 
 def _called(view: View, failed: Iterable[ToolInvoked]) -> Iterator[Miss]:
-    """Closed sections whose tools the model called nevertheless."""
+    """Closed sections whose tools the model called anyway."""
     names = {event.name for event in failed if event.params is None and event.disclosure is None}
     for node in view.existing() if names else ():
         for name in names.intersection(tool.name for tool in node.all_tools):

@@ -1,7 +1,7 @@
-"""The prefix check: whether each request on the wire extends the one before it.
+"""The prefix check: does each request on the wire extend the one before it?
 
-A provider's prompt cache holds as long as each request begins with all of the previous one. The check compares request
-bodies as they were sent and, where one is not an extension, names what changed and the section it came from.
+A provider's prompt cache stays valid as long as each request begins with the whole previous one. The check compares
+request bodies as they were sent and, if one is not an extension, names what changed and the section it came from.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ PACKAGES = ("local", "openai", "anthropic", "litellm", "claude_agent_sdk", "scri
 class AdapterSpec:
     """One adapter: its class, how to name it, and facts about its provider.
 
-    `provider` is what stands before the colon in `openai:gpt-5.6`; `model` says what may follow ("MODEL", "FILE"), and
+    `provider` is the part before the colon in `openai:gpt-5.6`; `model` says what may follow ("MODEL", "FILE"), and
     `requires_model` whether it must. `hosted_tools` are the kinds that the `CODECS` of the package's `codecs` module
-    encode, and `accepts_codecs` says whether a user may add more. Tools that appear by one of the `cache_safe_routes`
-    leave the beginning of the request unchanged. `prefix_keys` are the fields of a request that a provider's prompt
-    cache depends on, besides the conversation in `conversation_key`. `prices` are US dollars per million tokens.
-    `package_needed` is what the adapter imports, and `key_variable` the environment variable with its key.
+    encode, and `accepts_codecs` says whether a user may add more. Tools added by one of the `cache_safe_routes` leave
+    the beginning of the request unchanged. `prefix_keys` are the fields of a request that a provider's prompt cache
+    depends on, besides the conversation in `conversation_key`. `prices` are US dollars per million tokens.
+    `package_needed` is the package the adapter imports, and `key_variable` the environment variable that holds its key.
     """
 
     name: str
@@ -76,5 +76,5 @@ def adapter_spec(name: str) -> AdapterSpec | None:
 
 @cache
 def cache_safe_routes() -> frozenset[str]:
-    """The routes by which a request stays an extension of the one before it, so that the prompt cache holds."""
+    """The routes that keep each request an extension of the one before it, so that the prompt cache stays valid."""
     return frozenset().union(*(spec.cache_safe_routes for spec in adapter_specs()))

@@ -21,9 +21,10 @@ logger = logging.getLogger("weakincentives.runtime")
 
 @dataclass(frozen=True, slots=True)
 class ToolRef:
-    """An offered tool by where it lives: its section's key ('' for the built-in ones) and its name.
+    """A reference to an offered tool: its section's key ('' for built-in tools) and its name.
 
-    A `deferred` tool is that of a closed section, sent for the provider to search; `found` says that it was.
+    A `deferred` tool belongs to a closed section and is sent for the provider to search; `found` says that it was
+    found.
     """
 
     section_key: str
@@ -36,7 +37,7 @@ class ToolRef:
 
 @lru_cache(maxsize=4096)
 def tool_ref(section_key: str, name: str, initial: bool) -> ToolRef:
-    """The ref of a tool just offered, kept: every run offers the same ones."""
+    """The ref of a tool just offered, cached because every run offers the same tools."""
     return ToolRef(section_key, name, initial)
 
 
@@ -53,8 +54,8 @@ def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
 class Run:
     """One evaluation so far. `visibility` is what it began with, by section key; `read` are the sections read since.
 
-    `opening` says that it stopped so that sections can be opened by a new evaluation. `unsaid` are sections that were
-    opened without the model and whose text it has not read yet.
+    `opening` says that it stopped so that a new evaluation can open sections. `unsaid` are sections that were opened
+    without the model asking and whose text it has not read yet.
     """
 
     run_id: str
@@ -83,9 +84,8 @@ _values = attrgetter(*_FIELDS)
 class RunScope:
     """What all evaluations of one execution share: the id, the meter, and the number of the attempt.
 
-    `adapter` is the one in use of those that a `FallbackAdapter` has.
-    `abandon`, set by the evaluation under way, stops it from any thread; `fence` then refuses what its own thread still
-    writes.
+    `adapter` is the one that a `FallbackAdapter` is currently using. `abandon`, set by the evaluation under way, stops
+    it from any thread; `fence` then refuses what its own thread still writes.
     """
 
     meter: Meter
@@ -98,7 +98,7 @@ class RunScope:
 
 
 class Offer(NamedTuple):
-    """A tool that was offered to the model, and how it is known to the session."""
+    """A tool that was offered to the model, and its reference in the session."""
 
     ref: ToolRef
     tool: AnyTool
@@ -137,7 +137,7 @@ class Toolbox:
             self._changed()
 
     def find(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Take note of what the provider's search has found; return what is new, by section."""
+        """Record what the provider's search has found; return what is new, by section."""
         fresh: list[ToolRef] = []
         for name in dict.fromkeys(map(self.name_of, names)):
             ref, tool = self._offers.get(name) or (None, None)
@@ -150,7 +150,7 @@ class Toolbox:
         return self._offers.get(name)
 
     def section_of(self, name: str) -> str:
-        """The key of the section that a tool belongs to; '' for built-in and unknown ones."""
+        """The key of the section that a tool belongs to; '' for built-in and unknown tools."""
         offer = self._offers.get(name)
         return "" if offer is None else offer.ref.section_key
 
@@ -168,7 +168,7 @@ class Toolbox:
         return sent if sent in self._offers else self._sent_names.get(sent, sent)
 
     def with_names(self, reply: ModelReply) -> ModelReply:
-        """The reply with the names of our tools in place of those that the provider was given."""
+        """The reply with our own tool names in place of those sent to the provider."""
         if not self._sent_names or all(call.name in self._offers for call in reply.tool_calls):
             return reply
         return replace(
@@ -205,9 +205,9 @@ class Toolbox:
         return tuple(ref.name for ref in refs if not ref.revoked and (ref.found or not ref.deferred))
 
     def changes(self, wanted: Iterable[Offer]) -> ToolChanges:
-        """Compare with what the sections of this moment offer, the first of a name before those it is taken from.
+        """Compare with what sections offer now; of several tools with the same name, the one to keep comes first.
 
-        A name, once registered, stays with its section; a tool of another section is skipped with a warning.
+        Once registered, a name stays with its section; a tool of another section is skipped with a warning.
         """
         shown: set[tuple[str, str]] = set()
         owners = {name: offer.ref.section_key for name, offer in self._offers.items()}
@@ -231,7 +231,7 @@ class Toolbox:
         return ToolChanges(new, back, gone)
 
     def available(self, tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
-        """Those of the tools whose names no other tool has."""
+        """The tools whose names are not used by another tool."""
         return tuple(tool for tool in tools if (known := self._offers.get(tool.name)) is None or known.tool is tool)
 
     def _warn(self, name: str, section_key: str, owner: str) -> None:

@@ -1,6 +1,6 @@
-"""Annotations as nodes, and the node of types that Pydantic reads: models, its own types, and its metadata.
+"""Annotations as nodes, and the node for types that Pydantic reads: models, its own types, and its metadata.
 
-Pydantic is never imported here: a program that has such a type has imported it already.
+Pydantic is never imported here: a program that uses such a type has already imported it.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def build(annotation: Any) -> Node:
 
 
 class Model(Node):
-    """A type that Pydantic reads, with the validator and the JSON Schema that it makes of it.
+    """A type that Pydantic reads, with the validator and the JSON Schema that Pydantic derives from it.
 
-    Fields that the schema does not declare are refused, unless a model in it says `extra` in its own configuration.
+    Fields that the schema does not declare are rejected, unless a model in it sets `extra` in its own configuration.
     """
 
     annotation: Any
@@ -107,7 +107,7 @@ class Model(Node):
         given = data
         try:
             given = from_strict(self.written, data, self.written)
-            # As JSON, since strict models take text for dates and the like from JSON alone.
+            # As JSON, since strict models accept text for dates and the like only from JSON.
             return self.adapter.validate_json(msgspec.json.encode(given), extra=extra)
         except RecursionError:
             raise
@@ -119,7 +119,7 @@ class Model(Node):
         return INVALID
 
     def schema(self, writer: SchemaWriter) -> JsonSchema:
-        """Pydantic's schema, its definitions moved to where the others are."""
+        """Pydantic's schema, with its definitions moved to join the others."""
         if (known := writer.known.get(self)) is not None:
             return known
         own = to_strict(self.written) if writer.strict else self.written
@@ -159,11 +159,11 @@ def is_pydantic(cls: type) -> bool:
 
 
 def pydantic_model(annotation: Any) -> Model:
-    """The node of a type that Pydantic reads; whatever Pydantic raises says why there is none."""
+    """The node of a type that Pydantic reads; if there is none, Pydantic's exception says why."""
     try:
         return _known_model(annotation)
     except TypeError:
-        # Metadata of an `Annotated` type that has no hash.
+        # Metadata of an `Annotated` type that is not hashable.
         return _new_model(annotation)
 
 
@@ -196,7 +196,7 @@ _known_model = lru_cache(maxsize=512)(_new_model)
 
 
 def _problem(error: Any, data: Any, path: str) -> FieldProblem:
-    """What Pydantic found in the data at a path, in our words."""
+    """The problem Pydantic found at a path in the data, in our words."""
     option, kind = "", error["type"]
     for index, step in enumerate(error["loc"]):
         if isinstance(step, int) and isinstance(data, list):
@@ -330,7 +330,8 @@ def _takes(node: Node, constraint: str) -> TypeGuard[Constrained]:
 def _is_built_by_fields(cls: Any) -> bool:
     """True if msgspec builds the class as its constructor would.
 
-    It reads a named tuple from an array, and skips an `__init__` that `dataclass` did not write or with `InitVar`.
+    msgspec reads a named tuple from an array, and skips an `__init__` that `dataclass` did not generate or that has an
+    `InitVar`.
     """
     if is_named_tuple(cls) or not hasattr(cls, "__dataclass_fields__"):
         return not is_named_tuple(cls)

@@ -63,7 +63,7 @@ def _make_check(annotation: Any) -> Check:
     if origin in _ITEMS:
         check_content = partial(_check_items, _check_for(args[0] if args else Any))
         return partial(_check_container, _ITEMS, origin, annotation, check_content)
-    # Values of Pydantic's own types may be of other classes: an EmailStr is a str.
+    # Values of Pydantic's own types may have other classes: an EmailStr is a str.
     if not isinstance(origin, type) or origin.__module__.partition(".")[0] == "pydantic":
         return _check_any
     if is_typed_dict(origin):
@@ -98,7 +98,7 @@ def _check_union(annotation: Any, options: Sequence[Check], data: Any) -> None:
             return option(data)
         except Failure as failure:
             failures.append(failure)
-    # An option of the right class says what is wrong inside.
+    # An option of the right class reports what is wrong inside.
     inner = (failure for failure in failures if failure.steps or not isinstance(failure, _Mismatch))
     raise next(inner, _Mismatch(annotation, data))
 
@@ -157,7 +157,7 @@ def _check_pairs(check_key: Check, check_value: Check, content: Any) -> None:
 
 
 def _check_content(cls: type, annotation: Any, content: Any) -> None:
-    """Check what a class is to be built from."""
+    """Check the data a class is to be built from."""
     checks = _field_checks(annotation)
     if is_pydantic_model(cls) and isinstance(content, dict):
         # Its other parts, such as private attributes, have no annotation to compare them with.
@@ -181,7 +181,7 @@ def _check_content(cls: type, annotation: Any, content: Any) -> None:
 
 @lru_cache(maxsize=2048)
 def _field_checks(annotation: Any) -> dict[str, Check] | None:
-    """The checks of a class's fields in their order; None if it has none. What cannot be resolved accepts anything."""
+    """The checks of a class's fields, in order; None if it has none. Unresolvable annotations accept anything."""
     cls: Any = typing.get_origin(annotation) or annotation
     names = [column.name for column in columns(cls)]
     if not names:
@@ -196,7 +196,7 @@ def _field_checks(annotation: Any) -> dict[str, Check] | None:
 
 
 def _split(data: Any) -> tuple[type, Any]:
-    """The class that data is loaded as, and what it is built from."""
+    """The class that data is loaded as, and the data it is built from."""
     if not isinstance(data, dict):
         return type(data), data
     if "$" not in data:

@@ -1,6 +1,6 @@
 """Reading JSON, and finding it in other text.
 
-Valid data is read by msgspec alone. Only when msgspec refuses it do the nodes read it, which list every problem.
+Valid data is read by msgspec alone. Only if msgspec rejects it do the nodes read it, to list every problem.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_DEPTH = 900
 _SPACE = r"[ \t\r\n]*+"
 _STRING = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
 _TOKEN = re.compile(rf"{_SPACE}([][{{}},:]|{_STRING}|-?[0-9][-+.0-9eE]*+|true|false|null|)")
-# Most brackets in prose and in hostile text start no value; the regular expressions skip them quickly.
+# Most brackets in prose and in hostile text do not start a value; the regular expressions skip them quickly.
 _START = {
     "{": re.compile(rf"{{(?={_SPACE}(?:}}|{_STRING}{_SPACE}:))"),
     "[": re.compile(rf"\[(?={_SPACE}(?:[][{{0-9tfn-]|{_STRING}{_SPACE}[],]))"),
@@ -68,7 +68,7 @@ class Codec(Generic[T]):
                 value: T = msgspec.convert(data, self.annotation, str_keys=True, dec_hook=_from_json)
                 return value
             except Exception:
-                pass  # The reader below says what is wrong and where, or accepts it.
+                pass  # The reader below reports what is wrong and where, or accepts it.
         result: T = read(self.node, data, allow_extra=allow_extra)
         return result
 
@@ -111,7 +111,7 @@ class Codec(Generic[T]):
             check = msgspec.json.Decoder(strict, dec_hook=_from_json).decode
             typed = msgspec.json.Decoder(self.annotation, dec_hook=_from_json).decode
         except Exception:
-            # A type that msgspec does not know: only the nodes read it.
+            # A type that msgspec does not support: only the nodes read it.
             fast: _Fast = (None, None, None)
         else:
             fast = (strict, check, typed) if types.constrained or not allow_extra else (None, None, typed)
@@ -161,7 +161,7 @@ def field_descriptions(cls: type) -> dict[str, str]:
 
 
 def confusable_options(cls: Any, *, allow_extra: bool = False) -> tuple[str, str] | None:
-    """Two options of a union, the second of which would be read as the first; None if all can be told apart."""
+    """Two options of a union where the second would be read as the first; None if all can be told apart."""
     made = codec(cls)
     if not isinstance(made.node, AnyOf):
         return None
@@ -194,8 +194,8 @@ def find_json(text: str, opening: str) -> Iterator[str]:
     """Yield the JSON objects (`opening="{"`) or arrays (`"["`) in a text, in order.
 
     It takes linear time whatever the text contains; `json.JSONDecoder.raw_decode` would take quadratic time on hostile
-    text, because each of its errors counts the lines before it. After a value that breaks off, the search continues
-    where it broke off, not inside it.
+    text, because each of its errors counts the lines before it. After a truncated value, the search continues where the
+    value breaks off, not inside it.
     """
     end = 0
     while match := _START[opening].search(text, end):
@@ -206,7 +206,8 @@ def find_json(text: str, opening: str) -> Iterator[str]:
 
 @lru_cache(maxsize=2048)
 def _codec(cls: Any, spelling: str) -> Codec[Any]:
-    # Unions are equal whatever the order of their options, but reading depends on it: hence `spelling` in the key.
+    # Unions are equal whatever the order of their options, but reading depends on the order: hence `spelling` in the
+    # key.
     return Codec(cls)
 
 

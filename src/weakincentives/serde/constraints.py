@@ -1,4 +1,4 @@
-"""Constraints on values (bounds, lengths and patterns), and the words for values that break them.
+"""Constraints on values (bounds, lengths and patterns), and messages about values that violate them.
 
 Constraints are declared in annotations or in field metadata:
 
@@ -6,7 +6,8 @@ Constraints are declared in annotations or in field metadata:
     name: Annotated[str, annotated_types.MinLen(1)]
     code: str = field(metadata={"pattern": "^[A-Z]{3}$"})
 
-They are part of JSON Schemas and are enforced when data is read. One that cannot be is refused with the type.
+They are part of JSON Schemas and are enforced when data is read. A type with a constraint that cannot be enforced is
+rejected.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _TIGHTER |= dict.fromkeys(("le", "lt", "max_length"), min)
 _COMPARE = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than", "multiple_of": "a multiple of"}
 _PLURALS = {"entry": "entries"}
-# A character class or an escaped character, or else what JSON Schema does not have.
+# A character class or an escaped character, or else syntax that JSON Schema lacks.
 _PIECE = re.compile(r"\[\^?\]?(?:\\.|[^]\\])*\]|\\[^AZ1-9]|(\\[AZ1-9]|\(\?(?!:)|[*+?}]\+)", re.DOTALL)
 
 
@@ -52,7 +53,7 @@ def collect(annotated: Iterable[object], metadata: Mapping[Any, Any]) -> dict[st
 
 
 def merge(one: Constraints, other: Constraints) -> dict[str, Any]:
-    """Both sets of constraints; of two bounds the tighter one remains."""
+    """Both sets of constraints; of two bounds, the tighter one is kept."""
     merged = dict(one)
     for name, value in other.items():
         value = _checked(name, value)
@@ -99,7 +100,7 @@ def _holds(name: str, limit: Any, value: Any) -> bool:
 
 
 def _is_multiple(value: int | float, limit: int | float) -> bool:
-    """True in binary or as JSON writes the numbers: there 0.3 is a multiple of 0.1."""
+    """True in binary or in the decimal form JSON uses, where 0.3 is a multiple of 0.1."""
     written = [Fraction(number if isinstance(number, int) else repr(number)) for number in (value, limit)]
     return Fraction(value) % Fraction(limit) == 0 or written[0] % written[1] == 0
 
@@ -158,7 +159,7 @@ def quote(value: object) -> str:
 
 
 def describe(value: object) -> str:
-    """What messages call a value of the wrong type."""
+    """How messages refer to a value of the wrong type."""
     match value:
         case None:
             return "null"

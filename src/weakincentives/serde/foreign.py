@@ -1,8 +1,8 @@
-"""JSON Schemas that others wrote: checked once, sent as they are, and data validated against them.
+"""JSON Schemas from outside: checked once, sent as they are, and used to validate data.
 
-This is a validator of our own because tools from outside need one wherever they run, and the core depends on msgspec
-alone: jsonschema would bring five packages and 130 ms of import, jsonschema-rs 15 MB of binary. Formats other than
-`FORMATS`, the `unevaluated...` keywords and `$dynamicRef` are not asserted. Nothing is fetched.
+This is our own validator because tools from outside need one wherever they run, and the core depends on msgspec alone:
+jsonschema would add five packages and 130 ms of import time, jsonschema-rs a 15 MB binary. Formats other than
+`FORMATS`, the `unevaluated...` keywords and `$dynamicRef` are not enforced. Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weakincentives.serde.constraints import describe, field_path, holds, quote,
 from weakincentives.serde.strict import KEYWORDS, JsonSchema, from_strict, is_strict, kinds_of, look_up
 
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
-# How tools that were described by hand in Python spell them.
+# How these types are spelled in tools described by hand in Python.
 _PYTHON_KINDS = {"str": "string", "float": "number", "int": "integer", "bool": "boolean", "dict": "object"}
 _PYTHON_KINDS |= {"list": "array", "tuple": "array", "None": "null"}
 _ONE = frozenset({"additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else"})
@@ -62,7 +62,7 @@ class ForeignSchema:
             raise SerdeError(tuple(problems))
 
     def decode(self, text: str | bytes) -> dict[str, Any]:
-        """Read JSON text. Null for a property that has to be left out leaves it out: models often write it."""
+        """Read JSON text. Models often write null for a property that should be omitted, so such a null omits it."""
         data = loads(text)
         try:
             data = from_strict(self.schema, data, self.schema)
@@ -81,7 +81,7 @@ class ForeignSchema:
     def sent(self) -> JsonSchema:
         """The schema with a plain object at the top, as providers require.
 
-        Conditions that stand there are left out, and the properties of a union's options become optional ones.
+        Conditions at the top are left out, and the properties of a union's options become optional.
         """
         if is_strict(self.schema):
             return self.schema
@@ -95,7 +95,7 @@ class ForeignSchema:
 
 
 def _options(schema: JsonSchema, root: JsonSchema, seen: set[int]) -> Iterator[JsonSchema]:
-    """The schemas that apply to the same object as this one, or may."""
+    """The schemas that apply, or may apply, to the same object as this one."""
     found = [schema[key] for key in ("then", "else") if key in schema] + [*schema.get("dependentSchemas", {}).values()]
     found += [look_up(root, schema["$ref"])] if "$ref" in schema else []
     for option in [*found, *(option for key in ("anyOf", "oneOf", "allOf") for option in schema.get(key, ()))]:
@@ -106,9 +106,9 @@ def _options(schema: JsonSchema, root: JsonSchema, seen: set[int]) -> Iterator[J
 
 
 def _checked(schema: Any, path: str, problems: list[FieldProblem], references: list[tuple[str, str]]) -> Any:
-    """The schema in today's keywords and with JSON's names for types.
+    """The schema with current keywords and JSON's names for types.
 
-    What is wrong with it goes to `problems`, its references to `references`, each with its path.
+    Errors in the schema are added to `problems`, its references to `references`, each with its path.
     """
 
     def inner(schema: Any, name: str) -> Any:
@@ -173,7 +173,7 @@ def _in_todays_words(schema: Mapping[str, Any]) -> JsonSchema:
         named = {name: needed for name, needed in needs.items() if isinstance(needed, list)}
         schemas = {name: needed for name, needed in needs.items() if name not in named}
         written |= {"dependentRequired": named, "dependentSchemas": schemas}
-    # A property that says of itself that it is required, as in draft 3; the object's list decides.
+    # A property that declares itself required, as in draft 3; the object's list decides.
     if isinstance(written.get("required"), bool):
         del written["required"]
     return written
@@ -262,7 +262,7 @@ def _combined_problems(schema: JsonSchema, data: Any, path: str, root: JsonSchem
         failures = [list(_problems(option, data, path, root)) for option in schema[key]]
         fitting = sum(not found for found in failures)
         if not fitting:
-            # The alternative that was meant, as far as that can be told.
+            # The alternative that was probably meant.
             likely = [found for found in failures if not any(problem.path == path for problem in found)]
             shown = "; or ".join(", ".join(map(": ".join, found[:5])) for found in failures[:5])
             every = [FieldProblem(path, f"matches none of the alternatives, got {describe(data)}: {shown}")]
@@ -281,7 +281,7 @@ def _matches(schema: Any, data: Any, root: JsonSchema) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equality as JSON has it, where true is not 1."""
+    """Equality as JSON defines it, where true is not 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
@@ -297,7 +297,7 @@ _PYTHON_PIECES = {"$": r"\Z", "(?<": "(?P<", r"\p{L}": r"[^\W\d_]", r"\p{N}": r"
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern of JavaScript as one of Python, where the end, groups and letters are written otherwise."""
+    """A JavaScript pattern as a Python one, which writes the end, groups and letters differently."""
     return re.compile(_PATTERN_PIECE.sub(lambda piece: _PYTHON_PIECES.get(piece[0], piece[0]), pattern))
 
 

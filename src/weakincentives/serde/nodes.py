@@ -1,7 +1,7 @@
-"""The kinds of types: how each reads data, what its JSON Schema is, and which type of msgspec accepts the same data.
+"""The kinds of types: how each reads data, what its JSON Schema is, and which msgspec type accepts the same data.
 
 Data is read one value at a time, to find every problem and its path. That defines what is valid: the decoders that
-`codecs.py` makes of msgspec's types accept nothing that would be refused here.
+`codecs.py` builds from msgspec types accept nothing that would be rejected here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(
 
 
 class _Notation(NamedTuple):
-    """How a type is written as text: its format in JSON Schema, and the words of descriptions and of messages."""
+    """How a type is written as text: its format in JSON Schema, and its wording in descriptions and messages."""
 
     format: str
     note: str
@@ -95,7 +95,7 @@ class Reader:
 
 
 class SchemaWriter:
-    """The definitions of one schema, and how each node that has one is referred to."""
+    """The definitions of one schema, and the reference to each node that has one."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
@@ -113,7 +113,7 @@ class SchemaWriter:
 
 
 class StrictTypes:
-    """The types of msgspec made so far, with a struct in place of each dataclass, and with all constraints.
+    """The msgspec types created so far, with a struct in place of each dataclass, and with all constraints.
 
     msgspec ignores unknown fields of dataclasses and constraints that are not its own, so strict input is decoded
     twice: against these types, then as the dataclass. The two passes together take less time than `json.loads`.
@@ -155,22 +155,22 @@ class Node(msgspec.Struct, eq=False, kw_only=True):
         raise NotImplementedError
 
     def top_schema(self, writer: SchemaWriter) -> JsonSchema:
-        """The schema where it stands at the top."""
+        """The schema to use at the top level."""
         return self.schema(writer)
 
     def strict_type(self, types: StrictTypes) -> Any:
-        """The type by which msgspec accepts what `read` does, or less; a `TypeError` if there is none."""
+        """A type with which msgspec accepts what `read` does, or less; raises `TypeError` if there is none."""
         raise NotImplementedError
 
     def resembles(self, data: Any) -> bool:
-        """Whether the data can be meant for this option of a union, judged by its outside."""
+        """Whether the data may be meant for this option of a union, judging by its outer shape."""
         if self.shape:
             return isinstance(data, self.shape)
         return not self.accepts_null and not isinstance(data, abc.Mapping | list | tuple)
 
 
 class AnyValue(Node):
-    """Any JSON value, taken as it is."""
+    """Any JSON value, unchanged."""
 
     name: str = "any value"
 
@@ -375,7 +375,7 @@ class FixedTuple(Node):
 
 
 class Map(Constrained):
-    """A mapping; strict schemas, which cannot express arbitrary keys, have a list of entries for it."""
+    """A mapping; strict schemas, which cannot express arbitrary keys, use a list of entries instead."""
 
     unit: ClassVar[str] = "entry"
     shape: ClassVar[tuple[type, ...]] = (abc.Mapping,)
@@ -483,7 +483,7 @@ class AnyOf(Node):
 
 
 def _tag_matches(node: Node, data: Any) -> bool:
-    """True if a Literal field such as `kind: Literal["circle"]` has the value that the data gives."""
+    """True if a Literal field such as `kind: Literal["circle"]` matches the value in the data."""
     if not isinstance(node, Record) or not isinstance(data, abc.Mapping):
         return False
     return any(
@@ -506,7 +506,7 @@ class RecordField(NamedTuple):
 
     @property
     def may_be_omitted(self) -> bool:
-        """True if null is a value of the field and not its default: then only leaving it out gives the default."""
+        """True if null is a valid value but not the default: then only omitting the field gives the default."""
         return not self.column.required and self.node.accepts_null and self.column.default is not None
 
     def schema(self, writer: SchemaWriter) -> JsonSchema:
@@ -528,7 +528,8 @@ class RecordField(NamedTuple):
 class Record(Node):
     """A type with named fields. `fields` is filled in after creation, so a type may contain itself.
 
-    `settable` is True if msgspec builds the value as the constructor would. `closed` ones never take unknown fields.
+    `settable` is True if msgspec builds the value as the constructor would. A `closed` record never accepts unknown
+    fields.
     """
 
     shape: ClassVar[tuple[type, ...]] = (abc.Mapping,)
@@ -564,7 +565,7 @@ class Record(Node):
                     reader.problem(field_path(path, str(name)), f"unknown field ({self.name} has {allowed})")
         if len(reader.problems) > before:
             return INVALID
-        # The tag of a Struct is part of the data and not of the value.
+        # The tag of a Struct is part of the data but not of the value.
         arguments.pop("", None)
         try:
             return self.cls(**arguments)

@@ -28,7 +28,7 @@ class UnresolvedType(SerdeError):
 
 
 class Column(NamedTuple):
-    """A field: `name` in Python, `key` in JSON. One that is `optional` has no default and may be absent."""
+    """A field: `name` in Python, `key` in JSON. An `optional` field has no default and may be absent."""
 
     name: str
     key: str
@@ -48,17 +48,17 @@ def is_record(cls: object) -> bool:
 
 
 def columns(cls: type) -> tuple[Column, ...]:
-    """The fields of a class in their order, those that are computed (`init=False`) included."""
+    """The fields of a class in order, including computed ones (`init=False`)."""
     return _columns(cls) or ()
 
 
 def field_value(record: Any, name: str) -> Any:
-    """The value of a field; a TypedDict's are items."""
+    """The value of a field; in a TypedDict, that is an item."""
     return record[name] if type(record) is dict else getattr(record, name)
 
 
 def is_instance(value: object, cls: type) -> bool:
-    """Whether a value is of a class; of a TypedDict, whether it is a dict with its keys."""
+    """Whether a value is an instance of a class; for a TypedDict, whether it is a dict with its keys."""
     if not is_typed_dict(cls):
         return isinstance(value, cls)
     known = columns(cls)
@@ -78,7 +78,7 @@ def is_named_tuple(cls: type) -> bool:
 
 
 def is_typed_dict(cls: type) -> bool:
-    # Not `typing.is_typeddict`, which does not know those of typing_extensions.
+    # Not `typing.is_typeddict`, which does not recognise those of typing_extensions.
     return issubclass(cls, dict) and hasattr(cls, "__required_keys__") and hasattr(cls, "__total__")
 
 
@@ -298,7 +298,7 @@ def _with_objects(value: Any) -> Any:
 
 @lru_cache(maxsize=2048)
 def _parts_of(cls: type) -> Callable[[Any], Collection[Any]] | None:
-    """What gives the parts of a value that may be named tuples; None if there are none."""
+    """A function that returns the parts of a value that may be named tuples; None if there are none."""
     if cls in _ARRAYS:
         return lambda value: value
     names = [column.name for column in columns(cls)]

@@ -1,8 +1,8 @@
-"""What the strict modes of providers ask of a JSON Schema, and schemas of others in that form.
+"""What providers' strict modes require of a JSON Schema, and conversion of other schemas to that form.
 
-Strict means that every property is required, none may be added, and keywords that providers reject are left out. What
-takes their place is undone when the data comes back: null for a property with a default, a list of entries for a
-mapping with free keys.
+Strict means that every property is required, none may be added, and keywords that providers reject are left out. The
+substitutes are undone when the data comes back: null for a property with a default, a list of entries for a mapping
+with arbitrary keys.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def is_entry(item: object) -> bool:
 
 
 def json_value() -> JsonSchema:
-    """The definition of `JSON_VALUE`: any JSON but objects, whose keys strict modes want to know."""
+    """The definition of `JSON_VALUE`: any JSON except objects, whose keys strict modes require to be declared."""
     plain = [{"type": kind} for kind in ("string", "number", "boolean", "null")]
     return {"anyOf": [*plain, {"type": "array", "items": {"$ref": f"#/$defs/{JSON_VALUE}"}}]}
 
@@ -105,7 +105,7 @@ def default_note(default: Any) -> str:
 
 
 def is_strict(schema: Any, *, root: bool = True) -> bool:
-    """True if strict modes take the schema as it is: all objects closed, with all of their properties required."""
+    """True if strict modes accept the schema as it is: all objects closed, with all of their properties required."""
     if not isinstance(schema, dict) or not schema.keys() <= _STRICT or schema.get("format") not in (None, *_FORMATS):
         return False
     if root and (schema.get("type") != "object" or "anyOf" in schema):
@@ -126,7 +126,7 @@ def is_strict(schema: Any, *, root: bool = True) -> bool:
 
 
 def describe_bounds(schema: JsonSchema) -> JsonSchema:
-    """The schema with bounds as words in descriptions, for providers that reject the keywords."""
+    """The schema with bounds spelled out in descriptions, for providers that reject the keywords."""
     written = {key: _described(key, value) for key, value in schema.items()}
     moved = {name: written.pop(keyword) for name, keyword in _BOUND_KEYWORDS.items() if keyword in written}
     if not moved:
@@ -154,7 +154,7 @@ def accepts_null(schema: Any, root: JsonSchema) -> bool:
 
 
 def is_covered_by(schema: JsonSchema, other: JsonSchema, *, allow_extra: bool) -> bool:
-    """Whether all objects of a schema, with all of their properties, can be read by another schema as well."""
+    """Whether another schema can also read all objects of a schema, with all of their properties."""
     mine, theirs = resolved(schema, schema), resolved(other, other)
     if "properties" not in mine or "properties" not in theirs:
         return False
@@ -167,7 +167,7 @@ def is_covered_by(schema: JsonSchema, other: JsonSchema, *, allow_extra: bool) -
 
 
 def _disjoint(one: JsonSchema, other: JsonSchema) -> bool:
-    """Whether no value fits both, as far as that can be told from the outside."""
+    """Whether no value fits both, as far as their outer shapes tell."""
     choices = [set(map(encode, each["enum"])) for each in (one, other) if "enum" in each]
     choices += [{encode(each["const"])} for each in (one, other) if "const" in each]
     if len(choices) == 2:
@@ -177,7 +177,7 @@ def _disjoint(one: JsonSchema, other: JsonSchema) -> bool:
 
 
 def resolved(schema: Any, root: JsonSchema) -> JsonSchema:
-    """The schema itself where it is a reference to another place of `root`; a boolean as an object."""
+    """The schema with a reference to another place in `root` resolved; a boolean becomes an object."""
     seen = 0
     while isinstance(schema, dict) and "$ref" in schema and seen < 100:
         schema, seen = look_up(root, schema["$ref"]), seen + 1
@@ -188,7 +188,7 @@ def resolved(schema: Any, root: JsonSchema) -> JsonSchema:
 
 
 def look_up(root: JsonSchema, reference: str) -> Any:
-    """What a reference such as `#/$defs/Name` points to; a `LookupError` says that there is nothing."""
+    """What a reference such as `#/$defs/Name` points to; raises `LookupError` if there is nothing."""
     found: Any = root
     if reference != "#" and not reference.startswith("#/"):
         raise LookupError(f"{reference!r} is not a path in the schema, and nothing is fetched")
@@ -215,7 +215,7 @@ def with_references(schema: Any, moved: Mapping[str, str]) -> Any:
 
 
 def to_strict(schema: JsonSchema) -> JsonSchema:
-    """A schema in strict form; parts that have none are left as they are, which `is_strict` notices."""
+    """A schema in strict form; parts without one are left as they are, which `is_strict` detects."""
     writer = _StrictWriter(schema)
     definitions = {name: writer.write(inner) for name, inner in schema.get("$defs", {}).items()}
     written = writer.write({key: value for key, value in schema.items() if key != "$defs"})
@@ -230,7 +230,7 @@ class _StrictWriter:
         self.uses_json_value = False
 
     def write(self, schema: Any, *, default: str = "", omitted: bool = False) -> JsonSchema:
-        """The strict form; null gives the `default`, or leaving the value out does if it may be `omitted`."""
+        """The strict form; null means the `default`, or leaving the value out does if it may be `omitted`."""
         declared: JsonSchema = schema if isinstance(schema, dict) else {} if schema else {"not": {}}
         written = self.form({key: value for key, value in declared.items() if key not in _NOTES})
         if written is None:
@@ -295,7 +295,7 @@ class _StrictWriter:
         for name, declared in (properties or {}).items():
             note = "" if name in required else f"the default{default_note(declared.get('default', MISSING))}"
             nullable = accepts_null(declared, self.root)
-            # Where null is a value of its own, only leaving the property out gives the default.
+            # Where null is a valid value, only omitting the property gives the default.
             omitted = bool(note) and nullable and declared.get("default", MISSING) is not None
             written[name] = self.write(declared, default="" if nullable and not omitted else note, omitted=omitted)
             needed += [] if omitted else [name]
@@ -303,7 +303,7 @@ class _StrictWriter:
 
 
 def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
-    """Data that was written by the strict form of a schema, in the schema's own form."""
+    """Convert data written in a schema's strict form to the schema's own form."""
     schema = resolved(schema, root)
     if "properties" not in schema and (options := options_of(schema)):
         entries = [option for option in options if isinstance(data, list) and _is_mapping(resolved(option, root))]
@@ -328,7 +328,7 @@ def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
 
 
 def _fits(option: Any, data: Any, root: JsonSchema) -> bool:
-    """Whether the data can be meant for this option of a union, judged by its outside."""
+    """Whether the data may be meant for this option of a union, judging by its outer shape."""
     schema = resolved(option, root)
     if options := options_of(schema):
         return any(_fits(each, data, root) for each in options)
@@ -357,7 +357,7 @@ def _is_mapping(schema: Mapping[str, Any]) -> bool:
 
 
 def kinds_of(data: Any) -> tuple[str, ...]:
-    """The types of JSON Schema that a value has, the widest last."""
+    """The JSON Schema types that a value has, the widest last."""
     if type(data) is int or (type(data) is float and data.is_integer()):
         return "integer", "number"
     return ({bool: "boolean", float: "number", str: "string", list: "array", dict: "object"}.get(type(data), "null"),)

@@ -45,7 +45,7 @@ def dump_tagged(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
 
 
 def load_tagged(data: Any, blobs: dict[str, Blob] | None = None) -> Any:
-    """Rebuild a value from `dump_tagged`; a `SerdeError` names a class that the program does not have."""
+    """Rebuild a value from `dump_tagged`; a `SerdeError` names a class that is not defined in the program."""
     return converted(_load, data, blobs, "data is nested too deeply")
 
 
@@ -129,7 +129,7 @@ def _load(data: Any) -> Any:
 
 
 def at(step: str | int, convert: Convert, data: Any) -> Any:
-    """Convert a part of a value; a failure gets the step that leads to it."""
+    """Convert a part of a value; on failure, add the step that leads to it to the path."""
     try:
         return convert(data)
     except Failure as failure:
@@ -288,13 +288,13 @@ def _dump_record(names: tuple[str, ...], value: Any) -> Any:
 
 
 def _is_pydantic_value(cls: type) -> bool:
-    """Whether Pydantic makes such a value of text, as it does of URLs; not one that hides what it holds."""
+    """Whether Pydantic creates such values from text, such as URLs; false for types that hide their value."""
     own = cls.__module__.partition(".")[0] == "pydantic" and not issubclass(cls, str | int | float | bytes)
     return own and is_pydantic(cls) and not hasattr(cls, "get_secret_value")
 
 
 def _dump_pydantic(value: Any) -> Any:
-    """The fields, and what else there is of a model's state."""
+    """The fields, and the rest of a model's state."""
     state = value.__getstate__()
     dumped = {
         name: _dump_dict(found)
@@ -309,7 +309,7 @@ def _dump_pydantic(value: Any) -> Any:
 
 
 def _load_pydantic(cls: Any, data: Any) -> Any:
-    """A model in the state that was dumped, which its validators have seen before."""
+    """A model in the dumped state, which its validators have already checked."""
     values = at("fields", _load, data["fields"])
     if unknown := [name for name in values if name not in cls.model_fields]:
         raise Failure(f"{_name(cls)} has no field {unknown[0]!r}")
@@ -371,7 +371,7 @@ def find_class(name: str) -> type:
     if known is not None:
         return known
     module_name, _, qualname = name.partition(":")
-    # A class of ours may have moved up since it was stored.
+    # A class of ours may have moved to a parent package since it was stored.
     while module_name not in sys.modules and module_name.startswith("weakincentives."):
         module_name = module_name.rpartition(".")[0]
     # Not getattr: a module's __getattr__ may import other modules.
@@ -401,8 +401,8 @@ def _defined(module_name: str, qualname: str) -> type | None:
     return newest
 
 
-# Each tag that does not name a class: its type, how a value is written under it, and how it is read. Where nothing
-# says how to write it, only some values of the type have a tag.
+# Each tag that does not name a class: its type, how a value is written under it, and how it is read. If no writer is
+# given, only some values of the type have a tag.
 _TAGS: dict[str, tuple[type, Convert | None, Convert]] = {
     "str": (str, None, lambda data: b64decode(data).decode("utf-8", "surrogatepass")),
     "int": (int, None, lambda data: int(data, 16)),

@@ -69,7 +69,7 @@ class Slice(Generic[T]):
             self._store.writable(self._type).append(item)
 
     def seed(self, items: T | Iterable[T]) -> None:
-        """Make these items, or this one item, the whole slice."""
+        """Replace the slice's contents with these items, or with this one item."""
         seeds: tuple[Any, ...] = (items,) if isinstance(items, self._type) else tuple(items)  # type: ignore[arg-type]
         for item in seeds:
             self._check(item)
@@ -82,7 +82,7 @@ class Slice(Generic[T]):
             self._store.writable(self._type).clear(predicate)
 
     def apply(self, event: object) -> None:
-        """Send an event to this slice only."""
+        """Apply an event to this slice only."""
         self._store.reduce_in(self._type, event)
         self._notify(event)
 
@@ -91,8 +91,8 @@ class Slice(Generic[T]):
     ) -> None:
         """Reduce events of this type, and of its subclasses, into this slice.
 
-        The reducer takes the current items and the event. It returns the slice's new value, a tuple of items, or an
-        operation such as `Append`. A reducer for the slice's own type takes the place of appending the event.
+        The reducer receives the current items and the event. It returns the slice's new value, a tuple of items, or an
+        operation such as `Append`. A reducer for the slice's own type replaces the default append.
         """
         if not isinstance(event_type, type):
             raise SessionError(f"register(...) must be given an event class, got {event_type!r}")
@@ -147,7 +147,7 @@ class Session(Displayed):
         yield Table(("type", "items", "latest"), rows, right=("items",))
 
     def __getitem__(self, slice_type: type[T]) -> Slice[T]:
-        """The slice of this type. A class with `@reducer` methods and no required arguments is installed by this."""
+        """The slice of this type. This installs a class that has `@reducer` methods and no required arguments."""
         if slice_type not in self._store:
             with self._store.lock:
                 self._store.column(slice_type)
@@ -161,7 +161,7 @@ class Session(Displayed):
     def dispatch(self, event: object) -> None:
         """Append the event to the slice of its type, run its reducers, then call the observers.
 
-        If a reducer raises, nothing changes. A slice with a reducer for its own type decides itself what it keeps.
+        If a reducer raises, nothing changes. A slice with a reducer for its own type decides what it keeps.
         """
         self._store.reduce(event)
         if self._observers or process_observers:
@@ -189,7 +189,7 @@ class Session(Displayed):
     def restore(self, snapshot: Snapshot, *, preserve_logs: bool = True) -> None:
         """Go back to a snapshot of this or another session.
 
-        Logs keep their entries unless `preserve_logs=False`; an empty log takes those of the snapshot.
+        Logs keep their entries unless `preserve_logs=False`; an empty log gets the snapshot's entries.
         """
         if not isinstance(snapshot, Snapshot):
             raise SessionError(
@@ -206,7 +206,7 @@ class Session(Displayed):
         return session
 
     def timestamp(self) -> float:
-        """The time by the session's clock, never the same twice: sorted by it, events are in their order."""
+        """The time by the session's clock, never the same twice, so that sorting by it keeps events in order."""
         with self._claim_lock:
             now = time.time() if self.clock is SYSTEM_CLOCK else self.clock.now().timestamp()
             self._last_time = max(now, self._last_time + 1e-6)
@@ -228,7 +228,7 @@ class Session(Displayed):
             self.release(owner)
 
     def release(self, owner: str) -> None:
-        """End a claim early; does nothing if another run has the session by now."""
+        """End a claim early; does nothing if another run has since claimed the session."""
         with self._claim_lock:
             if self._owner == owner:
                 self._owner = None

@@ -44,7 +44,7 @@ class Extend(Generic[T]):
 
 @dataclass(frozen=True)
 class Replace(Generic[T]):
-    """Make these items, or this one item, the whole slice."""
+    """Replace the slice's contents with these items, or with this one item."""
 
     items: Iterable[T] | T
 
@@ -107,7 +107,7 @@ class SliceView(Sequence[T]):
 def reducer(*, on: type) -> Callable[[F], F]:
     """Make a method of a frozen dataclass the reducer for an event.
 
-    The method takes the event and returns the slice's new value, or `Append`, `Extend`, `Replace` or `Clear`:
+    The method receives the event and returns the slice's new value, or `Append`, `Extend`, `Replace` or `Clear`:
 
         @dataclass(frozen=True)
         class Counter:
@@ -145,7 +145,7 @@ class ReducerMethod:
 class DeclaredSlices:
     """Slice classes by the event they reduce, known as soon as they are defined.
 
-    `@dataclass(slots=True)` creates a class twice; of two classes with the same qualified name the later one counts.
+    `@dataclass(slots=True)` creates a class twice; of two classes with the same qualified name, the later one counts.
     Names are compared at lookup, because the second class gets its full name only after it was registered.
     """
 
@@ -308,7 +308,7 @@ class Column:
 
     @property
     def reduces_itself(self) -> bool:
-        """True if a function is registered for the slice's own type. It takes the place of the append."""
+        """True if a function is registered for the slice's own type. It replaces the append."""
         return any(event_type is self.type for event_type, _ in self.functions)
 
     def reducers(self, event_type: type) -> tuple[Callable[[Any], object], ...]:

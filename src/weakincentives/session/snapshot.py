@@ -61,7 +61,7 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Snapshot:
-        """Read what `to_json` wrote, also from a source you do not trust.
+        """Read what `to_json` wrote, even from a source you do not trust.
 
         Types are looked up among those the program has defined; nothing is imported. Only slice types and what their
         fields declare are built, and every value must match its declaration.

@@ -50,7 +50,7 @@ class SliceStore:
         return self._columns.get(slice_type) or self._add(slice_type)
 
     def writable(self, slice_type: type) -> Column:
-        """Like `column`, for changing it."""
+        """Like `column`, for a slice about to be changed."""
         check_fence()
         self._check_not_reducing()
         return self.column(slice_type)

@@ -30,7 +30,7 @@ class Found:
 
 
 class SectionFinder:
-    """Ranks the sections of prompts; the index of a template is made on first use and lives as long as the template."""
+    """Ranks the sections of prompts; a template's index is built on first use and lives as long as the template."""
 
     def __init__(self, ranker: Ranker | None = None) -> None:
         self._ranker: Ranker = ranker or LexicalRanker()
@@ -41,9 +41,9 @@ class SectionFinder:
         return outline in self._indexes
 
     def ranked(self, view: View, text: str, outline: Outline | None = None) -> Iterator[Found]:
-        """Every enabled section that has to do with the text, the best first.
+        """Every enabled section related to the text, best first.
 
-        `outline` is that of the template, where it is enough: what a run adds to it takes an index of its own.
+        Pass the template's `outline` if that is enough: one with sections added by a run needs its own index.
         """
         yield from self._found(view, text, len(view.outline.nodes), outline or view.outline)
 
@@ -73,7 +73,7 @@ class SectionFinder:
 
 
 def section_text(node: Node) -> SectionText:
-    """What of a section can be searched before any params are bound."""
+    """The searchable text of a section before any params are bound."""
     return SectionText(
         key=node.key,
         title=node.section.title,
@@ -84,12 +84,12 @@ def section_text(node: Node) -> SectionText:
 
 
 def section_texts(outline: Outline) -> dict[str, SectionText]:
-    """What of each section can be searched, by key."""
+    """The searchable text of each section, by key."""
     return {node.key: section_text(node) for node in outline.nodes}
 
 
 def matching_sentence(node: Node, text: str) -> str:
-    """The sentence or tool that shares most with a text; the first one where none does."""
+    """The sentence or tool that shares most with a text; the first one if none shares anything."""
     pieces = section_text(node).pieces
     scores = bm25(text, pieces)
     best = max(range(len(pieces)), key=scores.__getitem__, default=0)
@@ -102,7 +102,7 @@ def _literal(text: TemplateText | None) -> str:
 
 
 def _made_by_code(node: Node) -> str:
-    """The body of a section without params; one that has some, or cannot be rendered now, is found by its summary."""
+    """The body of a section without params; one that has params, or cannot be rendered now, has only its summary."""
     if node.section.params_type is not None or node.is_late:
         return ""
     try:

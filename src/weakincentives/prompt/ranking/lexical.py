@@ -14,7 +14,7 @@ from weakincentives.prompt.ranking.text import Bm25, sentences, terms
 
 @dataclass(frozen=True, slots=True)
 class SectionText:
-    """What of a section is searched; `tools` has a line for each tool: its name and its description."""
+    """The searchable parts of a section; `tools` has a line for each tool: its name and its description."""
 
     key: str = ""
     title: str = ""
@@ -28,12 +28,12 @@ class SectionText:
 
     @property
     def text(self) -> str:
-        """All of it as one text."""
+        """All parts as one text."""
         return "\n".join(part for part in (self.headline, self.body, *self.tools) if part)
 
     @property
     def pieces(self) -> list[str]:
-        """What a match can be shown by: the summary, a sentence, or a tool."""
+        """What can be quoted as a match: the summary, a sentence, or a tool."""
         return [piece for piece in (self.summary or self.title, *sentences(self.body), *self.tools) if piece]
 
 
@@ -41,14 +41,14 @@ class Index(Protocol):
     """Sections that can be searched."""
 
     def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
-        """The best `limit` sections, best first, by their place in what was indexed, with a positive score each."""
+        """The best `limit` sections, best first: the position of each in the index, with its positive score."""
         ...
 
 
 class Ranker(Protocol):
-    """Makes an index of the sections of a template, once.
+    """Builds an index of a template's sections, once.
 
-    A ranker that also has `index_sections(sections)` gets a `SectionText` for each in place of one text.
+    A ranker that also has `index_sections(sections)` receives a `SectionText` for each instead of a single text.
     """
 
     def index(self, texts: Sequence[str]) -> Index: ...
@@ -57,7 +57,7 @@ class Ranker(Protocol):
 class LexicalRanker:
     """Ranks by three lists of BM25 scores: whole sections, titles with summaries, and the best sentence or tool.
 
-    The three count the same, each in proportion to its best section.
+    The three have equal weight, each scaled to its best section.
     """
 
     def index(self, texts: Sequence[str]) -> LexicalIndex:
@@ -109,6 +109,6 @@ def in_proportion(scores: Sequence[float]) -> list[float]:
 
 
 def best(scores: Sequence[float], limit: int) -> list[tuple[int, float]]:
-    """The places of the highest scores above 0, the first of equals first."""
+    """The positions of the highest scores above 0; ties keep their order."""
     found = nlargest(limit, ((score, -place) for place, score in enumerate(scores) if score > 0))
     return [(-place, score) for score, place in found]

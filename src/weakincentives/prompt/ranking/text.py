@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 # Measured in bench/finding.py; results change little between 1.2 and 3, and between 0.7 and 0.9.
 SATURATION = 2.0
 LENGTH = 0.75
-# A word counts by its first letters, so that "refund", "refunds" and "refunding" are one in most alphabets.
+# Words are compared by their first letters, so that "refund", "refunds" and "refunding" are the same, in most
+# alphabets.
 PREFIX = 5
 
 _END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[^\sa-z])|(?<=[。！？])")
@@ -22,7 +23,7 @@ _NOTE = re.compile(r"\[(?:Tools now available|This section is summarized|Opening
 
 
 def sentences(markdown: str) -> list[str]:
-    """What a reader would point at; headings and the library's own notes are left out."""
+    """The sentences a reader would point at; headings and the library's own notes are left out."""
     return list(dict.fromkeys(_units(markdown)))
 
 
@@ -41,7 +42,7 @@ def _units(markdown: str) -> Iterator[str]:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Wrapped lines joined again; list items by themselves."""
+    """Wrapped lines rejoined; each list item on its own."""
     text = ""
     for line in lines:
         bullet = _BULLET.match(line)
@@ -60,7 +61,7 @@ def _cells(line: str) -> list[str]:
 
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-# Thai to Khmer, kana, Han and Hangul: words are not divided by spaces, or not where meaning is.
+# Thai to Khmer, kana, Han and Hangul: spaces do not separate words, or not units of meaning.
 _UNSPACED = "\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _MARKS = "\\s\\x00-/:-@\\[-`{-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20"
 _WORD = re.compile(f"([{_UNSPACED}]+)|[^{_MARKS}{_UNSPACED}]+")
@@ -87,8 +88,8 @@ _COMMON = frozenset(
 def terms(text: str) -> list[str]:
     """The words that carry meaning, each by its beginning, and pairs of characters where words have no spaces.
 
-    `getCurrentPrice` and `get_current_price` are three words. The words left out are English: those of other languages
-    count little by themselves, since they are in most texts.
+    `getCurrentPrice` and `get_current_price` are three words. The stop words are English; those of other languages have
+    little weight anyway, since they are in most texts.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
@@ -103,7 +104,7 @@ def terms(text: str) -> list[str]:
 
 
 def bm25(question: str, texts: Sequence[str]) -> list[float]:
-    """A score for each text, 0 where nothing is shared."""
+    """A score for each text, 0 if nothing is shared."""
     index = Bm25([terms(text) for text in texts])
     return index.scores(index.weights(Counter(terms(question))))
 
@@ -127,7 +128,7 @@ class Bm25:
         return math.log(1 + (self._size - holding + 0.5) / (holding + 0.5))
 
     def weights(self, question: Mapping[str, int]) -> dict[str, float]:
-        """How much each term of a question counts."""
+        """The weight of each term of a question."""
         return {term: count * self.rarity(term) for term, count in question.items()}
 
     def scores(self, weights: Mapping[str, float]) -> list[float]:
@@ -140,5 +141,5 @@ class Bm25:
 
 
 def saturated(count: int, length: float) -> float:
-    """How much a term counts that occurs this often in a text of this length, where 1 is the average."""
+    """The weight of a term that occurs this often in a text of this length, where 1 is the average."""
     return count * (SATURATION + 1) / (count + SATURATION * (1 - LENGTH + LENGTH * length))

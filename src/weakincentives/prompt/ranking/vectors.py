@@ -17,13 +17,13 @@ Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 
 
 class VectorRanker:
-    """Ranks by shared words and by an embedding model of yours.
+    """Ranks by shared words and by your own embedding model.
 
         VectorRanker(lambda texts: client.embed(texts))
 
     `embed` takes a list of texts and returns a vector for each; `embed_query` is for models that embed questions
-    otherwise. Half of a score is shared words, the rest the similarity of titles with summaries and of the best
-    sentence or tool; of each, only what is above the average counts.
+    differently. Half of a score is shared words, the rest the similarity of titles with summaries and of the best
+    sentence or tool; of each, only the part above the average counts.
     """
 
     def __init__(self, embed: Embed, *, embed_query: Embed | None = None) -> None:
@@ -99,6 +99,6 @@ class VectorIndex:
 
 
 def _above_average(scores: Sequence[float]) -> list[float]:
-    """What each score is above the mean, as a share of the best; models differ in how similar unrelated texts are."""
+    """Each score's excess over the mean, as a share of the best; models differ in how similar unrelated texts are."""
     mean = sum(scores) / len(scores) if len(scores) > 1 else 0.0
     return in_proportion([max(0.0, score - mean) for score in scores])
