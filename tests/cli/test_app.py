@@ -80,3 +80,9 @@ def test_help_imports_no_command_and_no_optional_package(wink: Wink) -> None:
 def test_a_reader_that_leaves_early_is_no_traceback(wink: Wink) -> None:
     done = wink.process("sh", "-c", '"$0" -m weakincentives.cli --help | true', "python")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_port_out_of_range_is_a_usage_error(wink: Wink) -> None:
+    done = wink("view", "--port", "99999")
+    assert done.returncode == 2
+    assert done.stderr.endswith("argument --port: a port is between 0 and 65535, got 99999\n")

@@ -127,3 +127,12 @@ def test_what_goes_wrong_is_said_and_the_conversation_goes_on(wink: Wink, line: 
     done = wink(*script(wink), stdin=f"{line}\n/help\n")
     assert done.returncode == 1 and f"wink: {message}" in done.stderr
     assert done.stdout.startswith("command     what it does\n/open KEY   ")
+
+
+def test_of_a_typed_answer_only_the_final_form_is_printed(wink: Wink) -> None:
+    with (wink.folder / "desk.py").open("a", encoding="utf-8") as file:
+        file.write("typed = PromptTemplate[Guest](ns='hotel', key='typed', sections=[welcome])\n")
+    rejected, right = '{"name": 9, "nights": 2}', '{"name": "Ada", "nights": 2}'
+    words = ["desk:typed" if word == "desk:template" else word for word in script(wink, rejected, right)]
+    done = wink(*words, stdin="Who am I?\n")
+    assert (done.returncode, done.stdout) == (0, f"{right}\n")

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.conftest import Wink
 
 ROOT = Path(__file__).parents[2]
@@ -144,3 +146,17 @@ def test_a_reply_that_no_script_can_have_says_what_can(wink: Wink) -> None:
     done = wink("run", "desk:template", *GUEST, "-a", script(wink, {"tool": "book"}))
     assert (done.returncode, done.stdout) == (2, "")
     assert '{"call": NAME, "arguments": {...}}' in done.stderr and 'got {"tool": "book"}' in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("desk:template", "Hi there", *GUEST, "-a", "scripted:script.json"),
+        ("desk:template", "-a", "scripted:script.json", "Hi there", *GUEST),
+        ("desk:template", "-a", "scripted:script.json", *GUEST, "Hi there"),
+    ],
+)
+def test_the_message_may_stand_anywhere_after_the_prompt(wink: Wink, words: tuple[str, ...]) -> None:
+    script(wink, "Hello.")
+    assert wink("run", *words).stdout == "Hello.\n"
+    assert wink.json("runs", "list")[0]["question"] == "Hi there"

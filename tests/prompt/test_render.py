@@ -363,3 +363,8 @@ def test_params_that_refuse_to_be_made_empty_say_why() -> None:
     tree = template(MarkdownSection[Strict](title="A", key="a", template="${value}"))
     with pytest.raises(PromptRenderError, match=r"No Strict was bound and it cannot .* \(value is empty\); pass one"):
         tree.render()
+
+
+def test_text_given_as_a_prompt_is_refused_with_the_way_out() -> None:
+    with pytest.raises(PromptValidationError, match=r"Prompt takes a PromptTemplate, got 'Be kind'; write Prompt\(ns="):
+        Prompt("Be kind")  # type: ignore[arg-type]

@@ -129,13 +129,17 @@ class Chat:
 
     def _ask(self, message: str) -> None:
         started, screen = time.monotonic(), self._screen
+        # A typed answer may be rejected and written again, so only the final one is shown.
+        typed = self._chat.prompt.template.structured_output is not None
         unsubscribe = self._chat.session.observe(screen.event)
         try:
             with self._chat.stream(message) as events:
                 for event in events:
-                    if isinstance(event, TextDelta):
+                    if isinstance(event, TextDelta) and not typed:
                         screen.write(event.text)
                     elif isinstance(event, Completed):
+                        if typed:
+                            screen.write(event.response.text)
                         turns, tokens = plural(event.response.turns, "turn"), event.response.usage.total_tokens
                         screen.end()
                         screen.line(f"done    {turns}, {tokens:,} tokens, {time.monotonic() - started:.1f} s", "2")

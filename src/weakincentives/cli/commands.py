@@ -79,8 +79,7 @@ def dispatch(words: Sequence[str]) -> int:
 
 def run(name: str, words: Sequence[str]) -> int:
     try:
-        arguments = parser(name).parse_args(words)
-        return load(name).run(arguments)
+        return load(name).run(parsed(parser(name), words))
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else 2
     except UsageError as error:
@@ -106,6 +105,20 @@ def overview() -> str:
 def fail(message: str, code: int) -> int:
     print_error(f"wink: {message}")
     return code
+
+
+def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The arguments, in any order; a command with subcommands has its own after their names."""
+    if any(isinstance(action, argparse._SubParsersAction) for action in parser._actions):
+        return parser.parse_args(words)
+    return parser.parse_intermixed_args(words)
+
+
+def port(text: str) -> int:
+    """A port number, for `type=` of an argument."""
+    if not 0 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"a port is between 0 and 65535, got {text}")
+    return int(text)
 
 
 class Parser(argparse.ArgumentParser):

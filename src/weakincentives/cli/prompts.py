@@ -48,6 +48,8 @@ def run_run(arguments: argparse.Namespace) -> int:
     from weakincentives.runtime import Conversation
     from weakincentives.session import Session
 
+    if arguments.message is None:
+        arguments.message = selection.take_message(arguments)
     prompt = selection.selected_prompt(arguments)
     session = Session()
     for path, visibility in selection.opened(arguments, prompt).items():

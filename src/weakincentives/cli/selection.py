@@ -62,6 +62,15 @@ def add_params_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def take_message(arguments: argparse.Namespace) -> str | None:
+    """The message, if it was written after `--params` and taken for one of them."""
+    for words in arguments.params:
+        if len(words) > 1 and "=" not in words[-1] and not words[-1].startswith("@"):
+            message: str = words.pop()
+            return message
+    return None
+
+
 def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
     """The prompt named in the arguments, with its params bound."""
     words = [word for group in arguments.params for word in group]

@@ -233,6 +233,11 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         declared = self._output_type if output_type is None else output_type
         if template is None:
             template = PromptTemplate(output_type=declared, **declaration)
+        elif not isinstance(template, PromptTemplate):
+            raise PromptValidationError(
+                f"Prompt takes a PromptTemplate, got {template!r}; "
+                "write Prompt(ns=..., key=..., sections=[MarkdownSection(...)]) for a prompt of its own."
+            )
         elif declaration:
             raise PromptValidationError(
                 f"Prompt takes a template or a declaration, not both; got a template and {', '.join(declaration)}."
