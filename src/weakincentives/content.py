@@ -185,7 +185,7 @@ def parts_of(content: Content) -> tuple[Part, ...]:
     """The parts of content, with neighbouring texts kept apart and empty ones left out."""
     if isinstance(content, str | Text | Media):
         content = [content]
-    elif not isinstance(content, Iterable):
+    elif not isinstance(content, Iterable) or isinstance(content, bytes | bytearray):
         raise _not_content(content)
     parts: list[Part] = []
     for item in content:

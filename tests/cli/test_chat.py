@@ -136,3 +136,17 @@ def test_of_a_typed_answer_only_the_final_form_is_printed(wink: Wink) -> None:
     words = ["desk:typed" if word == "desk:template" else word for word in script(wink, rejected, right)]
     done = wink(*words, stdin="Who am I?\n")
     assert (done.returncode, done.stdout) == (0, f"{right}\n")
+
+
+def test_a_conversation_with_another_prompt_is_named_when_it_is_resumed(wink: Wink) -> None:
+    with (wink.folder / "desk.py").open("a", encoding="utf-8") as file:
+        file.write("other = PromptTemplate(ns='hotel', key='other', sections=[welcome])\n")
+    wink(*script(wink, "Hello."), stdin="Hi\n/save talk.json\n")
+    words = ["desk:other" if word == "desk:template" else word for word in script(wink, "Hello again.")]
+    done = wink(*words, "--resume", "talk.json", stdin="And?\n")
+    assert done.stderr.splitlines()[0] == "talk.json is a conversation with hotel/desk, not hotel/other"
+
+
+def test_a_file_that_is_not_there_is_named(wink: Wink) -> None:
+    done = wink(*script(wink, "Hello."), "--resume", "nope.json")
+    assert (done.returncode, done.stderr) == (1, "wink: nope.json: No such file or directory\n")

@@ -37,6 +37,7 @@ from weakincentives.runtime import (
     Conversation,
     ModelCalled,
     PromptRendered,
+    Run,
     TextDelta,
     ToolInvoked,
     run_history,
@@ -67,6 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
     session = Session()
     if arguments.resume:
         session.restore(Snapshot.from_json(Path(arguments.resume).read_bytes()))
+        last = session[Run].latest()
+        if last is not None and (last.prompt_ns, last.prompt_key) != (prompt.ns, prompt.key):
+            other = f"{last.prompt_ns}/{last.prompt_key}"
+            progress(f"{arguments.resume} is a conversation with {other}, not {prompt.ns}/{prompt.key}")
     for path, visibility in selection.opened(arguments, prompt).items():
         session.dispatch(SetVisibilityOverride(path, visibility))
     recording = recorder(arguments.record)

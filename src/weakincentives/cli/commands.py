@@ -93,6 +93,8 @@ def run(name: str, words: Sequence[str]) -> int:
         # An import that fails in the user's own program needs a traceback; for a missing extra, the message is enough.
         if os.environ.get("WINK_DEBUG") or (isinstance(error, ImportError) and "pip install" not in str(error)):
             raise
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            return fail(f"{error.filename}: {error.strerror}", 1)
         return fail(f"{type(error).__name__}: {error}", 1)
 
 

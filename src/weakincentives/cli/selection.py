@@ -284,7 +284,7 @@ def _named(target: str) -> ProviderAdapter:
     if callable(found):
         found = found()
     if not isinstance(found, ProviderAdapter):
-        raise UsageError(f"--adapter {target!r} is a {type(found).__name__}, not an adapter")
+        raise UsageError(f"--adapter {target!r} must be an adapter, got {type(found).__name__}")
     return found
 
 
