@@ -175,7 +175,8 @@ def test_damaged_text_is_read_whole_or_refused_with_our_error(path: tuple[Any, .
         Bomb.built.clear()
         return
     Bomb.built.clear()
-    assert Snapshot.from_json(snapshot.to_json()) == snapshot
+    # As text, since NaN is not equal to itself.
+    assert Snapshot.from_json(snapshot.to_json()).to_json() == snapshot.to_json()
 
 
 @given(st.integers(0, len(json.dumps(WRITTEN))), st.binary(max_size=3))

@@ -153,7 +153,7 @@ def _section(view: View, state: SectionState, config: InnerLoopConfig) -> Sectio
     elif not opening.tools and (node := view.outline.by_path[state.path]).is_late and node.section.stored() is None:
         how = "loads tools that are not known yet"
     elif not opening.tools:
-        how = "opens it; its tools are offered already"
+        how = "opens it, with no new tools"
     elif config.supports_dynamic_tools:
         how = f"injects {', '.join(tool.name for tool in opening.tools)} by {config.tool_route}"
     else:
