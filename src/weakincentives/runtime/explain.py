@@ -26,7 +26,7 @@ class SectionExplanation:
 
     @property
     def hidden_tokens(self) -> int:
-        return max(self.state.full_tokens - self.state.shown_tokens, 0)
+        return max(self.state.unshown_tokens, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc as abc
 import re
+from abc import abstractmethod
 from contextlib import suppress
 from dataclasses import MISSING
 from typing import Annotated, Any, ClassVar, ForwardRef, Literal, NamedTuple, Union
@@ -148,19 +149,21 @@ class Node(msgspec.Struct, eq=False, kw_only=True):
         """Whether its JSON is an object with named fields."""
         return False
 
+    @abstractmethod
     def read(self, reader: Reader, data: Any, path: str) -> Any:
-        raise NotImplementedError
+        """The value of `data`, or `INVALID` after adding problems to the reader."""
 
+    @abstractmethod
     def schema(self, writer: SchemaWriter) -> JsonSchema:
-        raise NotImplementedError
+        """The JSON Schema of the type."""
 
     def top_schema(self, writer: SchemaWriter) -> JsonSchema:
         """The schema to use at the top level."""
         return self.schema(writer)
 
+    @abstractmethod
     def strict_type(self, types: StrictTypes) -> Any:
         """A type with which msgspec accepts what `read` does, or less; raises `TypeError` if there is none."""
-        raise NotImplementedError
 
     def resembles(self, data: Any) -> bool:
         """Whether the data may be meant for this option of a union, judging by its outer shape."""
@@ -209,8 +212,9 @@ class Constrained(Node, kw_only=True):
         types.constrained = True
         return Annotated[plain, msgspec.Meta(**self.constraints)]
 
+    @abstractmethod
     def plain_type(self, types: StrictTypes) -> Any:
-        raise NotImplementedError
+        """`strict_type` without the constraints."""
 
     def lengths(self, noun: str) -> JsonSchema:
         """The length constraints as keywords: `minItems`, `maxLength` and so on."""
