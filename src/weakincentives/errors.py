@@ -21,6 +21,7 @@ WinkError
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 EvaluationPhase = Literal["request", "response", "tool", "budget", "render", "parse"]
@@ -133,3 +134,11 @@ def _restore(cls: type[WinkError], args: tuple[Any, ...], attributes: dict[str, 
     error.args = args
     error.__dict__.update(attributes)
     return error
+
+
+def callers_traceback(error: BaseException) -> TracebackType | None:
+    """The error's traceback without the frames of this library that led to the caller's code."""
+    found = error.__traceback__
+    while found and found.tb_frame.f_globals.get("__name__", "").startswith(("weakincentives.", "importlib")):
+        found = found.tb_next
+    return found or error.__traceback__

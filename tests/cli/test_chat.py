@@ -70,7 +70,7 @@ def test_a_narrow_terminal_has_none(wink: Wink) -> None:
     with Terminal(wink.folder, *script(wink, READ, "Hello."), columns=61) as terminal:
         assert "█" not in terminal.read("\n> ").partition("\n")[2]
         terminal.type("A room\n")
-        assert "\x1b[36mopen    house\x1b[0m\n\x1b[35mtools   added book of house\x1b[0m\nHello.\n" in terminal.read(
+        assert "\x1b[36mopen    house\x1b[0m\n\x1b[35mtools   added book from house\x1b[0m\nHello.\n" in terminal.read(
             "\n> "
         )
 

@@ -120,6 +120,24 @@ def test_a_missing_extra_is_one_line_and_not_a_traceback(wink: Wink) -> None:
     assert done.stderr.endswith("pip install 'weakincentives[openai]'\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "import nothing_like_this",
+            ["Traceback (most recent", "broken.py", "    import nothing_like_this"],
+        ),
+        ("1 / 0", ["Traceback (most recent", "broken.py", "ZeroDivisionError: division by zero"]),
+        ("template = (", ["broken.py", "    template = (", "SyntaxError: '(' was never closed"]),
+    ],
+)
+def test_an_error_in_the_users_program_is_shown_without_our_own_frames(wink: Wink, text: str, lines: list[str]) -> None:
+    (wink.folder / "broken.py").write_text(text)
+    done = wink("render", "broken:template")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert all(line in done.stderr for line in lines) and "weakincentives" not in done.stderr
+
+
 def test_record_keeps_the_run_for_the_viewer(wink: Wink) -> None:
     from weakincentives.telemetry import RunStore
 

@@ -139,8 +139,8 @@ def test_prune_deletes_runs_and_the_texts_that_only_they_have(wink: Wink, runs: 
 
 
 def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
-    assert wink("runs", "prune", "runs.db", "--older-than", "1").stdout == "deleted 0 runs\n"
-    assert wink("runs", "prune", "runs.db", "--older-than", "0").stdout == "deleted 2 runs\n"
+    assert wink("runs", "prune", "runs.db", "--older-than", "1d").stdout == "deleted 0 runs\n"
+    assert wink("runs", "prune", "runs.db", "--older-than", "0s").stdout == "deleted 2 runs\n"
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,15 @@ def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
         (("runs", "list", "nowhere.db"), 1, "no run file at 'nowhere.db'"),
         (("report", "nowhere.db"), 1, "no run file at 'nowhere.db'"),
         (("report", "runs.db", "--price", "gpt"), 2, "MODEL=INPUT,OUTPUT"),
+        (
+            ("report", "runs.db", "--prompt", "tests/sum"),
+            2,
+            "there are runs of tests/sums; did you mean",
+        ),
+        (("report", "runs.db", "--last", "0"), 2, "argument --last: must be at least 1, got 0"),
+        (("runs", "list", "runs.db", "--limit", "-1"), 2, "argument --limit: must be at least 1, got -1"),
+        (("runs", "prune", "runs.db", "--keep", "-1"), 2, "argument --keep: must be at least 0, got -1"),
+        (("runs", "prune", "runs.db", "--older-than", "30"), 2, "time must be like 30d, 12h, 90m or 45s, got '30'"),
     ],
 )
 def test_what_is_wrong_is_said(wink: Wink, runs: list[str], words: tuple[str, ...], code: int, message: str) -> None:
@@ -168,6 +177,11 @@ def test_the_report_advises_and_says_what_it_would_have_saved(wink: Wink) -> Non
     assert "Change 'guide' to visibility=SectionVisibility.FULL." in text and "always opened" in text
     (advice,) = wink.json("report", "runs.db")["prompts"]
     assert (advice["unit"], advice["runs"], advice["saved"] > 0) == ("input tokens", 3, True)
+
+
+def test_the_report_promises_nothing_without_advice(wink: Wink, runs: list[str]) -> None:
+    text = wink("report", "runs.db").stdout
+    assert "Advice needs at least 3 runs." in text and "with the advice" not in text
 
 
 def test_the_report_lists_sections_with_advice_and_counts_the_others(wink: Wink) -> None:

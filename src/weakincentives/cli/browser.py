@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from weakincentives.cli.commands import default, port
+from weakincentives.cli.commands import PORT, default
 from weakincentives.cli.output import UsageError, print_line, progress, progress_bar
 from weakincentives.cli.recordings import FILE_HELP, add_record_option, named_run, recorder, runs_file
 
@@ -96,7 +96,7 @@ def run_play(arguments: argparse.Namespace) -> int:
 
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=port, help="the port (default: 7410, or any free one if that is taken)")
+    parser.add_argument("--port", type=PORT, help="the port (default: 7410, or any free one if that is taken)")
     parser.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
 
 

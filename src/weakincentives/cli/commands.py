@@ -11,6 +11,7 @@ progress and errors to stderr.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from weakincentives import __version__
 from weakincentives.cli.output import UsageError, did_you_mean, print_error, print_line, printable
-from weakincentives.errors import UnboundParamsError, WinkError
+from weakincentives.errors import UnboundParamsError, WinkError, callers_traceback
 
 PURPOSES = {
     "run": "run a prompt on a model and print its answer",
@@ -89,13 +90,19 @@ def run(name: str, words: Sequence[str]) -> int:
         return fail(f"the prompt needs a {error.params_type}; pass --params {fields}".rstrip(), 2)
     except BrokenPipeError:
         raise
-    except (WinkError, OSError, ImportError) as error:
-        # An import that fails in the user's own program needs a traceback; for a missing extra, the message is enough.
-        if os.environ.get("WINK_DEBUG") or (isinstance(error, ImportError) and "pip install" not in str(error)):
+    except Exception as error:
+        if os.environ.get("WINK_DEBUG"):
             raise
         if isinstance(error, OSError) and error.filename and error.strerror:
             return fail(f"{error.filename}: {error.strerror}", 1)
-        return fail(f"{type(error).__name__}: {error}", 1)
+        # What fails in the user's own program needs a traceback; for a missing extra, the message is enough.
+        if isinstance(error, (WinkError, OSError)) or (isinstance(error, ImportError) and "pip install" in str(error)):
+            return fail(f"{type(error).__name__}: {error}", 1)
+        import traceback  # Not for `wink --help`, which must be fast.
+
+        trace = None if isinstance(error, SyntaxError) else callers_traceback(error)
+        print_error("".join(traceback.format_exception(type(error), error, trace)).rstrip())
+        return 1
 
 
 def overview() -> str:
@@ -116,11 +123,29 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
     return parser.parse_intermixed_args(words)
 
 
-def port(text: str) -> int:
-    """A port number, for `type=` of an argument."""
-    if not 0 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"a port is between 0 and 65535, got {text}")
-    return int(text)
+def number(least: float, most: float = math.inf, *, kind: Callable[[str], float] = int) -> Callable[[str], float]:
+    """A number within bounds, for `type=` of an argument."""
+
+    def read(text: str) -> float:
+        if least <= kind(text) <= most:
+            return kind(text)
+        bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
+        raise argparse.ArgumentTypeError(f"must be {bounds}, got {text}")
+
+    read.__name__ = "number"  # argparse names it in "invalid number value".
+    return read
+
+
+PORT = number(0, 65535)
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def duration(text: str) -> float:
+    """A time such as 30d in seconds, for `type=` of an argument."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"time must be like 30d, 12h, 90m or 45s, got {text!r}")
+    return float(found[1]) * SECONDS[found[2]]
 
 
 class Parser(argparse.ArgumentParser):

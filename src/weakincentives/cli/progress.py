@@ -89,8 +89,9 @@ def print_spent(ledger: Ledger, seconds: float, cost: float | None = None, *, an
     if cost is not None:
         text += f", ${cost:.4f}"
     if answered and ledger.full_prompt_tokens:
-        share = f"{abs(ledger.saved) / ledger.full_prompt_tokens:.0%} {'less' if ledger.saved >= 0 else 'more'}"
-        text += f"; with everything open {ledger.full_prompt_tokens:,}, so {share}"
+        text += f"; with everything open {ledger.full_prompt_tokens:,}"
+        if share := round(100 * ledger.saved / ledger.full_prompt_tokens):
+            text += f", so {abs(share)}% {'less' if share > 0 else 'more'}"
     print_line()
     print_labelled("sent", text)
 
@@ -119,7 +120,7 @@ def _invoked(event: ToolInvoked) -> str:
 
 
 def _changed(did: str, event: ToolsInjected | ToolsWithdrawn) -> str:
-    section = f" of {event.section_key}" if event.section_key else ""
+    section = f" from {event.section_key}" if event.section_key else ""
     return f"tools   {did} {', '.join(event.tool_names)}{section}"
 
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.cli import selection
+from weakincentives.cli.commands import number
 from weakincentives.cli.output import plural, print_json, print_line, print_text, progress, terminal_width
 from weakincentives.cli.recordings import add_record_option, recorder
 from weakincentives.limits import Budget, Deadline
@@ -34,9 +35,13 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     selection.configure(parser)
     parser.add_argument("message", nargs="?", metavar="MESSAGE", help="what the user says, after the prompt")
     selection.add_adapter_option(parser)
-    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="stop after this many seconds")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="stop before the run uses more tokens than this")
-    parser.add_argument("--max-turns", type=int, metavar="N", help="stop after this many model calls")
+    parser.add_argument(
+        "--deadline", type=number(0, kind=float), metavar="SECONDS", help="stop after this many seconds"
+    )
+    parser.add_argument(
+        "--max-tokens", type=number(1), metavar="N", help="stop before the run uses more tokens than this"
+    )
+    parser.add_argument("--max-turns", type=number(1), metavar="N", help="stop after this many model calls")
     add_record_option(parser)
     parser.add_argument("--no-record", action="store_true", help="record nothing")
     parser.add_argument("--quiet", "-q", action="store_true", help="print no progress")

@@ -10,7 +10,17 @@ import argparse
 from typing import TYPE_CHECKING
 
 from weakincentives._display import Table
-from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_table, progress, report_damage
+from weakincentives.cli.commands import number
+from weakincentives.cli.output import (
+    UsageError,
+    did_you_mean,
+    plural,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+    report_damage,
+)
 from weakincentives.cli.recordings import FILE_HELP, runs_file
 
 if TYPE_CHECKING:
@@ -20,7 +30,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="RUNS.DB", help=FILE_HELP)
-    parser.add_argument("--last", type=int, default=100, metavar="N", help="use the newest N runs (default: 100)")
+    parser.add_argument("--last", type=number(1), default=100, metavar="N", help="use the newest N runs (default: 100)")
     parser.add_argument("--prompt", default="", metavar="NS/KEY", help="only runs of this prompt")
     parser.add_argument(
         "--price",
@@ -43,6 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     file = runs_file(arguments.file)
     with RunStore(file) as store:
         advice = advise(store, last=arguments.last, prompt=arguments.prompt, prices=prices)
+        if arguments.prompt and not advice.prompts:
+            known = [group["key"] for group in store.groups("prompt")]
+            if arguments.prompt not in known:
+                hint = did_you_mean(arguments.prompt, known)
+                raise UsageError(f"no runs of {arguments.prompt!r}; there are runs of {', '.join(known)}{hint}")
         damage = report_damage(file, store.problems)
     if arguments.json:
         prompts = [plain(prompt) | {"saved": prompt.saved} for prompt in advice.prompts]
@@ -67,8 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
 def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
     from weakincentives.telemetry import MIN_RUNS
 
+    unit = prompt.unit if prompt.unit == "USD" else "input tokens (an output token counts as 5, a cached one as 0.1)"
     print_line(
-        f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {prompt.unit}; {prompt.cache_first:.0%} of first "
+        f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {unit}; {prompt.cache_first:.0%} of first "
         f"requests and {prompt.cache_again:.0%} of repeated tokens came from the cache",
         style="1",
     )
@@ -100,10 +116,13 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
         print_line(f"\nAdvice needs at least {MIN_RUNS} runs.")
     elif fine:
         print_line(f"\n{plural(fine, 'other section')} {'is' if fine == 1 else 'are'} best left as declared.")
-    share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
-    cost, advised = with_unit(prompt.cost, prompt.unit), with_unit(prompt.cost_advised, prompt.unit)
-    print_line(f"\nThese runs cost {cost}; with the advice they would have cost {advised}{share}.")
-    for section in filter(changed, prompt.sections):
+    changes = list(filter(changed, prompt.sections))
+    cost = f"These runs cost {with_unit(prompt.cost, prompt.unit)}"
+    if changes:
+        share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
+        cost += f"; with the advice they would have cost {with_unit(prompt.cost_advised, prompt.unit)}{share}"
+    print_line(f"\n{cost}.")
+    for section in changes:
         print_line(f"Change '{section.key}' to visibility=SectionVisibility.{section.advised.upper()}.", style="1")
 
 

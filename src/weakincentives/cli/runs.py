@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from weakincentives._display import Table, shortened
+from weakincentives.cli.commands import SECONDS, duration, number
 from weakincentives.cli.output import (
     UsageError,
     plural,
@@ -46,15 +47,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for verb, which in ((show, " (default: the newest)"), (export, "s (default: all)"), (prune, "s to delete")):
         purpose = f"the run{which}; a run file may come first [WINK_RECORD] (default: {RUNS})"
         verb.add_argument("names", nargs="*", metavar="RUN", help=purpose)
-    listing.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")
-    listing.add_argument("--offset", type=int, default=0, help="skip this many of the newest")
+    listing.add_argument("--limit", type=number(1), default=50, help="at most this many (default: 50)")
+    listing.add_argument("--offset", type=number(0), default=0, help="skip this many of the newest")
     listing.add_argument("--search", default="", metavar="TEXT", help="only runs that contain this text")
     listing.add_argument("--status", default="", choices=list(STATUS_STYLES), help="only runs with this status")
-    show.add_argument("--turn", type=int, metavar="N", help="one turn: its sections, request, reply and tool calls")
+    show.add_argument(
+        "--turn", type=number(1), metavar="N", help="one turn: its sections, request, reply and tool calls"
+    )
     export.add_argument("--jsonl", action="store_true", help="one JSON object per line (the default and only format)")
     export.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout")
-    prune.add_argument("--older-than", type=float, metavar="DAYS", help="delete runs older than this many days")
-    prune.add_argument("--keep", type=int, metavar="N", help="delete all runs but the newest N")
+    prune.add_argument(
+        "--older-than", type=duration, metavar="TIME", help="delete runs older than this, such as 30d or 12h"
+    )
+    prune.add_argument("--keep", type=number(0), metavar="N", help="delete all runs but the newest N")
     for verb in (listing, show, prune):
         verb.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(verb="list", **vars(listing.parse_args([])))
@@ -248,10 +253,11 @@ def prune_runs(file: str, names: list[str], arguments: argparse.Namespace) -> in
     from weakincentives.telemetry import RunStore, prune
 
     if not names and arguments.older_than is None and arguments.keep is None:
-        raise UsageError("name what to delete: RUN, --older-than DAYS or --keep N")
+        raise UsageError("name what to delete: RUN, --older-than TIME or --keep N")
     with RunStore(file) as store:
         named = [named_run(store, name).run_id for name in names]
-    gone = prune(file, older_than_days=arguments.older_than, keep=arguments.keep, run_ids=named)
+    days = arguments.older_than and arguments.older_than / SECONDS["d"]
+    gone = prune(file, older_than_days=days, keep=arguments.keep, run_ids=named)
     if arguments.json:
         print_json({"deleted": list(gone)})
     else:

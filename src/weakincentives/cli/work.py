@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from weakincentives._display import Table
 from weakincentives._imports import require_extra
-from weakincentives.cli.commands import default
+from weakincentives.cli.commands import SECONDS, default, duration, number
 from weakincentives.cli.output import UsageError, plural, print_error, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
@@ -44,13 +44,15 @@ def configure_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("loop", help="the DurableMainLoop, as module:variable")
     parser.add_argument("--database-url", help="a file or postgresql://... (default: the loop's own)")
     parser.add_argument("--queue", action="append", help="a queue to serve, repeatable (default: the loop's name)")
-    parser.add_argument("--concurrency", type=int, default=8, help="runs at a time per worker (default: 8)")
-    parser.add_argument("--tenant-concurrency", type=int, help="runs at a time per tenant, over all workers")
+    parser.add_argument("--concurrency", type=number(1), default=8, help="runs at a time per worker (default: 8)")
+    parser.add_argument("--tenant-concurrency", type=number(1), help="runs at a time per tenant, over all workers")
     parser.add_argument("--rate", type=_per_second, help="starts over all workers, such as 10/s, 300/m, 1000/h")
     parser.add_argument(
         "--health", type=_host_and_port, metavar="PORT", help="answer /healthz and /readyz over HTTP on this port"
     )
-    parser.add_argument("--drain", type=float, default=30.0, help="seconds to wait for running steps (default: 30)")
+    parser.add_argument(
+        "--drain", type=number(0, kind=float), default=30.0, help="seconds to wait for running steps (default: 30)"
+    )
 
 
 def run_worker(arguments: argparse.Namespace) -> int:
@@ -90,7 +92,7 @@ def configure_work(parser: argparse.ArgumentParser) -> None:
     listing = verbs.add_parser("list", help="the newest runs, one per line")
     listing.add_argument("--status", help="only: queued, running, waiting, done, failed, cancelled or dead")
     listing.add_argument("--loop", help="only the runs of this loop")
-    listing.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")
+    listing.add_argument("--limit", type=number(1), default=50, help="at most this many (default: 50)")
     for verb, purpose in (
         ("show", "one run with its steps and open questions"),
         ("retry", "run a failed, dead or cancelled run again; recorded steps are kept"),
@@ -104,7 +106,7 @@ def configure_work(parser: argparse.ArgumentParser) -> None:
     answer.add_argument("--note", default="", help="a note for the tool and the model")
     answer.add_argument("--by", default="", help="who decided")
     prune = verbs.add_parser("prune", help="delete finished runs with their steps; their keys are free again")
-    prune.add_argument("--older-than", type=_seconds, required=True, metavar="TIME", help="such as 30d, 12h, 90m, 45s")
+    prune.add_argument("--older-than", type=duration, required=True, metavar="TIME", help="such as 30d, 12h, 90m, 45s")
     prune.add_argument("--status", help="only: done, failed, cancelled or dead")
     prune.add_argument("--loop", help="only the runs of this loop")
     for each in verbs.choices.values():
@@ -177,7 +179,7 @@ def _per_second(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)/([smh])", text)
     if not found or float(found[1]) == 0:
         raise argparse.ArgumentTypeError(f"rate must be like 10/s, 300/m or 1000/h, got {text!r}")
-    return float(found[1]) / _SECONDS[found[2]]
+    return float(found[1]) / SECONDS[found[2]]
 
 
 def _open_store(url: str | None) -> WorkStore:
@@ -260,14 +262,6 @@ _VERBS = {
     "approve": _approve,
     "prune": _prune,
 }
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"time must be like 30d, 12h, 90m or 45s, got {text!r}")
-    return float(found[1]) * _SECONDS[found[2]]
 
 
 def _check_status(given: str | None, allowed: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from weakincentives.errors import (
     PromptEvaluationError,
     SerdeError,
     ToolValidationError,
+    callers_traceback,
 )
 from weakincentives.prompt import (
     DisclosureRequest,
@@ -227,7 +228,8 @@ class ToolExecutor:
                 error.prompt_name = error.prompt_name or self.prompt.name
                 attempt.error = error
             case Exception():
-                logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=error)
+                trace = (type(error), error, callers_traceback(error))
+                logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=trace)
                 return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
             case _:
                 attempt.error = error
