@@ -129,6 +129,8 @@ def test_the_command_line_shows_questions_and_answers_them(tmp_path: Path, capsy
         assert "waits for c1: Refund 5?" in capsys.readouterr().out
         assert main(["work", "approve", "desk/r", "c1", "--by", "Bob", "--database-url", database]) == 0
         assert loop.result("r").text == "Refunded 5, says Bob (desk/r:3:c1)."
+        assert main(["work", "show", "desk/r", "--database-url", database]) == 0
+        assert "approved  c1: Refund 5? (by Bob)" in capsys.readouterr().out
 
 
 def test_a_question_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -> None:

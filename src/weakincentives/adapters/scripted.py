@@ -108,7 +108,7 @@ class ScriptedAdapter(ProviderAdapter):
             self._position += 1
         else:
             raise AssertionError(
-                f"The script of {len(self._lines)} replies is used up; '{request.prompt_name}' requested one more."
+                f"All {len(self._lines)} scripted replies are used; '{request.prompt_name}' requested one more."
             )
         return self._as_reply(line, request)
 

@@ -23,7 +23,7 @@ from weakincentives.cli.commands import SECONDS, default, duration, number
 from weakincentives.cli.output import UsageError, plural, print_error, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
-    from weakincentives.durable import Work, WorkerHealth, WorkStatus, WorkStore
+    from weakincentives.durable import Approval, Work, WorkerHealth, WorkStatus, WorkStore
 
 WORKER = """\
 Work on the durable runs of a loop until SIGTERM or Ctrl-C, then hand unfinished runs back at their next step.
@@ -210,11 +210,20 @@ def _show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
 
 def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     work, steps = store.find(arguments.id), store.steps(arguments.id)
-    questions = store.questions(work_id=arguments.id)
+    questions = store.questions(work_id=arguments.id, waiting=False)
     failure = store.failure(arguments.id)
     if arguments.json:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
-        asked = [{"call_id": q.call_id, "question": q.text, "expires": _time(q.expires_ms)} for q in questions]
+        asked = [
+            {
+                "call_id": question.call_id,
+                "question": question.text,
+                "asked": _time(question.asked_ms),
+                "expires": _time(question.expires_ms),
+                "answer": question.answer and asdict(question.answer),
+            }
+            for question in questions
+        ]
         print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
         return
     for name, value in _facts(work).items():
@@ -222,10 +231,23 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     if failure:
         print_line(f"error     {failure}")
     for question in questions:
-        print_line(f"waits for {question.call_id}: {question.text}")
+        print_line(f"{_answered(question.answer):9} {question.call_id}: {question.text}{_details(question.answer)}")
     for step in steps:
         error = f"  {step.error}" if step.error else ""
         print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}")
+
+
+def _answered(answer: Approval | None) -> str:
+    return (
+        "waits for" if answer is None else "expired" if answer.expired else "approved" if answer.approved else "refused"
+    )
+
+
+def _details(answer: Approval | None) -> str:
+    """Who answered, and what they added."""
+    by = f" by {answer.by}" if answer and answer.by else ""
+    note = f": {answer.note}" if answer and answer.note else ""
+    return f" ({f'{by}{note}'.lstrip(' :')})" if by or note else ""
 
 
 def _retry(store: WorkStore, arguments: argparse.Namespace) -> None:

@@ -161,15 +161,18 @@ class WorkStore:
         """The exception the work failed with, as text."""
         return self._describe_error(self._outcome(work_id)[1])
 
-    def questions(self, *, work_id: str | None = None, loop: str | None = None) -> tuple[Question, ...]:
+    def questions(
+        self, *, work_id: str | None = None, loop: str | None = None, waiting: bool = True
+    ) -> tuple[Question, ...]:
         """The questions waiting for an answer, oldest first; for one run, for one loop, or all."""
         q, s = question_table.c, status_table.c
         query = (
             sa.select(question_table, s.name)
             .join(status_table, s.workflow_uuid == q.workflow_uuid)
-            .where(q.answer.is_(None), s.status == "DELAYED")
             .order_by(q.asked_ms, q.workflow_uuid, q.call_id)
         )
+        if waiting:
+            query = query.where(q.answer.is_(None), s.status == "DELAYED")
         if work_id is not None:
             query = query.where(q.workflow_uuid == work_id)
         if loop is not None:
@@ -183,6 +186,7 @@ class WorkStore:
                     step=row.step,
                     key=row.workflow_uuid.removeprefix(f"{row.name}/"),
                     asked_ms=row.asked_ms,
+                    answer=row.answer and self.serializer.deserialize(row.answer),
                 )
                 for row in connection.execute(query)
             )

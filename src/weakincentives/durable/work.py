@@ -117,6 +117,7 @@ class Question:
     """A question that a person must answer before a tool call can continue: `client.approve(question.key, ...)`.
 
     `key` is the key of the work and `step` the number of the step that asked. Times are milliseconds since 1970.
+    `answer` is None while the question waits.
     """
 
     call_id: str
@@ -125,6 +126,7 @@ class Question:
     step: int = 0
     key: str = ""
     asked_ms: int = 0
+    answer: Approval | None = None
 
 
 @dataclass(frozen=True, slots=True)

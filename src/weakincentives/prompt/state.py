@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 from weakincentives.errors import PromptRenderError, UnboundParamsError
@@ -105,7 +106,8 @@ def declared_state(outline: Outline, params: Params, session: Session | None, ov
     if unknown:
         raise PromptRenderError(
             f"visibility_overrides names {unknown[0]!r}, which is no section path of this prompt; "
-            f"paths are tuples of keys, such as {next(iter(outline.by_path), ('key',))!r}."
+            f"paths are tuples of keys: {', '.join(map(repr, islice(outline.by_path, 10)))}"
+            f"{' and others' if len(outline.by_path) > 10 else ''}."
         )
     chosen = with_ancestors({path: check_visibility(visibility) for path, visibility in overrides.items()})
     states = bytearray(outline.base)
