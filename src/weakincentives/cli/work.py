@@ -238,9 +238,9 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
 
 
 def _answered(answer: Approval | None) -> str:
-    return (
-        "waits for" if answer is None else "expired" if answer.expired else "approved" if answer.approved else "refused"
-    )
+    if answer is None:
+        return "waits for"
+    return "approved" if answer.approved else "expired" if answer.expired else "refused"
 
 
 def _details(answer: Approval | None) -> str:
