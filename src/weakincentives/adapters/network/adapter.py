@@ -187,6 +187,16 @@ class ClientAdapter(NetworkAdapter):
         if self._connection is not None:
             self._connection.close()
 
+    def _wire(self, **options: Any) -> Wire:
+        return self.wire_type(
+            self.model,
+            route=self.tool_route,
+            codecs=self.hosted_tool_codecs,
+            parameters=self._parameters,
+            media=self.media,
+            **options,
+        )
+
     def _transport(self) -> Transport:
         return self._connected()
 
