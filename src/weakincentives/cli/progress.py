@@ -12,7 +12,6 @@ from typing import Any
 
 from weakincentives._display import shortened
 from weakincentives.cli.output import may_colour, plural, print_line, printable, progress, terminal_width
-from weakincentives.cli.recordings import user_words
 from weakincentives.runtime import (
     EvaluationFailed,
     EvaluationStopped,
@@ -28,6 +27,7 @@ from weakincentives.runtime import (
     ToolsWithdrawn,
 )
 from weakincentives.session import Session
+from weakincentives.telemetry.runfile import user_words
 
 PrintLine = Callable[[str], None]
 WIDTH = 100
