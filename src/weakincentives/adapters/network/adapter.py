@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, ClassVar, Self, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Self, TypedDict, TypeVar
 from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
@@ -262,20 +262,14 @@ class ClientTransport:
             self._known = current
             self._use(endpoint(self._client, self._plain, self._path))
 
-    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
-        return cast(Response, self.open(request, timeout, whole=True))
-
-    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool = False) -> Response | Stream:
+    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
         direct = self._blocking
         if direct is None:
             return self._sdk.open(request, timeout, whole=whole)
         return self._checked(direct.open(request, timeout, whole=whole))
 
-    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
-        return cast(Response, await self.open_async(request, timeout, whole=True))
-
     async def open_async(
-        self, request: EncodedRequest, timeout: float | None, *, whole: bool = False
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool
     ) -> Response | AsyncStream:
         direct = self._awaited
         if direct is None:
