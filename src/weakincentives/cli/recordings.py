@@ -70,11 +70,11 @@ def named_run(store: RunStore, name: str = "") -> RunSummary:
 
 def question(store: RunStore, run_id: str) -> str:
     """What the user said before the first reply of a run, or an empty string."""
-    from weakincentives.telemetry.runfile import user_words
+    from weakincentives.telemetry.runfile import question_in
 
     said = ""
     for recorded in store.of_kinds(run_id, ["Message"], limit=8):
         if getattr(recorded.event, "role", "") == "assistant":
             break
-        said = user_words(recorded.event) or said
+        said = question_in(recorded.event) or said
     return said

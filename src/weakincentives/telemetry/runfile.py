@@ -98,7 +98,7 @@ class Tally:
                 self._mark_running(open_runs)
             case Message():
                 if event.role == "user" and not self.turns:
-                    self.columns["question"] = user_words(event)[:MAX_LINE]
+                    self.columns["question"] = question_in(event)[:MAX_LINE]
             case ModelCalled():
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
@@ -319,8 +319,8 @@ def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | 
     return None
 
 
-def user_words(event: object) -> str:
-    """The text of a user message; empty for other events."""
+def question_in(event: object) -> str:
+    """What a user's message says; empty for other events."""
     if not isinstance(event, Message) or event.role != "user":
         return ""
     return (_HEADING.sub("", event.text) if event.name == PROMPT_TURN else event.text).strip()
