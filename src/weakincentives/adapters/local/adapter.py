@@ -231,8 +231,6 @@ class LocalChannel:
 
 
 class _OwnTokens:
-    exact = True
-
     def __init__(self, adapter: LocalAdapter) -> None:
         self._adapter = adapter
         self.name = adapter.model
