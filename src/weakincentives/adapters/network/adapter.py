@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, ClassVar, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
@@ -97,15 +97,6 @@ class NetworkAdapter(ProviderAdapter):
         if not loop.scope.fence.closed:
             with self._lock:
                 self._wires[loop.session] = wire
-
-    def close(self) -> None:
-        """Close what is open and idle; the adapter may be used again."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _channel(self, wire: Format, transport: Transport) -> NetworkChannel:
         return NetworkChannel(wire, transport, retries=self._retries, redactor=self._redactor, clock=self._clock)
