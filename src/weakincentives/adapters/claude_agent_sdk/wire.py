@@ -200,7 +200,7 @@ class Turn(StreamedMessage):
             tool_calls=self.tool_calls,
             usage=self.usage + (extra or TokenUsage()),
             stop_reason=stop_reason or STOPS.get(self.fields.get("stop_reason") or "", "end"),
-            items=tuple(json.dumps(block | ({"input": _object(text)} if text else {})) for block, text in blocks),
+            items=tuple(json.dumps(block | ({"input": _object(given)} if given else {})) for block, given in blocks),
             response_id=self.fields.get("id", ""),
             model=self.fields.get("model", ""),
             reasoning="\n\n".join(block["thinking"] for block, _ in blocks if block.get("thinking")),
