@@ -199,7 +199,7 @@ class InnerLoop:
         except (VisibilityExpansionRequired, AbandonedCallError):
             raise
         except Exception as error:
-            self._keep_rest()
+            self._keep_rest(stopped=False)
             self._emit(
                 events.EvaluationFailed,
                 prompt_name=self.prompt.name,
@@ -245,10 +245,10 @@ class InnerLoop:
 
     def _stop(self) -> None:
         """Leave a conversation that can be continued: the text so far stays, and every open call gets an answer."""
-        self._keep_rest(lambda calls: not_run(calls, "the run was stopped."))
+        self._keep_rest(stopped=True)
         self._emit(events.EvaluationStopped, prompt_name=self.prompt.name)
 
-    def _keep_rest(self, answers: Callable[[Sequence[ToolCall]], Iterable[Message]] = lambda calls: ()) -> None:
+    def _keep_rest(self, *, stopped: bool) -> None:
         """Keep what a run did that ends early: the text it has shown, and the results of the calls it has made."""
         partial, self.partial_text = "".join(self.partial_text), []
         if partial:
@@ -256,7 +256,9 @@ class InnerLoop:
             self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
         if made := list(self.executor.ended.values()):
             self._record_outcomes(made)
-        self._say(*answers(unanswered_calls(self._conversation.view())))
+        if stopped:
+            self._say(*not_run(unanswered_calls(self._conversation.view()), "the run was stopped."))
+            self._say_operator_texts()
         self._order_messages()
 
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
@@ -550,9 +552,7 @@ class InnerLoop:
         self._told_version = self.toolbox.version
         self._check_hosted((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
         self.scope.meter.restore(run.spent)
-        if (ordered := results_before_user(self._conversation.view())) is not None:
-            self._conversation.seed(ordered)
-        self._order_messages()
+        self._adopt_messages()
         pending = unanswered_calls(self._conversation.view())
         if pending and self.config.supports_dynamic_tools:
             self._register_tools()
@@ -675,6 +675,12 @@ class InnerLoop:
         if texts:
             self._say(Message("system", "\n\n".join(texts)))
 
+    def _adopt_messages(self) -> None:
+        """Take over the conversation so far, with results before what the user said: every provider requires that."""
+        if results_before_user(self._conversation.view()) is not None:
+            self._conversation.update(lambda messages: results_before_user(messages) or messages)
+        self._ordered = len(self._conversation)
+
     def _missing_results(self) -> list[Message]:
         """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""
         failed, called = self.session[events.EvaluationFailed].latest(), self.session[events.ModelCalled].latest()
@@ -685,10 +691,7 @@ class InnerLoop:
         return [Message("tool", text, call_id=call.id, name=call.name, success=False) for call in calls]
 
     def _order_messages(self) -> bool:
-        """Put what the user said in the meantime after what the loop said; return whether there was any.
-
-        Every provider requires results to follow their calls, and an answer shows what it did not answer.
-        """
+        """Put what the user said in the meantime after what the loop said; return whether there was any."""
         start = self._ordered
         spoken = len(self._conversation) != start + len(self._said)
         if spoken:
