@@ -12,7 +12,7 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import BudgetExceededError
 from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, tool
-from weakincentives.runtime import Conversation, Message, ModelRequest, PromptRendered
+from weakincentives.runtime import Conversation, Message, ModelReply, ModelRequest, PromptRendered
 from weakincentives.session import Session, Snapshot
 
 
@@ -150,3 +150,16 @@ def test_a_call_left_open_by_a_limit_was_not_run() -> None:
         chat.send("Go.", budget=Budget(max_tool_calls=0))
     chat.send("Go on.")
     assert conversation(chat.session)[2] == ("tool", "Not run: the turn ended before this call was made.")
+
+
+def test_a_user_message_during_a_paused_reply_does_not_come_between_its_parts() -> None:
+    session, replies = Session(), iter([ModelReply("In ", stop_reason="pause"), "Lyon."])
+
+    def reply(request: ModelRequest) -> ModelReply | str:
+        if len(request.messages) == 2:
+            session.dispatch(Message("user", "Quick!"))
+        return next(replies)
+
+    chat = Conversation(prompt(), adapter=ScriptedAdapter(reply), session=session)
+    assert chat.send("Where is it?").text == "In Lyon."
+    assert [text for _, text in conversation(session)] == ["Where is it?", "Quick!", "In ", "Lyon."]

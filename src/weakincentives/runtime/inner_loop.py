@@ -691,16 +691,18 @@ class InnerLoop:
         return [Message("tool", text, call_id=call.id, name=call.name, success=False) for call in calls]
 
     def _order_messages(self) -> bool:
-        """Put what the user said in the meantime after what the loop said; return whether there was any."""
-        start = self._ordered
-        spoken = len(self._conversation) != start + len(self._said)
-        if spoken:
+        """Put what others said in the meantime after what the loop said; return whether that ends with the user."""
+        start, last = self._ordered, None
+        # A paused reply must stay the last message for its provider to continue it.
+        paused = bool(self._said) and self._said[-1].paused
+        if len(self._conversation) != start + len(self._said) and not paused:
             mine = set(map(id, self._said))
             self._conversation.update(
                 lambda messages: (*messages[:start], *sorted(messages[start:], key=lambda each: id(each) not in mine))
             )
+            last = self._conversation.latest()
         self._ordered, self._said = len(self._conversation), []
-        return spoken
+        return last is not None and last.role == "user"
 
     def _register_tools(self) -> None:
         """Make the tools of shown sections callable and those of closed ones not; the model is told later."""
