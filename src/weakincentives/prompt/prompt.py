@@ -28,7 +28,7 @@ from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, Pr
 from weakincentives.prompt.section import Section, require_list, split_text
 from weakincentives.prompt.state import VisibilityState, declared_state, session_state, state_from_keys
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
+from weakincentives.prompt.tool import AnyTool, HandlerContext, HostedTool, Tool
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, View
 from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
@@ -567,7 +567,7 @@ class PromptResources:
 
 @quick_init
 @dataclass(frozen=True, slots=True)
-class ToolContext:
+class ToolContext(HandlerContext):
     """What a tool handler can reach: the session, resources and limits of the run, and which call this is.
 
     `idempotency_key` is the same for every attempt at this call, even after a crash on the durable engine.

@@ -12,11 +12,11 @@ from weakincentives._frozen import quick_init
 from weakincentives.content import Part
 from weakincentives.errors import (
     AbandonedCallError,
-    BudgetExceededError,
     DeadlineExceededError,
     PromptEvaluationError,
     SerdeError,
     ToolValidationError,
+    WinkError,
     callers_traceback,
 )
 from weakincentives.prompt import (
@@ -224,8 +224,9 @@ class ToolExecutor:
                     prompt_name=self.prompt.name,
                     phase="tool",
                 )
-            case DeadlineExceededError() | BudgetExceededError():
-                error.prompt_name = error.prompt_name or self.prompt.name
+            case WinkError(ends_run=True):
+                if isinstance(error, PromptEvaluationError):
+                    error.prompt_name = error.prompt_name or self.prompt.name
                 attempt.error = error
             case Exception():
                 trace = (type(error), error, callers_traceback(error))
