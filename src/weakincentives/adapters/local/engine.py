@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.adapters.local.models import cache_folder
+from weakincentives.errors import WinkError
 
 # How many conversation prefixes are kept on disk, a few megabytes each.
 MAX_STATES = 8
@@ -36,7 +37,7 @@ class Settings:
     embedding: bool = False
 
 
-class EngineError(Exception):
+class EngineError(WinkError):
     """The runtime rejected a request; `kind` is its error type."""
 
     def __init__(self, message: str, kind: str = "", facts: Mapping[str, Any] | None = None) -> None:
