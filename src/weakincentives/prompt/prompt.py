@@ -358,6 +358,14 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
             if node.path not in self.loaded and view.visibility_of(node) is SectionVisibility.FULL
         ]
 
+    def refresh(self) -> None:
+        """Forget, as a run begins, that sections were loaded that are to be loaded again; until then they stay as is."""
+        if self.loaded:
+            by_path, context = self._run_outline().by_path, self.resources.context
+            self.loaded = tuple(
+                path for path in self.loaded if path in by_path and not by_path[path].section.refresh(context)
+            )
+
     def load(self, path: SectionPath, deadline: Deadline | None = None) -> None:
         """Load what a section and its ancestors add when they are opened, each once per run."""
         for end in range(1, len(path) + 1):

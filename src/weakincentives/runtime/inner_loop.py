@@ -304,6 +304,8 @@ class InnerLoop:
         self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
         if self._message is not None:
             self._check_content(self._message.parts, earlier=self._beginning == "turn")
+        if run is None or run.run_id != self.scope.run_id:
+            self.prompt.refresh()
         restarts = self.scope.attempt > 1 or (run is not None and run.opening and run.run_id == self.prompt.run_id)
         same_prompt = run is not None and (run.prompt_ns, run.prompt_key) == (self.prompt.ns, self.prompt.key)
         if self._beginning == "resume":
