@@ -359,7 +359,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         ]
 
     def refresh(self) -> None:
-        """Forget, as a run begins, that sections were loaded that are to be loaded again; until then they stay as is."""
+        """Mark the sections that are to be loaded again as a run begins; until then they stay as they are."""
         if self.loaded:
             by_path, context = self._run_outline().by_path, self.resources.context
             self.loaded = tuple(
