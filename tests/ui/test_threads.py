@@ -202,17 +202,3 @@ def test_only_the_last_answer_can_be_regenerated_and_an_unknown_message_is_sent(
         )
         post(f"{url}/vercel", regenerated("Third?"))
     assert [message.text for message in chat.messages if message.role == "assistant"] == ["One.", "Two.", "Three."]
-
-
-@pytest.mark.parametrize(
-    ("path", "kind", "field"), [("vercel", "text-start", "id"), ("ag-ui", "TEXT_MESSAGE_CHUNK", "messageId")]
-)
-def test_a_rejected_answer_and_its_correction_are_told_apart(path: str, kind: str, field: str) -> None:
-    template = PromptTemplate[int](ns="ui", key="n", sections=[TextSection(key="a", title="A", text="Count.")])
-    threads = Threads(lambda thread: Conversation(Prompt(template), adapter=ScriptedAdapter(["many", "3"])))
-    question = {**asked("How many?"), "threadId": "t1", "runId": "r1"}
-    with serving(application(threads)) as url:
-        _, body = post(f"{url}/{path}", question)
-    chunks = [json.loads(line.removeprefix("data: ")) for line in body.splitlines() if line.startswith("data: {")]
-    texts = [chunk[field] for chunk in chunks if chunk["type"] == kind]
-    assert len(texts) == len(set(texts)) == 2
