@@ -184,7 +184,7 @@ def resolve(target: str, *kinds: type) -> object:
                 for known, one in vars(value).items()
                 if isinstance(one, kinds) or (isfunction(one) and one.__module__ == module_name and known[0] != "_")
             )
-            has = f"it has {', '.join(fitting)}{did_you_mean(name, fitting)}" if fitting else "nor anything that fits"
+            has = f"it has {', '.join(fitting) or 'nothing to use here'}{did_you_mean(name, fitting)}"
             raise UsageError(f"{module_name!r} has no {name!r}; {has}")
         value = getattr(value, name)
     return value

@@ -80,9 +80,9 @@ class Threads:
     async def events(self, key: str, chat: Conversation[Any], lock: asyncio.Lock, content: Content | None) -> Events:
         """The events of one turn; if it failed, the last is an exception. Closing the iterator early stops the turn.
 
-        Without content, the last answer is taken back and the model answers again.
-        A turn still in progress is stopped first: the user has interrupted it. Each turn has its own task, since anyio
-        cancels a request again at every await, which would cut short the cleanup of a stopped turn.
+        Without content, the last answer is taken back and the model answers again. A turn still in progress is stopped
+        first: the user has interrupted it. Each turn has its own task, since anyio cancels a request again at every
+        await, which would cut short the cleanup of a stopped turn.
         """
         queue: asyncio.Queue[StreamEvent[Any] | Exception | None] = asyncio.Queue()
 
@@ -334,8 +334,8 @@ def _is_users(message: Message) -> bool:
 def _take_back_answer(chat: Conversation[Any]) -> None:
     """Remove the last answer, but no tool call: what tools did stays done, and the model reads their results again."""
     messages = list(chat.messages)
-    while messages and (messages[-1].name == CORRECTION or messages[-1].role == "assistant"):
-        if messages[-1].tool_calls:
+    while messages and not messages[-1].tool_calls:
+        if messages[-1].role != "assistant" and (messages[-1].role, messages[-1].name) != ("user", CORRECTION):
             break
         messages.pop()
     chat.session[Message].seed(messages)
