@@ -19,7 +19,7 @@ PRICES = {"scripted": Prices(2.0, 10.0, 0.2)}
 MICRO = 1e-6
 # "## 2. Docs" and 100 words; "## 2. Docs", "docs", "---" and thirteen words that say how to read it.
 DOCS, DOCS_SHOWN = 103, 18
-# What reading docs puts into the conversation: two words of arguments, "Content of section 'docs':" and the section without its number.
+# What reading docs adds: two words of arguments, "Content of section 'docs':" and the text without its number.
 DOCS_READ = 2 + 4 + DOCS - 1
 
 
@@ -206,7 +206,7 @@ def test_what_opens_with_a_section_counts_as_its_own(path: Path) -> None:
             bound = Prompt(PromptTemplate(ns="t", key="n", sections=[parent]))
             ScriptedAdapter(script, tokenizer=Words()).evaluate(bound, session=Session())
     sections = advised(path)[1]
-    # "## 1. Parent" and 5 words, "### 1.1. Child" and 10, "### 1.2. Shut" and 50: nobody has seen what the last shows by itself.
+    # "## 1. Parent" and 5 words, "### 1.1. Child" and 10, "### 1.2. Shut" and 50: nobody has seen how the last looks.
     assert sections["parent"].full_tokens == 8 + 13 + 53
     assert (sections["parent.shut"].shown, sections["parent.shut"].opened_runs) == ("hidden", 3)
     assert sections["parent.shut"].reason == "inside 'parent', which is summarized"

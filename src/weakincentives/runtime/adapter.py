@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, 
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from weakincentives._generics import AnyOutputT
 from weakincentives.content import Media, Part
@@ -175,6 +175,15 @@ class ProviderAdapter(Generic[AnyOutputT]):
         """`open_channel` on an event loop."""
         with self.open_channel(loop) as channel:
             yield channel
+
+    def close(self) -> None:
+        """Release what is kept between runs; the adapter may be used again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close()
 
     def evaluate(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]

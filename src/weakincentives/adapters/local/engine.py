@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weakincentives._imports import import_extra
 from weakincentives.adapters.local.models import cache_folder
 from weakincentives.errors import WinkError
 
@@ -250,8 +251,4 @@ def _state_folder() -> Path:
 
 
 def _runtime() -> Any:
-    try:
-        import xllamacpp
-    except ImportError as error:
-        raise ImportError("LocalAdapter needs an extra: pip install 'weakincentives[local]'") from error
-    return xllamacpp
+    return import_extra("xllamacpp", "local", "LocalAdapter")
