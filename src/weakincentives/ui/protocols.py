@@ -23,7 +23,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of, text_of
 from weakincentives.runtime import (
     CORRECTION,
-    PROMPT_TURN,
     ArgumentsDelta,
     Completed,
     Conversation,
@@ -157,7 +156,8 @@ def endpoint(
             return JSONResponse({"error": str(error)}, 400)
         key = threads.key(request, asked.thread)
         chat, lock = await threads.find(key)
-        said = [message.text for message in chat.messages if _is_users(message)] if asked.again else []
+        # Messages of the user have no name, unlike those of the prompt and corrections.
+        said = [each.text for each in chat.messages if each.role == "user" and not each.name] if asked.again else []
         known = text_of(asked.content) in said
         if known and said[-1] != text_of(asked.content):
             return JSONResponse({"error": "Only the last answer of a conversation can be regenerated"}, 409)
@@ -324,11 +324,6 @@ async def _ag_ui_events(asked: _AgUiRequest, events: Events) -> AsyncIterator[di
 def _ag_ui_call(message: str, call_id: str, name: str, delta: str) -> dict[str, Any]:
     call = {"toolCallId": call_id, "toolCallName": name, "parentMessageId": message}
     return {"type": "TOOL_CALL_CHUNK", **call, "delta": delta}
-
-
-def _is_users(message: Message) -> bool:
-    """Whether the user wrote the message, rather than the prompt or the loop."""
-    return message.role == "user" and message.name not in (PROMPT_TURN, CORRECTION)
 
 
 def _take_back_answer(chat: Conversation[Any]) -> None:
