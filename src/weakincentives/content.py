@@ -185,7 +185,7 @@ def parts_of(content: Content) -> tuple[Part, ...]:
     """The parts of content, with neighbouring texts kept apart and empty ones left out."""
     if isinstance(content, str | Text | Media):
         content = [content]
-    elif not isinstance(content, Iterable) or isinstance(content, bytes | bytearray):
+    elif not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
         raise _not_content(content)
     parts: list[Part] = []
     for item in content:
@@ -204,9 +204,9 @@ def text_of(parts: Iterable[Part]) -> str:
 
 
 def _not_content(item: object) -> TypeError:
+    hint = "; write Image.from_bytes(data, media_type)" if isinstance(item, bytes | bytearray) else ""
     return TypeError(
-        f"Content must be text, an Image, a Document, an Audio, or a list of these, got {type(item).__name__}; "
-        "write Image.from_bytes(data, media_type) for bytes"
+        f"Content must be text, an Image, a Document, an Audio, or a list of these, got {type(item).__name__}{hint}"
     )
 
 

@@ -28,7 +28,12 @@ EvaluationPhase = Literal["request", "response", "tool", "budget", "render", "pa
 
 
 class WinkError(Exception):
-    """Base class of the library's errors. Pickling keeps every attribute."""
+    """Base class of the library's errors. Pickling keeps every attribute.
+
+    Raised in a tool handler, an error with `ends_run` ends the run; the model reads any other as the tool's failure.
+    """
+
+    ends_run = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args, self.__dict__.copy())
@@ -92,6 +97,8 @@ class ContextOverflowError(PromptEvaluationError):
 class DeadlineExceededError(PromptEvaluationError):
     """The deadline passed before the run was done; raised in a tool handler, it ends the run."""
 
+    ends_run = True
+
     def __init__(
         self, message: str, *, prompt_name: str = "", phase: EvaluationPhase = "budget", payload: object = None
     ) -> None:
@@ -100,6 +107,8 @@ class DeadlineExceededError(PromptEvaluationError):
 
 class BudgetExceededError(PromptEvaluationError):
     """The next step would exceed the budget; `limit` names the exhausted field."""
+
+    ends_run = True
 
     def __init__(self, message: str, *, prompt_name: str = "", limit: str = "") -> None:
         super().__init__(message, prompt_name=prompt_name, phase="budget")

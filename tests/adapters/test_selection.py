@@ -9,6 +9,7 @@ import pytest
 
 from tests.adapters.vendors import ANTHROPIC, OPENAI
 from tests.disclosure.desk import desk
+from tests.helpers.hosted_tools import OracleCodec, oracle_tool
 from tests.servers.turn import Raw, Turn
 from weakincentives import FallbackAdapter, Settings, adapter_for
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -16,7 +17,7 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Image
 from weakincentives.errors import BudgetExceededError, PromptEvaluationError
 from weakincentives.limits import Budget
-from weakincentives.prompt import OpenOrRead, Prompt
+from weakincentives.prompt import OpenOrRead, Prompt, PromptTemplate, TextSection
 from weakincentives.runtime import Conversation, ModelCalled, ModelReply, TextDelta
 from weakincentives.session import Session
 
@@ -110,6 +111,21 @@ def test_what_the_first_model_does_not_take_goes_to_the_next() -> None:
     chat = Conversation(Prompt(desk()), adapter=FallbackAdapter(Blind([]), ScriptedAdapter(["A box."])))
     assert chat.send([picture, "What is it?"]).text == "A box."
     assert [message.parts[0] for message in chat.messages if message.role == "user"] == [picture]
+
+
+def test_a_hosted_tool_that_the_first_does_not_offer_goes_to_the_next() -> None:
+    oracle = TextSection(key="a", title="A", text="Ask.", hosted_tools=[oracle_tool()])
+    able = ScriptedAdapter(["Later."], hosted_tool_codecs={"oracle": OracleCodec()})
+    prompt = Prompt(PromptTemplate(ns="t", key="o", sections=[oracle]))
+    assert FallbackAdapter(ScriptedAdapter([]), able).evaluate(prompt, session=Session()).text == "Later."
+
+
+def test_the_last_error_says_how_the_others_failed() -> None:
+    first, last = (PromptEvaluationError(words, phase="request") for words in ("OpenAI is down.", "No such setting."))
+    adapter = FallbackAdapter(ScriptedAdapter([first], model="a"), ScriptedAdapter([last], model="b"))
+    with pytest.raises(PromptEvaluationError) as caught:
+        adapter.evaluate(Prompt(desk()), session=Session())
+    assert str(caught.value) == "No such setting. (before that, scripted:a failed: OpenAI is down.)"
 
 
 def test_real_vendors_take_over_from_each_other() -> None:

@@ -87,5 +87,12 @@ def test_a_function_that_needs_arguments_makes_no_prompt(wink: Wink) -> None:
 
 def test_a_missing_module_or_variable_is_wrong_usage(wink: Wink) -> None:
     assert wink("render", "nowhere:prompt").returncode == 2
-    assert "'desk' has no 'promt'; it has " in wink("render", "desk:promt").stderr
+    assert wink("render", "desk:promt").stderr == (
+        "wink: 'desk' has no 'promt'; it has prompt, template; did you mean 'prompt'?\n"
+    )
     assert "expected module:variable" in wink("render", "desk").stderr
+
+
+def test_a_server_that_lacks_params_says_so_in_one_line(wink: Wink) -> None:
+    done = wink("mcp", "serve", "desk:template")
+    assert (done.returncode, done.stderr) == (2, "wink: the prompt needs a Guest; pass --params Guest.name=...\n")

@@ -91,14 +91,14 @@ def test_what_is_below_an_opened_section_is_listed_whatever_the_menu() -> None:
     assert 'call `read_section` with key "guides.ovens"' in answers(session)[0][1]
 
 
-def test_an_unknown_key_is_answered_with_the_way_to_search() -> None:
+def test_an_unknown_key_is_answered_with_how_many_closed_sections_a_search_covers() -> None:
     session = Session()
     with ScriptedAdapter([call("read_section", section_key="refund"), "Done."]) as adapter:
         adapter.evaluate(Prompt(shop(menu="none")), session=session)
     assert answers(session) == [
         (
             False,
-            "Unknown section key: 'refund'. 3 closed sections are not listed; call search_sections to find them.",
+            "Unknown section key: 'refund'. 4 closed sections are not listed; call search_sections to find them.",
         )
     ]
 

@@ -19,7 +19,6 @@ from weakincentives import (
     Session,
     Tool,
     ToolContext,
-    ToolInvoked,
     ToolResult,
 )
 from weakincentives.adapters.scripted import call
@@ -153,9 +152,8 @@ def test_only_an_open_question_can_be_answered(tmp_path: Path) -> None:
         assert loop.status("r").status == "cancelled"
 
 
-def test_a_plain_run_cannot_wait_for_a_person() -> None:
-    session = Session()
-    script = [call("refund", amount=5), "Cannot."]
-    MainLoop().execute(prepared()(Refund(5)), session=session, adapter=ScriptedAdapter(script))
-    (event,) = session[ToolInvoked].all()
-    assert "needs a run of DurableMainLoop" in event.result.message
+def test_asking_outside_a_durable_run_is_the_programmers_mistake_and_ends_the_run() -> None:
+    session, adapter = Session(), ScriptedAdapter([call("refund", amount=5), "Cannot."])
+    with pytest.raises(DurableError, match="needs a run of DurableMainLoop"):
+        MainLoop().execute(prepared()(Refund(5)), session=session, adapter=adapter)
+    assert (len(adapter.requests), session[Refunded].all()) == (1, ())

@@ -293,6 +293,34 @@ def test_a_conversation_keeps_its_server_between_turns(http: HttpServer) -> None
     assert answers(chat.session)[-1] == (True, '{"items": ["chair", "table"]}')
 
 
+def test_a_server_that_died_is_started_again_in_the_next_turn() -> None:
+    script = [READ, call("crash"), call("crash"), "Down.", call("list_items"), "Back."]
+    with Conversation(prompt(shop()), adapter=ScriptedAdapter(script)) as chat:
+        chat.send("Crash twice.")
+        chat.send("What is there?")
+    assert answers(chat.session)[-1] == (True, '{"items": ["chair"]}')
+
+
+def test_each_turn_offers_what_the_server_lists_by_then(http: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = ScriptedAdapter([READ, "One.", "Two.", "Three."])
+    monkeypatch.setenv("SHOP_TOOLS", "paint")
+    with Conversation(prompt(shop(server=http)), adapter=adapter) as chat:
+        chat.send("Open it.")
+        monkeypatch.setenv("SHOP_TOOLS", "sand polish")
+        chat.send("What can you do?")
+        chat.send("And now?")
+    listed = [
+        [name for name in tool_names(request.tools) if name in ("paint", "sand", "polish")]
+        for request in adapter.requests
+    ]
+    assert listed == [[], ["paint"], ["sand", "polish"], ["sand", "polish"]]
+    told = [message for message in chat.messages if message.role in ("system", "tools_added")][2:]
+    assert [message.text or message.tools for message in told] == [
+        "These tools are no longer available: paint.",
+        ("sand", "polish"),
+    ]
+
+
 def test_a_durable_run_starts_the_server_again_when_it_is_replayed(http: HttpServer, tmp_path: Path) -> None:
     script = [READ, call("get_stock", item="chair"), OSError("power cut"), "Three."]
     loop = DurableMainLoop(

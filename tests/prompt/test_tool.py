@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
+from weakincentives.errors import SerdeError
 from weakincentives.prompt import HostedTool, PromptValidationError, Tool, ToolContext, ToolResult, tool
 from weakincentives.runtime import PromptResponse
 
@@ -99,6 +100,26 @@ def test_a_function_may_ask_for_the_context_and_return_a_result() -> None:
 
     assert fail.params_type is not None
     assert fail.handler(fail.params_type(), context="here") == ToolResult("here", success=False)
+
+
+def test_the_context_may_have_any_name_if_it_is_annotated() -> None:
+    @tool
+    def look_up(ctx: ToolContext, order: int) -> str:
+        """Look up an order."""
+        return f"{order} by {ctx}"
+
+    assert look_up.params_type is not None and list(look_up.params) == ["order"]
+    assert look_up.handler(look_up.params_type(order=7), context="here") == ToolResult(value="7 by here")
+
+
+def test_a_problem_with_arguments_names_the_tool_and_not_a_type_of_ours() -> None:
+    @tool
+    def look_up(order: int) -> str:
+        """Look up an order."""
+        return ""
+
+    with pytest.raises(SerdeError, match=r"unknown field \(look_up has order\)"):
+        look_up.parse('{"order": 7, "number": 8}')
 
 
 def test_a_function_needs_a_docstring_and_annotations() -> None:

@@ -16,6 +16,7 @@ from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, OpenAndHalt, OpenOrRead, Prompt, PromptTemplate, ToolContext, tool
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import (
+    CORRECTION,
     ArgumentsDelta,
     Completed,
     Conversation,
@@ -159,6 +160,15 @@ def test_a_stream_tells_what_happens_through_restarts() -> None:
     assert isinstance(events[-1], Completed) and events[-1].response.text == "Open."
 
 
+def test_a_stream_tells_that_a_rejected_answer_is_written_again() -> None:
+    template = PromptTemplate[int](ns="t", key="n", sections=[section("task")])
+    chat = Conversation(Prompt(template), adapter=ScriptedAdapter(["many", "3"]))
+    with chat.stream("How many?") as stream:
+        events = [event for event in stream if not isinstance(event, PartialOutput | Completed)]
+    assert events == [TextDelta("many"), Restarted("The answer holds no JSON value for int"), TextDelta("3")]
+    assert [m.name for m in chat.messages if m.role == "user"] == ["", CORRECTION]
+
+
 def test_turns_can_be_awaited_and_streamed_on_an_event_loop() -> None:
     async def main() -> list[str]:
         chat = Conversation(Prompt(desk()), adapter=ScriptedAdapter(["One.", "Two."]))
@@ -245,12 +255,13 @@ def test_every_run_of_a_conversation_is_recorded_as_its_continuation() -> None:
     assert {event.conversation_id for event in chat.session[ModelCalled]} == {chat.conversation_id}
 
 
-def test_content_that_is_nothing_is_refused() -> None:
+def test_content_that_is_nothing_or_no_list_is_refused() -> None:
     chat = Conversation(Prompt(desk()), adapter=ScriptedAdapter([]))
     with pytest.raises(ValueError, match="needs some content"):
         chat.send("")
-    with pytest.raises(TypeError, match="Content must be text"):
-        chat.send([b"x"])  # type: ignore[list-item]
+    for wrong in ([b"x"], {"role": "user", "content": "Hi."}, {"Hi."}, (text for text in ["Hi."])):
+        with pytest.raises(TypeError, match="Content must be text, an Image"):
+            chat.send(wrong)  # type: ignore[arg-type]
     assert chat.messages == ()
 
 

@@ -143,6 +143,13 @@ def test_reasoning_and_the_typed_answer_are_shown(talk: Talk) -> None:
     assert (turn["reasoning"], turn["output"]) == (["A short one will do."], {"title": "Move"})
 
 
+def test_a_rejected_answer_is_shown_apart_from_its_correction(talk: Talk) -> None:
+    template = PromptTemplate[int](ns="ui", key="n", sections=[MarkdownSection(key="a", title="A", template="Count.")])
+    with serving(application(conversations("many", "3", template=template))) as url:
+        (turn,) = talk(url, "How many?")
+    assert (turn["text"], turn["output"], turn["errors"]) == (["many", "3"], 3, [])
+
+
 def test_pictures_and_files_come_with_the_message(talk: Talk) -> None:
     heard: list[Any] = []
 

@@ -15,7 +15,7 @@ from tests.ui.server import application, serving
 from tests.ui.test_clients import Talkative
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Content
-from weakincentives.prompt import Prompt
+from weakincentives.prompt import Prompt, PromptTemplate, TextSection, tool
 from weakincentives.runtime import Conversation, TextDelta
 from weakincentives.session import Session, Snapshot
 from weakincentives.ui import Threads
@@ -166,3 +166,39 @@ def test_a_form_of_another_site_is_refused() -> None:
     with serving(application(threads)) as url:
         status, _ = post(f"{url}/vercel", asked("Hi."), **{"content-type": "text/plain"})
     assert status == 415
+
+
+def regenerated(text: str) -> dict[str, Any]:
+    return {**asked(text), "trigger": "regenerate-message"}
+
+
+def test_an_answer_is_regenerated_without_the_message_or_the_tools_twice() -> None:
+    ran: list[int] = []
+
+    @tool
+    def refund(order: int) -> str:
+        "Refund an order."
+        ran.append(order)
+        return "Refunded."
+
+    template = PromptTemplate(ns="ui", key="a", sections=[TextSection(key="a", title="A", text="Go.", tools=[refund])])
+    chat = Conversation(Prompt(template), adapter=ScriptedAdapter([call("refund", order=7), "Done.", "It is done."]))
+    with serving(application(Threads(lambda thread: chat))) as url:
+        post(f"{url}/vercel", asked("Refund 7."))
+        status, body = post(f"{url}/vercel", regenerated("Refund 7."))
+    assert (status, ran, '"delta": "It is done."' in body) == (200, [7], True)
+    said = [(message.role, message.text) for message in chat.messages if message.role != "system"]
+    assert said == [("user", "Refund 7."), ("assistant", ""), ("tool", "Refunded."), ("assistant", "It is done.")]
+
+
+def test_only_the_last_answer_can_be_regenerated_and_an_unknown_message_is_sent() -> None:
+    chat = Conversation(Prompt(desk()), adapter=ScriptedAdapter(["One.", "Two.", "Three."]))
+    with serving(application(Threads(lambda thread: chat))) as url:
+        for text in ("First?", "Second?"):
+            post(f"{url}/vercel", asked(text))
+        assert post(f"{url}/vercel", regenerated("First?")) == (
+            409,
+            '{"error":"Only the last answer of a conversation can be regenerated"}',
+        )
+        post(f"{url}/vercel", regenerated("Third?"))
+    assert [message.text for message in chat.messages if message.role == "assistant"] == ["One.", "Two.", "Three."]

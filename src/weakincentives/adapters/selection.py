@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Generator
 from typing import Any, TypeVar, Unpack
 
+from weakincentives._display import shortened
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Meter
 from weakincentives.prompt import Overrides, Prompt
@@ -18,6 +19,7 @@ from weakincentives.runtime import (
     PromptResponse,
     ProviderAdapter,
     ReasoningDelta,
+    Restarted,
     Run,
     RunOptions,
     RunScope,
@@ -57,7 +59,8 @@ class FallbackAdapter(ProviderAdapter):
 
     When an adapter fails after its retries, the run continues with the next, in the same session, and stays with the
     one that answers; the next run starts with the first again. A refusal or a truncated answer counts as an answer. A
-    stream that breaks after part of a reply was shown fails, since that part cannot be taken back.
+    stream that breaks after part of a reply was shown fails, since that part cannot be taken back. If the last adapter
+    fails too, its error is raised, and its message says how the others failed.
     """
 
     name = "fallback"
@@ -164,6 +167,7 @@ class _Attempts:
         self._adapters = adapters
         self._session = session
         self._shown = False
+        self._failures: list[str] = []
 
     @property
     def adapter(self) -> ProviderAdapter:
@@ -173,7 +177,7 @@ class _Attempts:
         """Record whether part of an unfinished reply has been shown."""
         if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
             self._shown = True
-        elif isinstance(event, ToolStarted):
+        elif isinstance(event, ToolStarted | Restarted):
             self._shown = False
 
     def fall_back(self, error: PromptEvaluationError) -> None:
@@ -182,11 +186,15 @@ class _Attempts:
         answered = called is not None and called.run_id == self.scope.run_id and called.stop_reason in _ANSWERS
         limited = isinstance(error, DeadlineExceededError | BudgetExceededError)
         last = self.scope.adapter + 1 == len(self._adapters)
-        if last or limited or answered or self._shown or error.phase not in ("request", "response"):
+        # An adapter that cannot offer a hosted tool fails in the phase "render".
+        if last or limited or answered or self._shown or error.phase not in ("request", "response", "render"):
+            if self._failures:
+                error.args = (f"{error} (before that, {'; '.join(self._failures)})",)
             raise error
-        failed = self.adapter
+        failed = f"{self.adapter.name}:{self.adapter.model} failed"
+        self._failures.append(f"{failed}: {shortened(str(error), 200)}")
         self.scope.adapter += 1
-        logger.warning("%s:%s failed, going on with %s: %s", failed.name, failed.model, self.adapter.name, error)
+        logger.warning("%s, going on with %s: %s", failed, self.adapter.name, error)
         run = self._session[Run].latest()
         if run is not None and run.run_id == self.scope.run_id:
             # The user's message is in the conversation by now.

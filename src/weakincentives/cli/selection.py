@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import signature
+from inspect import isfunction, signature
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -95,7 +95,7 @@ def named_template(target: str) -> PromptTemplate[Any]:
 
 
 def named_prompt(target: str) -> Prompt[Any] | PromptTemplate[Any]:
-    found = resolve(target)
+    found = resolve(target, Prompt, PromptTemplate)
     if callable(found) and not isinstance(found, type | Tool):
         try:
             signature(found).bind()
@@ -162,10 +162,11 @@ def show_reading(done: int, size: int) -> None:
     meter(f"reading {done:,} of {size:,} tokens", done, size)
 
 
-def resolve(target: str) -> object:
+def resolve(target: str, *kinds: type) -> object:
     """Import the module, from the working directory or the environment, and return its variable (dots allowed).
 
-    What the module prints while it is imported goes to stderr: stdout is for the command's data.
+    If there is no such variable, the error lists those of these kinds and the functions that the module defines. What
+    the module prints while it is imported goes to stderr: stdout is for the command's data.
     """
     module_name, colon, variable = target.partition(":")
     if not (module_name and colon and variable):
@@ -178,8 +179,13 @@ def resolve(target: str) -> object:
         value: object = import_module(module_name)
     for name in variable.split("."):
         if not hasattr(value, name):
-            public = ", ".join(sorted(known for known in vars(value) if not known.startswith("_")))
-            raise UsageError(f"{module_name!r} has no {name!r}; it has {public}{did_you_mean(name, vars(value))}")
+            fitting = sorted(
+                known
+                for known, one in vars(value).items()
+                if isinstance(one, kinds) or (isfunction(one) and one.__module__ == module_name and known[0] != "_")
+            )
+            has = f"it has {', '.join(fitting) or 'nothing to use here'}{did_you_mean(name, fitting)}"
+            raise UsageError(f"{module_name!r} has no {name!r}; {has}")
         value = getattr(value, name)
     return value
 
@@ -287,7 +293,7 @@ def _named(target: str) -> ProviderAdapter:
             f"no adapter {name!r}; there are {', '.join(kinds)}, or module:variable for one of your own"
             f"{did_you_mean(name, kinds)}"
         )
-    found = resolve(target)
+    found = resolve(target, ProviderAdapter)
     if callable(found):
         found = found()
     if not isinstance(found, ProviderAdapter):

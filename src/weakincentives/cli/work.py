@@ -61,7 +61,7 @@ def run_worker(arguments: argparse.Namespace) -> int:
     from weakincentives.cli.selection import resolve
     from weakincentives.durable import DurableMainLoop, QueueLimits
 
-    loop = resolve(arguments.loop)
+    loop = resolve(arguments.loop, DurableMainLoop)
     if not isinstance(loop, DurableMainLoop):
         raise UsageError(f"{arguments.loop} must be a DurableMainLoop, got {type(loop).__name__}")
     loop.database_url = arguments.database_url or loop.database_url or default("database-url")

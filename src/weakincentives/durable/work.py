@@ -159,7 +159,9 @@ def ask_approval(context: ToolContext, question: str, *, within: float | None = 
     """
     answers = _answers.get(context.session)
     if answers is None:
-        raise DurableError("ask_approval() needs a run of DurableMainLoop; other runs cannot wait for a person.")
+        mistake = DurableError("ask_approval() needs a run of DurableMainLoop; other runs cannot wait for a person.")
+        mistake.ends_run = True
+        raise mistake
     if context.call_id in answers:
         return answers[context.call_id]
     expires_ms = None if within is None else int((time.time() + within) * 1000)

@@ -143,7 +143,10 @@ OnProgress = Callable[[Progress], object]
 
 
 class Connection:
-    """Starts a server on first use, and once more if it dies; `close` stops it."""
+    """Starts a server on first use, and once more in each run if it dies; `close` stops it.
+
+    `listed` is what the server listed last.
+    """
 
     def __init__(self, name: str, server: Server | Callable[[], Server], on_elicit: OnElicit | None = None) -> None:
         self.name = name
@@ -152,13 +155,21 @@ class Connection:
         self._lock = threading.Lock()
         self._process: _Process | None = None
         self._starts = 0
+        self.listed: Listing | None = None
+
+    def begin_run(self) -> bool:
+        """Allow the server to be started again; returns whether it is running."""
+        running = self._process is not None and not self._process.ended
+        self._starts = int(running)
+        return running
 
     def listing(self) -> Listing:
         """Everything the server lists, page by page."""
         process = self._started()
         future = process.submit(_list(process.client))
         try:
-            return future.result(process.start_timeout)
+            self.listed = future.result(process.start_timeout)
+            return self.listed
         except TimeoutError:
             future.cancel()
             raise MCPServerError(

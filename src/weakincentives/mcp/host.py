@@ -70,6 +70,8 @@ class TemplateServer:
         if "read_section" not in opening or "open_sections" in opening:
             self._template.disclosure = ReadSections()
         self._params = params
+        # Rendered here, so that missing params raise in `serve` and not in the server's task group.
+        self._instructions = Prompt(self._template).bind(*params).render().system_text
         self._session = session
         self._relist_seconds = relist_seconds
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
@@ -94,7 +96,7 @@ class TemplateServer:
         """The server itself, for uses that `run_stdio` and `app` do not cover."""
         return _AnnouncingServer(
             self._template.name,
-            instructions=Prompt(self._template).bind(*self._params).render().system_text,
+            instructions=self._instructions,
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,

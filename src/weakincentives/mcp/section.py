@@ -117,13 +117,12 @@ class MCPSection(Section[None]):
         return None if self._stored is None else self._content(self._stored)
 
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
-        """Start the server and list its tools; None if they match the lock file."""
-        listing = self._connection(resources).listing()
-        if self._stored is None:
-            return self._content(listing)
-        changed = listing.changed_from(self._stored)
-        if not changed and listing.instructions == self._stored.instructions:
+        """Start the server and list its tools; None if they are as they were, or as in the lock file."""
+        connection = self._connection(resources)
+        before, listing = connection.listed or self._stored, connection.listing()
+        if before and listing.instructions == before.instructions and not listing.changed_from(before):
             return None
+        changed = {} if self._stored is None else listing.changed_from(self._stored)
         if changed:
             words = "; ".join(f"{name} was {how}" for name, how in changed.items())
             logger.warning(
@@ -133,6 +132,9 @@ class MCPSection(Section[None]):
                 words,
             )
         return self._content(listing, tuple(changed))
+
+    def refresh(self, resources: ScopedResourceContext) -> bool:
+        return self._connection(resources).begin_run()
 
     def listing(self) -> Listing:
         """Start the server, ask what it offers, and stop it."""

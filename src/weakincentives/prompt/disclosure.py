@@ -284,9 +284,10 @@ def context_file(key: str) -> str:
 
 def closed_hint(view: View) -> str:
     keys = view.closed_keys()
-    unlisted = len(view.layout.summarized) - len(keys)
     hints = [f"Keys of summarized sections: {', '.join(keys)}."] if keys else []
-    hints += [f"{unlisted:,} closed sections are not listed; call search_sections to find them."] if unlisted else []
+    if len(view.layout.summarized) > len(keys):
+        unlisted = sum(not view.is_open(node.path) for node in view.existing()) - len(keys)
+        hints.append(f"{unlisted:,} closed sections are not listed; call search_sections to find them.")
     return " ".join(hints) or "No section is summarized."
 
 

@@ -28,7 +28,7 @@ from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, Pr
 from weakincentives.prompt.section import Section, require_list, split_text
 from weakincentives.prompt.state import VisibilityState, declared_state, session_state, state_from_keys
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
+from weakincentives.prompt.tool import AnyTool, HandlerContext, HostedTool, Tool
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, View
 from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
@@ -358,6 +358,14 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
             if node.path not in self.loaded and view.visibility_of(node) is SectionVisibility.FULL
         ]
 
+    def refresh(self) -> None:
+        """Mark the sections that are to be loaded again as a run begins; until then they stay as they are."""
+        if self.loaded:
+            by_path, context = self._run_outline().by_path, self.resources.context
+            self.loaded = tuple(
+                path for path in self.loaded if path in by_path and not by_path[path].section.refresh(context)
+            )
+
     def load(self, path: SectionPath, deadline: Deadline | None = None) -> None:
         """Load what a section and its ancestors add when they are opened, each once per run."""
         for end in range(1, len(path) + 1):
@@ -567,7 +575,7 @@ class PromptResources:
 
 @quick_init
 @dataclass(frozen=True, slots=True)
-class ToolContext:
+class ToolContext(HandlerContext):
     """What a tool handler can reach: the session, resources and limits of the run, and which call this is.
 
     `idempotency_key` is the same for every attempt at this call, even after a crash on the durable engine.

@@ -188,9 +188,17 @@ class Section(Specializable, Generic[ParamsT]):
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
         """Tools and children that are known only once the section is opened; override this to provide them.
 
-        It is called at most once per run, when the section is first shown in full.
+        It is called at most once per run, when the section is first shown in full. Called again in a later run, because
+        `refresh` asked for it, it may return None if nothing has changed.
         """
         return None
+
+    def refresh(self, resources: ScopedResourceContext) -> bool:
+        """Whether to load the section again, now that another run begins, such as the next turn of a conversation.
+
+        It is called for sections that an earlier run has loaded, and must not block.
+        """
+        return False
 
     def stored(self) -> LateContent | None:
         """What `load` is expected to add, if known beforehand; prices, overrides and search rely on it.

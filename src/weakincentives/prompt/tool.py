@@ -83,6 +83,12 @@ class ToolResult(Generic[ResultT]):
         return "\n\n".join(part for part in (self.message, text) if part)
 
 
+class HandlerContext:
+    """Base of `ToolContext`, by which `@tool` recognises the parameter that receives it."""
+
+    __slots__ = ()
+
+
 class Handler(Protocol[ParamsT_contra, ResultT]):
     """What a tool runs: `handler(params, *, context)`, sync or async; `context` is a `ToolContext`."""
 
@@ -529,9 +535,9 @@ def tool(
             "Add two numbers."
             return a + b
 
-    The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter named `context`
-    receives the `ToolContext`. The return value becomes the result's value, unless it is already a `ToolResult`. The
-    tool can still be called as the function: `add(1, 2)`.
+    The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter named `context`, or
+    annotated as a `ToolContext`, receives the call's context. The return value becomes the result's value, unless it is
+    already a `ToolResult`. The tool can still be called as the function: `add(1, 2)`.
     """
 
     def declare(function: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -549,11 +555,11 @@ def tool(
 
 def _function_handler(function: Callable[..., Any]) -> Handler[Any, Any]:
     """A handler that spreads the params over the function's parameters."""
-    wants_context = "context" in inspect.signature(function).parameters
+    contexts = _context_parameters(function)
 
     def arguments(params: Any, context: Any) -> dict[str, Any]:
         values = {column.name: getattr(params, column.name) for column in fields(params)}
-        return {**values, "context": context} if wants_context else values
+        return {**values, **dict.fromkeys(contexts, context)}
 
     def handle(params: Any, /, *, context: Any) -> ToolResult[Any]:
         return _as_result(function(**arguments(params, context)))
@@ -562,6 +568,16 @@ def _function_handler(function: Callable[..., Any]) -> Handler[Any, Any]:
         return _as_result(await function(**arguments(params, context)))
 
     return handle_async if inspect.iscoroutinefunction(function) else handle
+
+
+def _context_parameters(function: Callable[..., Any]) -> list[str]:
+    """The parameters that receive the `ToolContext`: by name, or by annotation."""
+    hints = get_type_hints(function)
+    return [
+        name
+        for name in inspect.signature(function).parameters
+        if name == "context" or (isinstance(kind := hints.get(name), type) and issubclass(kind, HandlerContext))
+    ]
 
 
 def _check_depth(text: str) -> None:
@@ -593,8 +609,9 @@ def _params_dataclass(
     function: Callable[..., Any], tool_name: str, hints: Mapping[str, Any], described: Mapping[str, str]
 ) -> type:
     columns: list[Any] = []
+    contexts = _context_parameters(function)
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.name == "context":
+        if parameter.name in contexts:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise PromptValidationError(
@@ -610,7 +627,8 @@ def _params_dataclass(
         words = " ".join(note for note in notes if isinstance(note, str)) or described.get(parameter.name)
         metadata = {"description": words} if words else {}
         columns.append((parameter.name, annotation, _column(parameter.default, metadata)))
-    made = make_dataclass(f"{tool_name}_params", columns, frozen=True)
+    # Messages about the arguments, for the model too, show this name.
+    made = make_dataclass(tool_name, columns, frozen=True)
     made.__module__ = function.__module__
     made.__qualname__ = f"{function.__qualname__}_params"
     return made

@@ -67,6 +67,7 @@ from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
 from weakincentives.runtime.main_loop import Conversation, Expansions, MainLoop
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
 from weakincentives.runtime.messages import (
+    CORRECTION,
     PROMPT_TURN,
     CallModel,
     Effect,
@@ -85,6 +86,7 @@ from weakincentives.runtime.providers import AdapterSpec, adapter_spec, adapter_
 from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
+    "CORRECTION",
     "MEGABYTE",
     "PROMPT_TURN",
     "TEXT_TYPES",

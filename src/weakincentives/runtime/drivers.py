@@ -88,7 +88,10 @@ class PartialOutput:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The evaluation restarts with more sections open; the conversation continues."""
+    """The answer so far is not the final one, and the model starts again; the conversation continues.
+
+    Either more sections must be open, or the typed answer did not fit; `reason` says why.
+    """
 
     reason: str = ""
 
@@ -293,7 +296,7 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
-                yield from _opened(loop)
+                yield from _since_last_request(loop)
                 partial = PartialParser(effect.request)
                 for part in channel.stream(effect.request):
                     if isinstance(part, ModelReply):
@@ -318,8 +321,8 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
-                for opening in _opened(loop):
-                    yield opening
+                for event in _since_last_request(loop):
+                    yield event
                 partial = PartialParser(effect.request)
                 async for part in channel.stream_async(effect.request):
                     if isinstance(part, ModelReply):
@@ -424,10 +427,12 @@ def _ended(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator
             names = ()
 
 
-def _opened(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
-    """The sections opened since the last request without the model asking."""
-    keys, loop.opened = loop.opened, []
-    return map(SectionOpened, keys)
+def _since_last_request(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
+    """What happened since the last request: the answer was rejected, sections were opened without the model asking."""
+    if loop.rejected:
+        yield Restarted(loop.rejected)
+    yield from map(SectionOpened, loop.opened)
+    loop.rejected, loop.opened = "", []
 
 
 def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent[Any]]:

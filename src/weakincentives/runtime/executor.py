@@ -12,11 +12,11 @@ from weakincentives._frozen import quick_init
 from weakincentives.content import Part
 from weakincentives.errors import (
     AbandonedCallError,
-    BudgetExceededError,
     DeadlineExceededError,
     PromptEvaluationError,
     SerdeError,
     ToolValidationError,
+    WinkError,
     callers_traceback,
 )
 from weakincentives.prompt import (
@@ -231,8 +231,9 @@ class ToolExecutor:
                     phase="tool",
                 )
                 return flight.stopped("the deadline passed")
-            case DeadlineExceededError() | BudgetExceededError():
-                error.prompt_name = error.prompt_name or self.prompt.name
+            case WinkError(ends_run=True):
+                if isinstance(error, PromptEvaluationError):
+                    error.prompt_name = error.prompt_name or self.prompt.name
                 attempt.error = error
                 return ToolResult(f"Tool '{tool.name}' was stopped: {error}", success=False)
             case Exception():

@@ -42,6 +42,7 @@ from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, 
 from weakincentives.runtime.inventory import Count, Define, inventory, prompt_difference, sections_to_close
 from weakincentives.runtime.media import estimate_tokens
 from weakincentives.runtime.messages import (
+    CORRECTION,
     PROMPT_TURN,
     CallModel,
     Effect,
@@ -166,6 +167,8 @@ class InnerLoop:
         self.interrupt: Callable[[], None] = lambda: None
         # Sections opened without the model asking, for a streaming driver to show.
         self.opened: list[str] = []
+        # Why the last answer was rejected, for a streaming driver to show before the next one.
+        self.rejected = ""
         self._beginning = beginning
         self.in_conversation = beginning == "turn"
         self._message = message
@@ -321,6 +324,8 @@ class InnerLoop:
             self._conversation.update(lambda said: said[:-1] if said and said[-1].role == "assistant" else said)
         if self._message is not None:
             self._check_content(self._message.parts, earlier=self._beginning == "turn")
+        if run is None or run.run_id != self.scope.run_id:
+            self.prompt.refresh()
         restarts = self.scope.attempt > 1 or (run is not None and run.opening and run.run_id == self.prompt.run_id)
         same_prompt = run is not None and (run.prompt_ns, run.prompt_key) == (self.prompt.ns, self.prompt.key)
         if self._beginning == "resume":
@@ -794,12 +799,9 @@ class InnerLoop:
                 raise
             self._save(output_retries=self._run.output_retries + 1)
             form = "text" if output.container == "text" else "JSON"
-            self._say(
-                Message(
-                    "user",
-                    f"Your answer does not fit the required format: {error}. Answer again with {form} that does.",
-                )
-            )
+            asked = f"Your answer does not fit the required format: {error}. Answer again with {form} that does."
+            self._say(Message("user", asked, name=CORRECTION))
+            self.rejected = str(error)
             return None
 
     def _response(self, text: str, output: Any, halt: OpenSectionsResult | None) -> PromptResponse[Any]:

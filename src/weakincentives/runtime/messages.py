@@ -24,6 +24,8 @@ Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
 PROMPT_TURN = "prompt"
 """The name of the user message that the prompt's user sections make."""
+CORRECTION = "correction"
+"""The name of the user message that asks for another answer, because the last did not fit the declared output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +280,7 @@ def unanswered_words(messages: Sequence[Message]) -> list[Message]:
 
 def user_words(messages: Iterable[Message]) -> str:
     """Everything the user has said."""
-    return "\n\n".join(message.text for message in messages if message.role == "user")
+    return "\n\n".join(message.text for message in messages if message.role == "user" and message.name != CORRECTION)
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:

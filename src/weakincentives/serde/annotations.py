@@ -272,7 +272,7 @@ class _Builder:
         hints, local = field_types(annotation, cls, frozenset(column.name for column in arguments))
         for column in arguments:
             hint = hints.get(column.name, Any)
-            where = f"{cls.__qualname__}.{column.name}"
+            where = f"{cls.__name__}.{column.name}"
             node = self.constrained(self.build(hint, where), (), column.metadata, where)
             step = field_path("", column.key)
             record.fields[column.key] = RecordField(column, node, step, _description(column, hint))

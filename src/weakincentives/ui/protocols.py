@@ -13,20 +13,23 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of
+from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of, text_of
 from weakincentives.runtime import (
+    CORRECTION,
     ArgumentsDelta,
     Completed,
     Conversation,
+    Message,
     PartialOutput,
     ReasoningDelta,
+    Restarted,
     SectionOpened,
     StreamEvent,
     TextDelta,
@@ -73,17 +76,20 @@ class Threads:
         """The id under which this request's thread is stored."""
         return thread if self._owner is None else f"{self._owner(request)}/{quote(thread, safe='')}"
 
-    async def events(self, key: str, chat: Conversation[Any], lock: asyncio.Lock, content: Content) -> Events:
+    async def events(self, key: str, chat: Conversation[Any], lock: asyncio.Lock, content: Content | None) -> Events:
         """The events of one turn; if it failed, the last is an exception. Closing the iterator early stops the turn.
 
-        A turn still in progress is stopped first: the user has interrupted it. Each turn has its own task, since anyio
-        cancels a request again at every await, which would cut short the cleanup of a stopped turn.
+        Without content, the last answer is taken back and the model answers again. A turn still in progress is stopped
+        first: the user has interrupted it. Each turn has its own task, since anyio cancels a request again at every
+        await, which would cut short the cleanup of a stopped turn.
         """
         queue: asyncio.Queue[StreamEvent[Any] | Exception | None] = asyncio.Queue()
 
         async def run() -> None:
             async with lock:
                 try:
+                    if content is None:
+                        _take_back_answer(chat)
                     async with chat.stream_async(content) as stream:
                         async for event in stream:
                             queue.put_nowait(event)
@@ -122,25 +128,40 @@ class Threads:
         return found
 
 
+class _Asked(NamedTuple):
+    """What a page asks for; `again` if its newest message is to be answered again."""
+
+    thread: str
+    content: tuple[Part, ...]
+    encode: Callable[[Events], AsyncIterator[dict[str, Any]]]
+    again: bool = False
+
+
 def endpoint(
     threads: Threads,
-    read: Callable[[bytes], tuple[str, Content, Callable[[Events], AsyncIterator[dict[str, Any]]]]],
+    read: Callable[[bytes], _Asked],
     *,
     headers: Mapping[str, str],
     end: str = "",
 ) -> Endpoint:
-    """An endpoint that reads a request into thread, content and encoder, and streams the turn as server-sent events."""
+    """An endpoint that streams the turn that a request asks for as server-sent events."""
 
     async def respond(request: Request) -> Response:
         # Browsers let a page from another site send anything but JSON without a preflight request.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return JSONResponse({"error": "The request must be application/json"}, 415)
         try:
-            thread, content, encode = read(await request.body())
+            asked = read(await request.body())
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
-        key = threads.key(request, thread)
-        chunks = encode(threads.events(key, *await threads.find(key), content))
+        key = threads.key(request, asked.thread)
+        chat, lock = await threads.find(key)
+        # Messages of the user have no name, unlike those of the prompt and corrections.
+        said = [each.text for each in chat.messages if each.role == "user" and not each.name] if asked.again else []
+        known = text_of(asked.content) in said
+        if known and said[-1] != text_of(asked.content):
+            return JSONResponse({"error": "Only the last answer of a conversation can be regenerated"}, 409)
+        chunks = asked.encode(threads.events(key, chat, lock, None if known else asked.content))
 
         async def body() -> AsyncIterator[str]:
             async for chunk in chunks:
@@ -180,6 +201,7 @@ class _Message(msgspec.Struct):
 class _VercelRequest(msgspec.Struct):
     id: str
     messages: list[_Message]
+    trigger: str = "submit-message"
 
 
 class _AgUiRequest(msgspec.Struct, rename="camel"):
@@ -195,9 +217,9 @@ def vercel_ai(threads: Threads) -> Endpoint:
     An opened section is sent as a `data-section` part, a typed answer as a `data-output` part, replaced as it grows.
     """
 
-    def read(body: bytes) -> tuple[str, Content, Any]:
+    def read(body: bytes) -> _Asked:
         asked = msgspec.json.decode(body, type=_VercelRequest)
-        return asked.id, _newest(asked.messages), _vercel_chunks
+        return _Asked(asked.id, _newest(asked.messages), _vercel_chunks, asked.trigger == "regenerate-message")
 
     return endpoint(threads, read, headers={"x-vercel-ai-ui-message-stream": "v1"}, end="data: [DONE]\n\n")
 
@@ -240,7 +262,7 @@ async def _vercel_chunks(events: Events) -> AsyncIterator[dict[str, Any]]:
             case Exception():
                 yield {"type": "error", "errorText": _failure(event)}
         # A step is one reply of the model with the results of its calls.
-        if step and not open_calls and isinstance(event, ToolEnded | Completed):
+        if step and not open_calls and isinstance(event, ToolEnded | Restarted | Completed):
             step = False
             yield {"type": "finish-step"}
         if isinstance(event, Completed):
@@ -257,9 +279,9 @@ def ag_ui(threads: Threads) -> Endpoint:
     The page's state is kept, and extended with `openSections` and the typed answer as `output`.
     """
 
-    def read(body: bytes) -> tuple[str, Content, Any]:
+    def read(body: bytes) -> _Asked:
         asked = msgspec.json.decode(body, type=_AgUiRequest)
-        return asked.thread_id, _newest(asked.messages), lambda events: _ag_ui_events(asked, events)
+        return _Asked(asked.thread_id, _newest(asked.messages), lambda events: _ag_ui_events(asked, events))
 
     return endpoint(threads, read, headers={})
 
@@ -267,10 +289,13 @@ def ag_ui(threads: Threads) -> Endpoint:
 async def _ag_ui_events(asked: _AgUiRequest, events: Events) -> AsyncIterator[dict[str, Any]]:
     run = {"threadId": asked.thread_id, "runId": asked.run_id}
     state = dict(asked.state) if isinstance(asked.state, dict) else {}
-    message = f"{asked.run_id}-0"
+    number, message = 0, f"{asked.run_id}-0"
     writing: set[str] = set()
     yield {"type": "RUN_STARTED", **run}
     async for event in events:
+        if isinstance(event, ToolEnded | Restarted):
+            # What the model says from here on is a new message.
+            number, message = number + 1, f"{asked.run_id}-{number + 1}"
         match event:
             case TextDelta(text):
                 yield {"type": "TEXT_MESSAGE_CHUNK", "messageId": message, "role": "assistant", "delta": text}
@@ -283,8 +308,6 @@ async def _ag_ui_events(asked: _AgUiRequest, events: Events) -> AsyncIterator[di
                 writing.add(call_id)
                 yield _ag_ui_call(message, call_id, name, arguments)
             case ToolEnded(call_id, _, _, text):
-                # What the model says from here on is a new message.
-                message = f"{asked.run_id}-{len(writing)}"
                 yield {"type": "TOOL_CALL_RESULT", "messageId": call_id, "toolCallId": call_id, "content": text}
             case SectionOpened(key):
                 state["openSections"] = [*(other for other in state.get("openSections", ()) if other != key), key]
@@ -301,6 +324,16 @@ async def _ag_ui_events(asked: _AgUiRequest, events: Events) -> AsyncIterator[di
 def _ag_ui_call(message: str, call_id: str, name: str, delta: str) -> dict[str, Any]:
     call = {"toolCallId": call_id, "toolCallName": name, "parentMessageId": message}
     return {"type": "TOOL_CALL_CHUNK", **call, "delta": delta}
+
+
+def _take_back_answer(chat: Conversation[Any]) -> None:
+    """Remove the last answer, but no tool call: what tools did stays done, and the model reads their results again."""
+    messages = list(chat.messages)
+    while messages and not messages[-1].tool_calls:
+        if messages[-1].role != "assistant" and (messages[-1].role, messages[-1].name) != ("user", CORRECTION):
+            break
+        messages.pop()
+    chat.session[Message].seed(messages)
 
 
 def _newest(messages: Sequence[_Message]) -> tuple[Part, ...]:

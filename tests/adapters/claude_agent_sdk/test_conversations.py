@@ -22,6 +22,7 @@ from weakincentives.adapters.claude_agent_sdk import CliRunEnded
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.content import Document, Image
 from weakincentives.errors import ContextOverflowError, PromptEvaluationError
+from weakincentives.limits import Deadline
 from weakincentives.prompt import OpenOrRead, Prompt, Tool, ToolContext, ToolResult
 from weakincentives.runtime import (
     ArgumentsDelta,
@@ -70,6 +71,15 @@ def test_the_second_turn_goes_on_in_the_same_cli() -> None:
     ]
     costs = [event.cost_usd for event in chat.session[CliRunEnded]]
     assert costs[0] == pytest.approx(costs[1])
+
+
+def test_an_answer_that_was_taken_back_is_given_again_by_another_cli() -> None:
+    with CliServer([say("In Lyon."), say("In Paris.")]) as api:
+        chat = Conversation(prompt(section("task")), adapter=adapter(api))
+        chat.send("Where is it?")
+        chat.session[Message].seed(chat.messages[:-1])
+        assert chat.send(deadline=Deadline.after(60)).text == "In Paris."
+    assert said(api) == [("user", ["Where is it?"])]
 
 
 def test_the_cli_of_a_conversation_that_nobody_holds_ends() -> None:

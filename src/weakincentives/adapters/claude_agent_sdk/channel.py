@@ -239,7 +239,7 @@ class Conversation:
             (self._pump is not None and not self._pump.done())
             and (first.output, first.settings) == (request.output, request.settings)
             and first.tools == request.tools[: len(first.tools)]
-            and len(known) <= len(request.messages)
+            and len(known) < len(request.messages)
             and all(request.messages[index] == known[index] for index in ({0, len(known) - 1} if known else ()))
         )
 
