@@ -21,6 +21,7 @@ from weakincentives import (
     ToolContext,
     ToolInvoked,
     ToolResult,
+    tool,
 )
 from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
@@ -58,6 +59,11 @@ def prepared(within: float | None = None) -> Callable[[Refund], Prompt[None]]:
 def model(request: Any) -> Any:
     last = request.messages[-1]
     return last.text if last.role == "tool" else call("refund", call_id="c1", amount=5)
+
+
+def paying(request: Any) -> Any:
+    last = request.messages[-1]
+    return last.text if last.role == "tool" else call("pay", call_id="c1")
 
 
 def desk(database_url: str, within: float | None = None, **options: Any) -> DurableMainLoop[Refund, None]:
@@ -108,6 +114,47 @@ def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path
         until(lambda: [question.step for question in loop.questions("r")] == [6], "the second question")
         loop.approve("r", "c1", approved=False, note="Not twice.")
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1). Not twice."
+
+
+def test_each_question_of_a_call_is_asked_and_answered(database_url: str) -> None:
+    @tool
+    def pay(context: ToolContext) -> str:
+        """Pay."""
+        return " ".join(str(ask_approval(context, text).approved) for text in ("First?", "Row?", "Row?"))
+
+    section = MarkdownSection(title="Desk", key="desk", template="Pay.", tools=[pay])
+    prompt = Prompt(PromptTemplate[None](ns="t", key="desk", sections=[section]))
+    asked = []
+    with DurableMainLoop("desk", lambda _: prompt, ScriptedAdapter(paying), database_url) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        for call_id, approved in (("c1", True), ("c1#2", False), ("c1#3", True)):
+            until(lambda expected=call_id: [q.call_id for q in loop.questions("r")] == [expected], call_id)
+            asked += [question.text for question in loop.questions("r")]
+            loop.approve("r", call_id, approved=approved)
+        assert loop.result("r").text == "True False True"
+    assert asked == ["First?", "Row?", "Row?"]
+
+
+def test_an_answer_is_for_the_text_that_was_shown(tmp_path: Path) -> None:
+    amounts = iter((5, 500, 500))
+
+    @tool
+    def pay(context: ToolContext) -> str:
+        """Pay."""
+        amount = next(amounts)
+        return f"{amount}: {ask_approval(context, f'Pay {amount}?').by}"
+
+    section = MarkdownSection(title="Desk", key="desk", template="Pay.", tools=[pay])
+    prompt = Prompt(PromptTemplate[None](ns="t", key="desk", sections=[section]))
+    with DurableMainLoop("desk", lambda _: prompt, ScriptedAdapter(paying), str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        until(lambda: [q.text for q in loop.questions("r")] == ["Pay 500?"], "the second question")
+        loop.approve("r", "c1#2", by="Bob")
+        assert loop.result("r").text == "500: Bob"
 
 
 def test_a_refusal_reaches_the_tool(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, record_change
-from weakincentives.durable.work import ApprovalRequired, DurableError, Question, answers_of
+from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, give_answers
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime import (
@@ -190,7 +190,7 @@ class _Execution:
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
         inner = self._workflow.adapter.loop(prompt, session, scope=scope)
-        answers_of(session)
+        give_answers(session, {})
         try:
             with session.claim(session.session_id), self._workflow.adapter.open_channel(inner) as channel:
                 cursor = LoopCursor(inner)
@@ -240,14 +240,15 @@ class _Execution:
         work_id, first = self._engine.work_id, self._engine.next_step
         inner.executor.idempotency_key = lambda call: f"{work_id}:{first}:{call.id}"
         names = " ".join(dict.fromkeys(call.name for call in effect.calls))
-        answers = answers_of(inner.session)
+        # Of this turn only: a later call may have the same id, and must ask for itself.
+        answers: dict[str, tuple[str, Approval]] = {}
         while True:
+            give_answers(inner.session, answers)
             ran = self._run_tools_once(names, effect, inner)
             if isinstance(ran, ToolsRan):
-                # A later call may have the same id; it must ask for itself.
-                answers.clear()
                 return list(ran.outcomes)
-            answers[ran.question.call_id] = self._engine.ask(replace(ran.question, step=first))
+            question = replace(ran.question, step=first)
+            answers[question.call_id] = question.text, self._engine.ask(question)
 
     def _run_tools_once(self, names: str, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
         meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context
