@@ -11,9 +11,11 @@ import pytest
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
     Budget,
+    FallbackAdapter,
     MainLoop,
     MarkdownSection,
     Prompt,
+    PromptEvaluationError,
     PromptTemplate,
     ScriptedAdapter,
     Session,
@@ -88,6 +90,17 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1)."
         assert [step.name for step in loop.store.steps("desk/r")] == ["begin", "model", "refund", "refund", "model"]
         assert loop.status("r").attempts == 1
+
+
+def test_a_run_that_fell_back_stays_with_its_adapter_after_the_answer(tmp_path: Path) -> None:
+    down = ScriptedAdapter([PromptEvaluationError("down", phase="request")])
+    adapter = FallbackAdapter(down, ScriptedAdapter(model))
+    with DurableMainLoop("desk", prepared(), adapter, str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        assert loop.result("r").text == "Refunded 5, says Ann (desk/r:4:c1)."
 
 
 def test_a_run_that_waits_elsewhere_does_not_count_as_stopped(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from weakincentives.runtime import (
     ModelRequest,
     PromptResponse,
     ProviderAdapter,
+    RunOptions,
     RunScope,
     RunTools,
     ToolExecutionOutcome,
@@ -189,10 +190,16 @@ class _Execution:
                     expansions.open(signal)
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
-        inner = self._workflow.adapter.loop(prompt, session, scope=scope)
+        def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
+            return self._drive(adapter, adapter.loop(prompt, session, **options))
+
+        return self._workflow.adapter.attempt(evaluate, session, {"scope": scope})
+
+    def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
+        session = inner.session
         give_answers(session, {})
         try:
-            with session.claim(session.session_id), self._workflow.adapter.open_channel(inner) as channel:
+            with session.claim(session.session_id), adapter.open_channel(inner) as channel:
                 cursor = LoopCursor(inner)
                 while (effect := cursor.effect) is not None:
                     try:

@@ -206,6 +206,7 @@ class InnerLoop:
                 prompt_key=self.prompt.key,
                 adapter=self.config.adapter,
                 model=self.config.model,
+                recovered=self.scope.recovers(error),
             )
             raise
         except BaseException:

@@ -84,7 +84,8 @@ _values = attrgetter(*_FIELDS)
 class RunScope:
     """What all evaluations of one execution share: the id, the meter, and the number of the attempt.
 
-    `adapter` is the one that a `FallbackAdapter` is currently using. `abandon`, set by the evaluation under way, stops
+    `adapter` is the one that a `FallbackAdapter` is currently using, and `recovers` says whether it would continue after
+    an error with the next. `abandon`, set by the evaluation under way, stops
     it from any thread; `fence` then refuses what its own thread still writes.
     """
 
@@ -92,6 +93,7 @@ class RunScope:
     run_id: str = field(default_factory=lambda: os.urandom(8).hex())
     attempt: int = 1
     adapter: int = 0
+    recovers: Callable[[Exception], bool] = lambda error: False
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None
     fence: Fence = field(default_factory=Fence)
