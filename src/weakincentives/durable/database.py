@@ -21,6 +21,7 @@ DEFAULT_DATABASE = ".wink/durable.db"
 DATABASE_VARIABLE = "WINK_DATABASE_URL"
 SCHEMA = "weakincentives"
 APPLICATION = "weakincentives"
+# Followed by its id, the partition of work without a tenant: limits per tenant do not apply to it.
 NO_TENANT = "-"
 # Work started without a queue continues in the queue with this suffix; every process that runs the loop serves it.
 DIRECT = ".direct"

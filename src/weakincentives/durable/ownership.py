@@ -207,7 +207,7 @@ def _queued(name: str) -> dict[str, Any]:
         "started_at_epoch_ms": None,
         "updated_at": int(time.time() * 1000),
         "queue_name": sa.func.coalesce(status.c.queue_name, status.c.name + DIRECT),
-        "queue_partition_key": sa.func.coalesce(status.c.queue_partition_key, NO_TENANT),
+        "queue_partition_key": sa.func.coalesce(status.c.queue_partition_key, NO_TENANT + status.c.workflow_uuid),
     }
 
 

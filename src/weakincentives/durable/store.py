@@ -106,7 +106,7 @@ class WorkStore:
             "queue_name": queue,
             "workflow_id": work_id,
             "app_version": version,
-            "queue_partition_key": tenant or NO_TENANT,
+            "queue_partition_key": tenant or NO_TENANT + work_id,
             # The engine drops the queue of dead work; a retry must go back to it.
             "attributes": {"queue": queue},
         }
@@ -227,7 +227,7 @@ class WorkStore:
                 connection.execute(sa.delete(question_table).where(q.workflow_uuid == work_id, q.step >= last))
             with _engine_errors():
                 self.client.rewind_workflow(
-                    work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT
+                    work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT + work_id
                 )
         elif not self.ownership.resume(work_id, queue):
             raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
@@ -327,13 +327,14 @@ def _engine_errors() -> Iterator[None]:
 
 
 def _work(status: Any) -> Work:
+    partition = status.queue_partition_key
     return Work(
         id=status.workflow_id,
         loop=status.name,
         status=STATUS_OF[status.status],
         version=status.app_version or "",
         queue=status.queue_name or (status.attributes or {}).get("queue", ""),
-        tenant="" if status.queue_partition_key in (None, NO_TENANT) else status.queue_partition_key,
+        tenant="" if partition in (None, NO_TENANT + status.workflow_id) else partition,
         worker=status.executor_id or "",
         attempts=status.recovery_attempts or 0,
         created_ms=status.created_at or 0,

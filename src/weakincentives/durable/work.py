@@ -95,9 +95,9 @@ class WorkerHealth:
 class QueueLimits:
     """How much of a queue runs at once.
 
-    `concurrency` limits runs at a time per worker, `tenant_concurrency` runs at a time per tenant across all workers,
-    and `rate` starts per second across all workers. On SQLite the engine counts whole seconds, so the rate holds only
-    on average.
+    `concurrency` limits runs at a time per worker, `tenant_concurrency` runs at a time per tenant across all workers
+    (work without a tenant is not limited by it), and `rate` starts per second across all workers. On SQLite the engine
+    counts whole seconds, so the rate holds only on average.
     """
 
     concurrency: int = 8
