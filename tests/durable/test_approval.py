@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
@@ -29,6 +32,7 @@ from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
 from weakincentives.durable import DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
 from weakincentives.session import observing
+from weakincentives.telemetry import instrument
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,27 @@ def test_a_run_that_waits_elsewhere_does_not_count_as_stopped(tmp_path: Path) ->
         assert loop.drain(PATIENCE)
         gc.collect()
     assert "ModelCalled" in heard and "EvaluationStopped" not in heard
+
+
+def test_a_run_that_waited_is_two_linked_traces_that_count_each_call_once(tmp_path: Path) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with instrument(tracer_provider=provider), desk(str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        spent = loop.result("r").usage.input_tokens
+    provider.shutdown()
+    spans = exporter.get_finished_spans()
+    agents = [span for span in spans if span.name == "invoke_agent desk"]
+    assert [span.name for span in spans if span not in agents] == [
+        "chat scripted",
+        "execute_tool refund",
+        "chat scripted",
+    ]
+    assert [[link.context for link in span.links] for span in agents] == [[], [agents[0].context]]
+    assert sum((span.attributes or {})["gen_ai.usage.input_tokens"] for span in agents) == spent
 
 
 def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path) -> None:

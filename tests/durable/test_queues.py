@@ -43,7 +43,7 @@ class Gauge:
 
 
 def work_off(database_url: str, limits: QueueLimits, tenants: str, together: int = 2) -> tuple[Gauge, list[int]]:
-    """Run work for these tenants ("-" is none); returns what the model saw and when each run started, in milliseconds."""
+    """Run work for these tenants ("-": none); returns what the model saw, and when each run started in milliseconds."""
     gauge = Gauge(together)
     loop: DurableMainLoop[Any, Any]
     with DurableMainLoop("gauge", prompt_with(), ScriptedAdapter(gauge), database_url) as loop:

@@ -19,12 +19,14 @@ from typing import Any, TypeVar
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, record_change
 from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, give_answers
+from weakincentives.errors import callers_traceback
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime import (
     CallModel,
     Channel,
     Effect,
+    EvaluationSuspended,
     Expansions,
     InnerLoop,
     LoadSections,
@@ -104,7 +106,10 @@ class Workflow:
         try:
             response = _Execution(self, engine).run(request)
         except Exception as error:
-            _log.warning("%s failed: %s: %s", work_id, type(error).__name__, error)
+            trace = callers_traceback(error)
+            # Nothing but our own frames and the engine's would say no more than the message.
+            shown = trace is not error.__traceback__ and (type(error), error, trace)
+            _log.warning("%s failed: %s: %s", work_id, type(error).__name__, error, exc_info=shown)
             raise
         except BaseException as left:
             _log.info("%s left: %s", work_id, left)
@@ -206,10 +211,12 @@ class _Execution:
                         outcome = self._perform(effect, inner, channel)
                     except Exception as error:
                         cursor.fail(error)
-                    except BaseException as error:
-                        # The run continues elsewhere, so observers are not told that it stopped here.
+                    except BaseException as left:
+                        who = (inner.scope.run_id, inner.prompt.name)
+                        session.dispatch(EvaluationSuspended(*who, str(left), timestamp=time.time()))
+                        # It may continue elsewhere, so observers are not told that it stopped.
                         session.silent = True
-                        cursor.fail(error)
+                        cursor.fail(left)
                         raise
                     else:
                         cursor.answer(outcome)

@@ -237,3 +237,7 @@ class Released(BaseException):
 
     A BaseException, so that the engine records no outcome and no `except Exception` in a handler swallows it.
     """
+
+
+class Cancelled(Released):
+    """Unwinds an execution whose work was cancelled."""

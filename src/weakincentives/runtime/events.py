@@ -260,6 +260,15 @@ class EvaluationStopped(RunEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationSuspended(RunEvent):
+    """The evaluation left this process, which ran it durably; it continues elsewhere or later, or was cancelled."""
+
+    run_id: str
+    prompt_name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PromptExecuted(RunEvent):
     """The evaluation ended with an answer, or halted for its caller."""
 

@@ -84,9 +84,9 @@ _values = attrgetter(*_FIELDS)
 class RunScope:
     """What all evaluations of one execution share: the id, the meter, and the number of the attempt.
 
-    `adapter` is the one that a `FallbackAdapter` is currently using, and `recovers` says whether it would continue after
-    an error with the next. `abandon`, set by the evaluation under way, stops
-    it from any thread; `fence` then refuses what its own thread still writes.
+    `adapter` is the one that a `FallbackAdapter` is currently using, and `recovers` says whether the next one would
+    continue after an error. `abandon`, set by the evaluation under way, stops it from any thread; `fence` then refuses
+    what its own thread still writes.
     """
 
     meter: Meter

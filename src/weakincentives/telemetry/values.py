@@ -32,6 +32,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime import (
     EvaluationFailed,
     EvaluationStopped,
+    EvaluationSuspended,
     HostedToolInvoked,
     Message,
     ModelCalled,
@@ -57,6 +58,7 @@ EVENTS = (
     CollapseSection,
     EvaluationFailed,
     EvaluationStopped,
+    EvaluationSuspended,
     HostedToolInvoked,
     Message,
     ModelCalled,
