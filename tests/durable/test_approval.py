@@ -31,8 +31,9 @@ from weakincentives import (
 from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
 from weakincentives.durable import DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
+from weakincentives.runtime import EvaluationSuspended
 from weakincentives.session import observing
-from weakincentives.telemetry import instrument
+from weakincentives.telemetry import RunStore, instrument, read_run, record
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,23 @@ def test_a_run_that_waited_is_two_linked_traces_that_count_each_call_once(tmp_pa
     ]
     assert [[link.context for link in span.links] for span in agents] == [[], [agents[0].context]]
     assert sum((span.attributes or {})["gen_ai.usage.input_tokens"] for span in agents) == spent
+
+
+def test_the_recording_of_a_run_that_waits_says_that_it_was_left(tmp_path: Path) -> None:
+    statuses = []
+    for approve in (False, True):
+        with record(tmp_path / "runs.db"), desk(str(tmp_path / "d.db")) as loop:
+            loop.start()
+            loop.submit(Refund(5), key="r")
+            wait_for_question(loop)
+            if approve:
+                loop.approve("r", "c1")
+                loop.result("r")
+        with RunStore(tmp_path / "runs.db") as store:
+            left = [e.reason for e in read_run(store.path, "desk/r") if isinstance(e, EvaluationSuspended)]
+            statuses.append((store.run("desk/r").status, left))
+    waiting = "waiting for an answer to c1"
+    assert statuses == [("interrupted", [waiting]), ("ok", [waiting])]
 
 
 def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ GET /readyz while it takes work: 503 when it starts, drains or has lost its data
 WORK = """\
 List, show, retry, cancel and prune durable runs, and answer their questions.
 
-A run is named loop/key, as `wink work list` prints it. Your program is not imported, so errors whose classes it defines
+A run is named loop/key, as `wink work list` prints it. `attempts` counts how often it was started without making
+progress. Times are local in tables, and UTC in JSON. Your program is not imported, so errors whose classes it defines
 are shown as stored.
 """
 
