@@ -191,6 +191,7 @@ class _Attempts:
             raise error
         failed = self.adapter
         self.scope.adapter += 1
+        self.scope.recovers = self.recovers
         logger.warning("%s:%s failed, going on with %s: %s", failed.name, failed.model, self.adapter.name, error)
         run = self._session[Run].latest()
         if run is not None and run.run_id == self.scope.run_id:

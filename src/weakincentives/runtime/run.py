@@ -93,7 +93,7 @@ class RunScope:
     run_id: str = field(default_factory=lambda: os.urandom(8).hex())
     attempt: int = 1
     adapter: int = 0
-    recovers: Callable[[Exception], bool] = lambda error: False
+    recovers: Callable[[Exception], bool] | None = None
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None
     fence: Fence = field(default_factory=Fence)
