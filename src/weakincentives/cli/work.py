@@ -203,7 +203,7 @@ def _show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
 
     _check_status(arguments.status, get_args(WorkStatus))
     found = store.list(status=arguments.status, loop=arguments.loop, limit=arguments.limit)
-    alive = store.workers()
+    alive = store.ownership.workers()
     if arguments.json:
         print_json([_facts(work, alive) for work in found])
         return
@@ -218,7 +218,7 @@ def _show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
 
 
 def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
-    work, steps, alive = store.find(arguments.id), store.steps(arguments.id), store.workers()
+    work, steps, alive = store.find(arguments.id), store.steps(arguments.id), store.ownership.workers()
     questions = store.questions(work_id=arguments.id, waiting=False)
     failure, answer = store.failure(arguments.id), store.answer_text(arguments.id)
     if arguments.json:
@@ -233,8 +233,8 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
             }
             for question in questions
         ]
-        facts = _facts(work, alive) | {"error": failure, "answer": answer}
-        print_json(facts | {"steps": listed, "questions": asked})
+        outcome = {"error": failure, "answer": answer, "steps": listed, "questions": asked}
+        print_json(_facts(work, alive) | outcome)
         return
     for name in _NAMES:
         print_line(f"{name:9} {_worker(work, alive) if name == 'worker' else getattr(work, name)}")
@@ -308,7 +308,7 @@ def _check_status(given: str | None, allowed: Sequence[str]) -> None:
 
 def _print_status(store: WorkStore, work: Work, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print_json(_facts(work, store.workers()))
+        print_json(_facts(work, store.ownership.workers()))
     else:
         print_line(f"{work.id} is {work.status}")
 

@@ -144,10 +144,6 @@ class WorkStore:
             )
         return self._works(found)
 
-    def workers(self) -> frozenset[str]:
-        """The names of the workers that are alive."""
-        return self.ownership.workers()
-
     def steps(self, work_id: str) -> tuple[Step, ...]:
         """The recorded steps without their outcomes, whose types this process may not have loaded."""
         c = step_table.c

@@ -273,9 +273,9 @@ class Instrumentation:
 
     def _fail(self, session: Session, run: _Run, event: EvaluationFailed) -> None:
         failed = {"error.type": event.error}
+        attributes = _chat(run, event) | failed
         status = (self._trace.StatusCode.ERROR, event.message if self._capture else event.error)
         if event.phase == "request" or (event.phase == "response" and not run.replied):
-            attributes = _chat(run, event) | failed
             chat = self._start_chat(session, run, run.since, attributes)
             chat.set_status(*status)
             chat.end(_nanoseconds(event.timestamp))
@@ -348,12 +348,8 @@ _HANDLERS: dict[type, Any] = {
 def _end(run: _Run, at: float | None) -> None:
     """End the spans of a run that have not ended yet."""
     run.forgotten()
-    run.span.set_attributes(
-        {
-            "gen_ai.usage.input_tokens": run.usage.input_tokens,
-            "gen_ai.usage.output_tokens": run.usage.output_tokens,
-        }
-    )
+    run.span.set_attribute("gen_ai.usage.input_tokens", run.usage.input_tokens)
+    run.span.set_attribute("gen_ai.usage.output_tokens", run.usage.output_tokens)
     for span in (run.chat, run.span):
         if span is not None and span.is_recording():
             span.end(None if at is None else _nanoseconds(at))
@@ -364,11 +360,8 @@ def _chat(run: _Run, event: ModelCalled | EvaluationFailed) -> dict[str, Any]:
     """The attributes of a model call. The first call of an adapter that took over says which model it is."""
     if not run.model:
         run.provider, run.model = _PROVIDERS.get(event.adapter, event.adapter), event.model
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": run.provider,
-        "gen_ai.request.model": run.model,
-    }
+    common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
+    return {"gen_ai.operation.name": "chat", **common}
 
 
 def _nanoseconds(seconds: float) -> int:
