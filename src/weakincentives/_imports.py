@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
 
 
-def lazy_front(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """A `__getattr__` for a package front; `homes` maps each name to the submodule that defines it.
+def lazy_front(package: str, modules: Mapping[str, Iterable[str]]) -> Callable[[str], object]:
+    """A `__getattr__` for a package front; `modules` maps each submodule to the names that it defines.
 
-    __getattr__ = lazy_front(__name__, {"HostFilesystem": "host"})
+    __getattr__ = lazy_front(__name__, {"host": ["HostFilesystem", "HostSnapshot"]})
     """
+    homes = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> object:
         home = homes.get(name)

@@ -50,6 +50,18 @@ def test_the_next_adapter_goes_on_in_the_same_session(is_async: bool) -> None:
     assert {event.run_id for event in session[ModelCalled]} == {response.run_id}
 
 
+def test_closing_several_closes_each() -> None:
+    closed: list[str] = []
+
+    class Kept(ScriptedAdapter):
+        def close(self) -> None:
+            closed.append(self.model)
+
+    with FallbackAdapter(Kept(["Hi."], model="first"), Kept([], model="second")) as adapter:
+        adapter.evaluate(Prompt(desk()), session=Session())
+    assert closed == ["first", "second"]
+
+
 def test_a_run_stays_with_the_adapter_that_answered_and_the_next_begins_with_the_first() -> None:
     opened = call("open_sections", section_keys=["orders"], reason="needed")
     first, second = ScriptedAdapter([BROKEN, "First again."]), ScriptedAdapter([opened, "Second."])

@@ -85,4 +85,4 @@ def test_a_reader_that_leaves_early_is_no_traceback(wink: Wink) -> None:
 def test_a_port_out_of_range_is_a_usage_error(wink: Wink) -> None:
     done = wink("view", "--port", "99999")
     assert done.returncode == 2
-    assert done.stderr.endswith("argument --port: a port is between 0 and 65535, got 99999\n")
+    assert done.stderr.endswith("argument --port: must be between 0 and 65535, got 99999\n")

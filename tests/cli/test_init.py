@@ -10,7 +10,7 @@ from weakincentives.adapters.local.models import model_file
 
 def test_the_starter_project_runs_and_its_test_passes(wink: Wink) -> None:
     done = wink("init", "My Desk")
-    assert (done.returncode, done.stdout) == (0, "cd My Desk\nwink chat agent:template\n")
+    assert (done.returncode, done.stdout) == (0, "cd 'My Desk'\nwink chat agent:template\n")
     desk = Wink(wink.folder / "My Desk")
     call = {"call": "read_section", "arguments": {"section_key": "orders"}}
     lookup = {"call": "order_status", "arguments": {"order": 7}}
@@ -31,6 +31,11 @@ def test_the_starter_project_answers_on_the_embedded_model(wink: Wink) -> None:
     wink("init", "desk")
     done = Wink(wink.folder / "desk")("run", "agent:template", "Please refund order 7.")
     assert done.returncode == 0 and "refund" in done.stdout.lower()
+
+
+def test_an_empty_name_makes_nothing(wink: Wink) -> None:
+    done = wink("init", "")
+    assert (done.returncode, done.stderr) == (2, "wink: NAME must have letters or digits, got ''\n")
 
 
 def test_nothing_is_overwritten(wink: Wink) -> None:

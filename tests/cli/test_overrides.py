@@ -13,7 +13,8 @@ def test_an_edited_section_is_rendered_under_its_tag(wink: Wink) -> None:
     guest = ("--params", "Guest.name=Ada")
     assert "Say hello to Ada." in wink("render", "desk:template", *guest, "--tag", "latest").stdout
     missed = wink("render", "desk:template", *guest, "--tag", "lattest")
-    assert missed.stderr == "no override of hotel/desk has the tag 'lattest'; stored tags: latest\n"
+    assert missed.returncode == 2
+    assert missed.stderr == "wink: no override of hotel/desk has the tag 'lattest'; stored tags: latest\n"
     assert "Greet Ada" in wink("render", "desk:template", *guest).stdout
 
 
@@ -48,6 +49,12 @@ def test_the_editor_of_the_environment_edits(wink: Wink) -> None:
     done = wink("overrides", "edit", "desk:template", "book", "--tool", EDITOR="sed -i s/Book/Reserve/")
     assert done.returncode == 0
     assert "+Reserve a room." in wink("overrides", "diff", "desk:template").stdout
+
+
+def test_an_empty_text_is_not_stored(wink: Wink) -> None:
+    done = wink("overrides", "edit", "desk:template", "welcome", "--from", "-", stdin="")
+    assert (done.returncode, "is empty; pass --delete" in done.stderr) == (2, True)
+    assert wink.json("overrides", "list") == []
 
 
 def test_an_editor_that_fails_stores_nothing(wink: Wink) -> None:

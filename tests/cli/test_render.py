@@ -78,6 +78,13 @@ def test_a_target_that_is_no_prompt_says_what_it_is(wink: Wink) -> None:
     assert done.stderr.startswith("wink: 'desk:answer' must be a PromptTemplate, ") and "got a int" in done.stderr
 
 
+def test_a_function_that_needs_arguments_makes_no_prompt(wink: Wink) -> None:
+    (wink.folder / "maker.py").write_text("def make(name): ...")
+    done = wink("render", "maker:make")
+    assert done.returncode == 2
+    assert done.stderr.startswith("wink: 'maker:make' must be a function that takes no arguments: missing a required")
+
+
 def test_a_missing_module_or_variable_is_wrong_usage(wink: Wink) -> None:
     assert wink("render", "nowhere:prompt").returncode == 2
     assert "'desk' has no 'promt'; it has " in wink("render", "desk:promt").stderr

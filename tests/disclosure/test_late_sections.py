@@ -119,7 +119,7 @@ def test_the_ledger_counts_the_tools_that_came_late() -> None:
         adapter.evaluate(Prompt(template(server)), session=session)
     count = default_tokenizer().count
     late = next(section for section in ledger(session).sections if section.key == "server")
-    assert late.full_tokens == count("## Server\n\nUse it well.") + count(a_tool("search").definition)
+    assert late.full_tokens == count("## 2. Server\n\nUse it well.") + count(a_tool("search").definition)
 
 
 def test_what_is_not_known_yet_has_no_price() -> None:

@@ -93,10 +93,10 @@ def read_cost(session: Session) -> int:
 def test_the_parts_of_the_prompt_are_counted_as_written() -> None:
     session, _ = played(reply(50, text="done"))
     rendered = session[PromptRendered].all()[-1]
-    # "## Docs" and a hundred words, against "## 2. Docs", "docs", "---" and the suffix.
+    # "## 2. Docs" and a hundred words, against "## 2. Docs", "docs", "---" and the suffix.
     docs = rendered.sections[1]
     suffix = '[This section is summarized. To view full content, call `read_section` with key "docs".]'
-    assert (docs.full_tokens, docs.shown_tokens) == (102, 3 + 1 + 1 + len(suffix.split()))
+    assert (docs.full_tokens, docs.shown_tokens) == (103, 3 + 1 + 1 + len(suffix.split()))
 
 
 def test_a_run_that_opens_nothing_saves_what_stayed_hidden_in_every_turn() -> None:
@@ -181,7 +181,7 @@ def test_each_section_has_its_own_account() -> None:
     assert (web.opened, web.tools_used, docs.opened, docs.tools_used) == (1, 1, 0, 0)
     assert web.full_tokens == state.full_tokens + state.tool_tokens
     assert web.sent_tokens == 3 * state.shown_tokens + 2 * (read_cost(session) + state.tool_tokens)
-    assert docs.saved == 2 * 102 - 3 * docs.shown_tokens
+    assert docs.saved == 2 * 103 - 3 * docs.shown_tokens
     assert intro.sent_tokens == 3 * intro.shown_tokens
 
 

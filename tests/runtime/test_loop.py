@@ -355,7 +355,7 @@ def test_resuming_another_prompt_is_refused() -> None:
 def test_the_script_must_be_used_up() -> None:
     with pytest.raises(AssertionError, match="1 of 2 scripted replies were never"), ScriptedAdapter(["a", "b"]) as two:
         two.evaluate(Prompt(TEMPLATE), session=Session())
-    with pytest.raises(AssertionError, match="used up"):
+    with pytest.raises(AssertionError, match="All 0 scripted replies are used"):
         ScriptedAdapter([]).evaluate(Prompt(TEMPLATE), session=Session())
 
 

@@ -17,10 +17,10 @@ from weakincentives.telemetry import PromptAdvice, RunStore, SectionAdvice, advi
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 PRICES = {"scripted": Prices(2.0, 10.0, 0.2)}
 MICRO = 1e-6
-# "## Docs" and 100 words; "## 2. Docs", "docs", "---" and thirteen words that say how to read it.
-DOCS, DOCS_SHOWN = 102, 18
-# What reading docs puts into the conversation: two words of arguments, "Content of section 'docs':" and the section.
-DOCS_READ = 2 + 4 + DOCS
+# "## 2. Docs" and 100 words; "## 2. Docs", "docs", "---" and thirteen words that say how to read it.
+DOCS, DOCS_SHOWN = 103, 18
+# What reading docs adds: two words of arguments, "Content of section 'docs':" and the text without its number.
+DOCS_READ = 2 + 4 + DOCS - 1
 
 
 class Words:
@@ -119,7 +119,7 @@ def test_tools_that_break_the_cache_cost_what_has_to_be_sent_afresh(path: Path) 
     advice, sections = advised(path)
     web = sections["web"]
     assert (advice.cache_first, advice.cache_again) == (0.0, 1.0)
-    tools = web.full_tokens - 12
+    tools = web.full_tokens - 13
     read = 2 + 4 + 12 + 4
     brought = read + tools
     assert web.cost_summary == pytest.approx(
@@ -206,8 +206,8 @@ def test_what_opens_with_a_section_counts_as_its_own(path: Path) -> None:
             bound = Prompt(PromptTemplate(ns="t", key="n", sections=[parent]))
             ScriptedAdapter(script, tokenizer=Words()).evaluate(bound, session=Session())
     sections = advised(path)[1]
-    # "## Parent" and 5 words, "### Child" and 10, "### Shut" and 50: nobody has seen what the last shows by itself.
-    assert sections["parent"].full_tokens == 7 + 12 + 52
+    # "## 1. Parent" and 5 words, "### 1.1. Child" and 10, "### 1.2. Shut" and 50: nobody has seen how the last looks.
+    assert sections["parent"].full_tokens == 8 + 13 + 53
     assert (sections["parent.shut"].shown, sections["parent.shut"].opened_runs) == ("hidden", 3)
     assert sections["parent.shut"].reason == "inside 'parent', which is summarized"
 

@@ -59,7 +59,7 @@ def test_the_list_tells_question_answer_and_what_was_saved(viewer: Viewer, open_
     expect(row.get_by_role("img").first).to_have_attribute(
         "aria-label", re.compile("4 sections opened: logs in turn 1")
     )
-    expect(row).to_contain_text("14%")
+    expect(row).to_contain_text("15%")
     expect(page.locator(".totals")).to_contain_text("3 of 4 runs, 1 failed")
 
 
@@ -68,10 +68,10 @@ def test_the_list_is_sorted_by_a_click(viewer: Viewer, open_page: Open) -> None:
     rows = page.locator(".run-row:not(.head)")
     expect(rows).to_have_count(4)
     page.get_by_role("button", name="Saved").click()
-    expect(rows.first).to_contain_text("17%")
+    expect(rows.first).to_contain_text("19%")
     expect(page.get_by_role("columnheader", name="Saved")).to_have_attribute("aria-sort", "descending")
     page.get_by_role("button", name="Saved").click()
-    expect(rows.first).to_contain_text("-16%")
+    expect(rows.first).to_contain_text("-14%")
 
 
 def test_runs_are_grouped_by_prompt_and_by_conversation(viewer: Viewer, open_page: Open) -> None:
@@ -176,7 +176,7 @@ def test_text_is_markdown_until_raw_is_asked_for(newest: Page) -> None:
 def test_the_head_of_a_run_tells_it_in_a_sentence(newest: Page) -> None:
     expect(newest.locator(".story")).to_contain_text(
         "read 4 of 14 sections, got search_logs, list_deploys, roll_back and 1 more, called them, "
-        "1 of 6 calls failed, sent 14% less than with everything open"
+        "1 of 6 calls failed, sent 15% less than with everything open"
     )
     expect(newest.locator(".answer")).to_contain_text("Rolled checkout back to 2026.11.14-3")
 

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["FallbackAdapter", "adapter_for"]
 
-__getattr__ = lazy_front(__name__, {"FallbackAdapter": "selection", "adapter_for": "selection"})
+__getattr__ = lazy_front(__name__, {"selection": ["FallbackAdapter", "adapter_for"]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
@@ -246,6 +246,14 @@ class ItemReader:
         except msgspec.ValidationError as error:
             self.fail("malformed", message=f"{type_of(item) or 'item'}: {error}")
             return None
+
+    def parts(self, items: Iterable[Any], shape: type[ShapeT], *types: str) -> Iterator[ShapeT]:
+        """Read the items of these types, or all if none is named."""
+        for item in items:
+            if not types or type_of(item) in types:
+                found = self.part(item, shape)
+                if found is not None:
+                    yield found
 
     def fail(self, code: FailureCode, provider_code: str = "", *, message: str = "", call_id: str = "") -> None:
         self.errors.append(HostedToolFailure(code, provider_code, message, call_id))

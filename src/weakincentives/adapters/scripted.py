@@ -91,9 +91,6 @@ class ScriptedAdapter(ProviderAdapter):
         if left:
             raise AssertionError(f"{left} of {len(self._lines)} scripted replies were never requested.")
 
-    def __enter__(self) -> ScriptedAdapter:
-        return self
-
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.assert_used_up()

@@ -150,6 +150,11 @@ class FallbackAdapter(ProviderAdapter):
         """The tokens of the next request on the first adapter."""
         return self.adapters[0].count(prompt, session)
 
+    def close(self) -> None:
+        """Close every adapter."""
+        for adapter in self.adapters:
+            adapter.close()
+
     def _attempts(self, session: Session, options: RunOptions) -> _Attempts:
         return _Attempts(self.adapters, session, {**options, "settings": self.settings.merged(options.get("settings"))})
 

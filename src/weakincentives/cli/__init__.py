@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "printable"]
 
-__getattr__ = lazy_front(__name__, {"printable": "output"})
+__getattr__ = lazy_front(__name__, {"output": ["printable"]})

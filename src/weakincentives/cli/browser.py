@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from weakincentives.cli.commands import PORT, default
-from weakincentives.cli.output import UsageError, print_line, progress, progress_bar
+from weakincentives.cli.output import UsageError, meter, print_line, progress
 from weakincentives.cli.recordings import FILE_HELP, add_record_option, named_run, recorder, runs_file
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ Clicking a section shows it in full, as a summary, or not at all; edited text be
 Runs are recorded and shown below. The page can write and spend, so it is served to this machine only, and only to
 whoever has the token in the address.
 """
-BAR_FROM = 2_000
 
 
 def configure_view(parser: argparse.ArgumentParser) -> None:
@@ -103,20 +102,13 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
 def _export(path: str, run_id: str, target: Path) -> int:
     from weakincentives.viewer import export_run
 
-    page = export_run(path, run_id, _tell_progress)
+    page = export_run(path, run_id, lambda done, total: meter(f"writing {done:,} of {total:,} events", done, total))
     try:
         target.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}") from error
     progress(f"wrote run {run_id} to {target} ({len(page) / 1e6:.1f} MB)")
     return 0
-
-
-def _tell_progress(done: int, total: int) -> None:
-    """Show the progress of an export; a short run is exported too quickly to need it."""
-    if total > BAR_FROM:
-        tenths = 10 * done // total
-        progress_bar(f"[{'#' * tenths}{'.' * (10 - tenths)}] {done:,} of {total:,} events", step=tenths)
 
 
 def _show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:

@@ -72,19 +72,6 @@ def progress(message: str) -> None:
     print(_styled(printable(message, stream=sys.stderr), "2", sys.stderr), file=sys.stderr, flush=True)
 
 
-_last_step = -1
-
-
-def progress_bar(message: str, *, step: int) -> None:
-    """Print progress to stderr: in place on a terminal, elsewhere one line for each new step."""
-    global _last_step
-    terminal = may_colour(sys.stderr)
-    if terminal or step != _last_step:
-        again = terminal and _last_step >= 0
-        print(f"{chr(27) + '[1A' + chr(27) + '[2K' if again else ''}{message}", file=sys.stderr, flush=True)
-        _last_step = step
-
-
 def meter(label: str, done: int, size: int) -> None:
     """Draw progress on one line of stderr if it is a terminal; otherwise print nothing."""
     if sys.stderr.isatty():

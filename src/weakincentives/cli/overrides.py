@@ -150,6 +150,8 @@ def edit_one(
 
     before = _current_text(descriptor, override, name, path, is_tool=arguments.tool)
     after = _new_text(before, arguments.source)
+    if not after.strip():
+        raise UsageError(f"the new text of {label} is empty; pass --delete to return to the original")
     if after == before:
         progress(f"unchanged: {label}")
         return 0
@@ -185,9 +187,12 @@ def _new_text(before: str, source: str | None) -> str:
     if source is not None:
         try:
             return Path(source).read_text(encoding="utf-8").strip("\n")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--from {source}: {error}") from None
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if not editor and not sys.stdin.isatty():
+        raise UsageError("there is no terminal to edit in; pass --from FILE, or --from - for stdin")
+    editor = editor or "vi"
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "override.md"
         draft.write_text(before + "\n", encoding="utf-8")

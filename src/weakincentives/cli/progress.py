@@ -12,7 +12,6 @@ from typing import Any
 
 from weakincentives._display import shortened
 from weakincentives.cli.output import may_colour, plural, print_line, printable, progress, terminal_width
-from weakincentives.cli.recordings import user_words
 from weakincentives.runtime import (
     EvaluationFailed,
     EvaluationStopped,
@@ -29,6 +28,7 @@ from weakincentives.runtime import (
     ToolsWithdrawn,
 )
 from weakincentives.session import Session
+from weakincentives.telemetry.runfile import question_in
 
 PrintLine = Callable[[str], None]
 WIDTH = 100
@@ -66,7 +66,7 @@ def print_story(event: Any, *, asked: str = "") -> None:
     """Print an event's part of the story, if any: a label with text beside it. The question is not repeated."""
     formatter = STORY.get(type(event))
     text = "" if formatter is None else formatter(event)
-    if text and not (asked and user_words(event) == asked):
+    if text and not (asked and question_in(event) == asked):
         failed = isinstance(event, EvaluationFailed) or (isinstance(event, ToolInvoked) and not event.success)
         style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
         told = text[LABEL:] if isinstance(event, Message) else shortened(text[LABEL:], MAX_RESULT)
@@ -136,7 +136,7 @@ FORMATTERS: Mapping[type, Callable[[Any], str]] = {
 
 
 def _said(event: Message) -> str:
-    if words := user_words(event):
+    if words := question_in(event):
         return f"asked   {words}"
     if event.role != "assistant":
         return ""

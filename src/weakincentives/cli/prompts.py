@@ -36,7 +36,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("message", nargs="?", metavar="MESSAGE", help="what the user says, after the prompt")
     selection.add_adapter_option(parser)
     parser.add_argument(
-        "--deadline", type=number(0, kind=float), metavar="SECONDS", help="stop after this many seconds"
+        "--deadline", type=number(0, 10**9, kind=float), metavar="SECONDS", help="stop after this many seconds"
     )
     parser.add_argument(
         "--max-tokens", type=number(1), metavar="N", help="stop before the run uses more tokens than this"
@@ -59,7 +59,7 @@ def run_run(arguments: argparse.Namespace) -> int:
     session = Session()
     for path, visibility in selection.opened(arguments, prompt).items():
         session.dispatch(SetVisibilityOverride(path, visibility))
-    deadline = Deadline.after(arguments.deadline) if arguments.deadline else None
+    deadline = None if arguments.deadline is None else Deadline.after(arguments.deadline)
     budget = Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns)
     chat = Conversation(prompt, adapter=selection.make_adapter(arguments), session=session, budget=budget)
     recording = None if arguments.no_record else recorder(arguments.record)

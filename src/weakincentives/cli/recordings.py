@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, did_you_mean, progress
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 
 RUNS = ".wink/runs.db"
 FILE_HELP = f"the run file [WINK_RECORD] (default: {RUNS})"
-# A prompt's user sections have headings; the question is the text below them.
-_HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
 
 
 def add_record_option(parser: argparse.ArgumentParser) -> None:
@@ -73,17 +70,11 @@ def named_run(store: RunStore, name: str = "") -> RunSummary:
 
 def question(store: RunStore, run_id: str) -> str:
     """What the user said before the first reply of a run, or an empty string."""
+    from weakincentives.telemetry.runfile import question_in
+
     said = ""
     for recorded in store.of_kinds(run_id, ["Message"], limit=8):
         if getattr(recorded.event, "role", "") == "assistant":
             break
-        said = user_words(recorded.event) or said
+        said = question_in(recorded.event) or said
     return said
-
-
-def user_words(message: Any) -> str:
-    """The text of a user message; empty for other messages."""
-    if getattr(message, "role", "") != "user":
-        return ""
-    text: str = message.text
-    return (_HEADING.sub("", text) if message.name == "prompt" else text).strip()

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
     from weakincentives.telemetry import RunStore, RunSummary, Turn
 
-# What a section shows, by where the model got its content.
-SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 MAX_QUESTION = 2000
 STATUS_STYLES = {"running": "36", "ok": "32", "failed": "31", "halted": "33", "interrupted": "33"}
 
@@ -181,6 +179,7 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> None:
+    from weakincentives.runtime.history import SHOWS
     from weakincentives.telemetry import plain
 
     if as_json:

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from weakincentives.cli.commands import default
-from weakincentives.cli.output import UsageError, did_you_mean, meter, progress
+from weakincentives.cli.output import UsageError, did_you_mean, meter
 from weakincentives.errors import PromptEvaluationError, SerdeError
 from weakincentives.prompt import (
     JsonPromptOverridesStore,
@@ -79,7 +80,9 @@ def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
         store = open_store(arguments) if arguments.tag else None
         if store is not None and store.resolve(found.descriptor, arguments.tag) is None:
             tags = ", ".join(stored.tag for stored in store.list(ns=found.ns, key=found.key)) or "none"
-            progress(f"no override of {found.ns}/{found.key} has the tag {arguments.tag!r}; stored tags: {tags}")
+            raise UsageError(
+                f"no override of {found.ns}/{found.key} has the tag {arguments.tag!r}; stored tags: {tags}"
+            )
         found = Prompt(found) if store is None else Prompt(found, overrides_store=store, overrides_tag=arguments.tag)
     elif arguments.tag:
         raise UsageError(f"--tag needs a PromptTemplate; {arguments.target!r} is a Prompt, which has its own store")
@@ -94,6 +97,10 @@ def named_template(target: str) -> PromptTemplate[Any]:
 def named_prompt(target: str) -> Prompt[Any] | PromptTemplate[Any]:
     found = resolve(target)
     if callable(found) and not isinstance(found, type | Tool):
+        try:
+            signature(found).bind()
+        except TypeError as error:
+            raise UsageError(f"{target!r} must be a function that takes no arguments: {error}") from None
         found = found()
     if isinstance(found, Prompt | PromptTemplate):
         return found

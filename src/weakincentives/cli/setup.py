@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 from importlib.resources import files
 from pathlib import Path
@@ -29,7 +30,7 @@ def configure_init(parser: argparse.ArgumentParser) -> None:
 def run_init(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.name)
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
-    if not name:
+    if not name or not arguments.name:
         raise UsageError(f"NAME must have letters or digits, got {arguments.name!r}")
     taken = [file for file in FILES if (folder / file).exists()]
     if taken:
@@ -42,7 +43,7 @@ def run_init(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror}") from error
     progress(f"made {folder} with {', '.join(FILES)}; next:")
-    print_line(f"cd {folder}\nwink chat agent:template")
+    print_line(f"cd {shlex.quote(str(folder))}\nwink chat agent:template")
     return 0
 
 

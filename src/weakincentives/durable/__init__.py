@@ -55,4 +55,4 @@ __all__ = [
     "ask_approval",
 ]
 
-__getattr__ = lazy_front(__name__, {"WorkStore": "store"})
+__getattr__ = lazy_front(__name__, {"store": ["WorkStore"]})

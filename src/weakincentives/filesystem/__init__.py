@@ -56,4 +56,4 @@ __all__ = [
 ]
 
 
-__getattr__ = lazy_front(__name__, {"HostFilesystem": "host", "HostSnapshot": "host"})
+__getattr__ = lazy_front(__name__, {"host": ["HostFilesystem", "HostSnapshot"]})

@@ -40,7 +40,7 @@ __all__ = [
     "write_lock",
 ]
 
-_load = lazy_front(__name__, {"TemplateServer": "host", "serve": "host"})
+_load = lazy_front(__name__, {"host": ["TemplateServer", "serve"]})
 
 
 def __getattr__(name: str) -> object:

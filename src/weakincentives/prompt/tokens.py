@@ -12,13 +12,10 @@ _WORD = re.compile(r"[A-Za-z]+|\d+|[^\sA-Za-z\d]|\n+")
 
 
 class Tokenizer(Protocol):
-    """Counts the tokens of a text; `exact` says whether the model in use counts the same."""
+    """Counts the tokens of a text."""
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def exact(self) -> bool: ...
 
     def count(self, text: str) -> int: ...
 
@@ -27,7 +24,6 @@ class EstimatedTokens:
     """An estimate from word lengths, with no dependency; within about 10% of o200k on English prose."""
 
     name = "estimate"
-    exact = False
 
     def count(self, text: str) -> int:
         return sum(
@@ -39,7 +35,6 @@ class O200kTokens:
     """OpenAI's o200k encoding, exact, from the extra `[tokens]`."""
 
     name = "o200k"
-    exact = True
 
     def __init__(self) -> None:
         splintr = import_extra("splintr", "tokens", "O200kTokens")

@@ -289,10 +289,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
 
     def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
-        # Drop what was derived from the old values, here or by an adapter that caches its encoding.
-        derived = ("schema", "strict_schema", "definition")
-        for name in [name for name in vars(other) if name in derived or name.startswith("_encoded_")]:
-            delattr(other, name)
+        for derived in ("schema", "strict_schema", "definition"):
+            vars(other).pop(derived, None)
         vars(other).update(changes)
         return other
 

@@ -210,12 +210,10 @@ class _Conversation:
                 self._bring({key: self._states[key].tool_tokens}, self._states[key].tool_tokens)
 
     def use(self, use: ToolUse) -> None:
-        asked = use.disclosure
-        if asked is None:
+        if use.disclosure is None:
             return
         cost = self._count(use.arguments) + self._count(use.text)
-        known = [key for key in asked.requested_sections if key in self._states]
-        opened = known if use.success and asked.action == "open" else []
+        opened = [key for key in use.opened if key in self._states]
         brought = {key: cost // len(opened) for key in opened}
         self._read.update(brought)
         self._asked += cost
@@ -239,12 +237,7 @@ def _sent(requests: Sequence[RequestTokens]) -> Counter[str]:
 def _sections(history: RunHistory, sent: Mapping[str, int], real: int) -> tuple[LedgerSection, ...]:
     uses = [use for turn in history.turns for use in turn.uses]
     used = Counter(use.section_key for use in uses if use.disclosure is None)
-    opened = Counter(
-        key
-        for use in uses
-        if use.disclosure is not None and use.success and use.disclosure.action == "open"
-        for key in use.disclosure.requested_sections
-    )
+    opened = Counter(key for use in uses for key in use.opened)
     states = {".".join(state.path): state for render in history.renders[-1:] for state in render.sections}
     return tuple(
         LedgerSection(

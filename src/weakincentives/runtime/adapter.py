@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from weakincentives._generics import AnyOutputT
 from weakincentives.content import Media, Part
@@ -180,6 +180,15 @@ class ProviderAdapter(Generic[AnyOutputT]):
     def attempt(self, run: Callable[[ProviderAdapter, RunOptions], T], session: Session, options: RunOptions) -> T:
         """Call `run` with this adapter; `FallbackAdapter` calls it with one adapter after another until one works."""
         return run(self, options)
+
+    def close(self) -> None:
+        """Release what is kept between runs; the adapter may be used again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close()
 
     def evaluate(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]

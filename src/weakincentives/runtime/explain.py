@@ -26,7 +26,7 @@ class SectionExplanation:
 
     @property
     def hidden_tokens(self) -> int:
-        return max(self.state.unshown_tokens, 0)
+        return 0 if self.state.visibility is SectionVisibility.FULL else self.state.full_tokens
 
 
 @dataclass(frozen=True, slots=True)

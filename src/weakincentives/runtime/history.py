@@ -31,6 +31,8 @@ RESTART = "restart"
 FULL, SUMMARY, HIDDEN = SectionVisibility.FULL, SectionVisibility.SUMMARY, SectionVisibility.HIDDEN
 
 Seen = Literal["prompt", "conversation", "summary", "never"]
+# What a section shows, by where the model got its content.
+SHOWS: dict[Seen, str] = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 StepKind = Literal["open", "close", "injected", "withdrawn", "restart", "collapsed"]
 
 
@@ -91,6 +93,12 @@ class ToolUse:
     arguments: str = ""
     text: str = ""
     wrote_files: bool = False
+
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """The sections that it opened."""
+        asked = self.disclosure
+        return asked.requested_sections if asked is not None and self.success and asked.action == "open" else ()
 
     @classmethod
     def of(cls, event: events.ToolInvoked, seq: int) -> ToolUse:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from weakincentives.content import Media
 from weakincentives.errors import PromptRenderError
@@ -37,6 +38,7 @@ def inventory(
     pieces = view.pieces()
     shown = {span.path: text[span.start : span.end] for span in view.spans(pieces)}
     media = _media_tokens(view, pieces, count_media)
+    whole = _whole_texts(view)
     return tuple(
         SectionState(
             path=node.path,
@@ -44,7 +46,7 @@ def inventory(
             visibility=view.visibility_of(node),
             decided_by=view.decided_by(node),
             shown_tokens=count(shown[node.path]) + media[node.path] if node.path in shown else 0,
-            full_tokens=_full_tokens(view, node.path, count) + media[node.path],
+            full_tokens=count(whole(node.path)) + media[node.path],
             tools=tuple(tool.name for tool in node.all_tools),
             tool_tokens=sum(count(define(tool)) for tool in node.all_tools),
             collapsible=node.summary is not None,
@@ -120,12 +122,24 @@ def prompt_difference(before: PromptRendered | None, view: View, removed_tools: 
     return PromptDifference(changed["system"], changed["user"], tuple(removed), tuple(removed_tools))
 
 
-def _full_tokens(view: View, path: SectionPath, count: Count) -> int:
-    """0 for a section that cannot be rendered: that is an error only if somebody opens it."""
+def _whole_texts(view: View) -> Callable[[SectionPath], str]:
+    """The text of each section in a prompt with everything open."""
+    opened = view.opened({node.path: SectionVisibility.FULL for node in view.existing()})
     try:
-        return count(view.own_text(path))
+        pieces = opened.pieces()
+        text = "".join(pieces)
+        texts = {span.path: text[span.start : span.end] for span in opened.spans(pieces)}
+        return lambda path: texts.get(path, "")
     except PromptRenderError:
-        return 0
+        return partial(_whole_text, view)
+
+
+def _whole_text(view: View, path: SectionPath) -> str:
+    """Empty for a section that cannot be rendered: that is an error only if somebody opens it."""
+    try:
+        return view.own_text(path)
+    except PromptRenderError:
+        return ""
 
 
 def _media_tokens(view: View, pieces: Sequence[str], count: CountMedia) -> Counter[SectionPath]:

@@ -100,7 +100,7 @@ def _section_of_text(old: Any, new: Any, rendered: Sequence[PromptRendered]) -> 
     """The section in whose span two renders begin to differ."""
     if not isinstance(old, str) or not isinstance(new, str):
         old, new = _text(old), _text(new)
-    position = _first_difference(old, new)
+    position = first_difference(old, new)
     for event in rendered:
         if event.text in (old, new):
             for span in event.spans:
@@ -118,7 +118,8 @@ def _text(item: Any) -> str:
     return "".join(_text(part) for part in item) if isinstance(item, list) else ""
 
 
-def _first_difference(old: str, new: str) -> int:
+def first_difference(old: str, new: str) -> int:
+    """Where two texts begin to differ."""
     for index, (a, b) in enumerate(zip(old, new, strict=False)):
         if a != b:
             return index
@@ -126,6 +127,6 @@ def _first_difference(old: str, new: str) -> int:
 
 
 def _difference(old: str, new: str) -> str:
-    position = _first_difference(old, new)
+    position = first_difference(old, new)
     start = max(position - 20, 0)
     return f"{old[start : position + 20]!r} became {new[start : position + 20]!r}"

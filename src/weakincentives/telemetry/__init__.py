@@ -48,21 +48,13 @@ __all__ = [
     "record",
 ]
 
-_HOMES = {
-    "MIN_RUNS": "advice",
-    "Advice": "advice",
-    "Instrumentation": "otel",
-    "PromptAdvice": "advice",
-    "RecordedEvent": "reader",
-    "RunNotFoundError": "store",
-    "RunStore": "store",
-    "RunSummary": "store",
-    "SectionAdvice": "advice",
-    "Turn": "turns",
-    "advise": "advice",
-    "instrument": "otel",
-    "read_run": "store",
-}
-
-
-__getattr__ = lazy_front(__name__, _HOMES)
+__getattr__ = lazy_front(
+    __name__,
+    {
+        "advice": ["MIN_RUNS", "Advice", "PromptAdvice", "SectionAdvice", "advise"],
+        "otel": ["Instrumentation", "instrument"],
+        "reader": ["RecordedEvent"],
+        "store": ["RunNotFoundError", "RunStore", "RunSummary", "read_run"],
+        "turns": ["Turn"],
+    },
+)

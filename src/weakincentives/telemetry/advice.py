@@ -156,12 +156,7 @@ class _Run:
         self.misses = history.misses
         uses = [(turn.number, use) for turn in self.turns for use in turn.uses]
         self.uses = [(turn, use.section_key) for turn, use in uses if use.disclosure is None]
-        openings = [
-            (turn, key)
-            for turn, use in uses
-            if use.disclosure is not None and use.success and use.disclosure.action == "open"
-            for key in use.disclosure.requested_sections
-        ]
+        openings = [(turn, key) for turn, use in uses for key in use.opened]
         restarts = [(step.turn, key) for step in history.steps if step.kind == "restart" for key in step.sections]
         self.openings = sorted([*openings, *(found for found in restarts if found not in openings)])
 

@@ -76,7 +76,7 @@ class Packer:
             position += len(piece)
         spans = event.spans
         if position != len(event.text):
-            spans = tuple(_moved(span, event.text, starts, pieces, moved) for span in spans)
+            spans = tuple(_moved(span, starts, pieces, moved) for span in spans)
         elsewhere = ("text", "spans", "sections", "definitions")
         data = self._walk(dump(replace(event, text="", spans=(), sections=(), definitions=())))
         data["v"] = {name: item for name, item in data["v"].items() if name not in elsewhere} | {
@@ -352,7 +352,7 @@ def _hash(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _moved(span: Span, text: str, starts: list[int], pieces: list[str], moved: Mapping[int, int]) -> Span:
+def _moved(span: Span, starts: list[int], pieces: list[str], moved: Mapping[int, int]) -> Span:
     """The span after redaction; only whitespace, whose length is unchanged, separates it from the next span."""
     index = starts.index(span.start)
     between = starts[index + 1] - span.end

@@ -42,6 +42,7 @@ MAX_LINE, MAX_OPENED = 400, 60
 # usage in a reply does not distinguish such tokens), for very long prompts and for faster service.
 AS_OF = "2026-11"
 _DATED = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+# A prompt's user sections have headings; the question is the text below them.
 _HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
 
 
@@ -99,9 +100,7 @@ class Tally:
                 self._mark_running(open_runs)
             case Message():
                 if event.role == "user" and not self.turns:
-                    # The prompt's own user sections have headings; the question is the text below them.
-                    said = _HEADING.sub("", event.text) if event.name == PROMPT_TURN else event.text
-                    self.columns["question"] = said.strip()[:MAX_LINE]
+                    self.columns["question"] = question_in(event)[:MAX_LINE]
             case ModelCalled():
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
@@ -322,6 +321,13 @@ def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | 
         if candidate in table:
             return table[candidate]
     return None
+
+
+def question_in(event: object) -> str:
+    """What a user's message says; empty for other events."""
+    if not isinstance(event, Message) or event.role != "user":
+        return ""
+    return (_HEADING.sub("", event.text) if event.name == PROMPT_TURN else event.text).strip()
 
 
 def _filled_text(event: PromptRendered) -> str:

@@ -16,65 +16,19 @@ from decimal import Decimal
 from operator import attrgetter
 from pathlib import PurePath
 from types import NoneType
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 from weakincentives.content import Blob
-from weakincentives.prompt import (
-    ClearAllVisibilityOverrides,
-    ClearVisibilityOverride,
-    CollapseSection,
-    DisclosureRequest,
-    OpenSectionsResult,
-    ReadSectionResult,
-    SetVisibilityOverride,
-)
-from weakincentives.runtime import (
-    EvaluationFailed,
-    EvaluationStopped,
-    EvaluationSuspended,
-    HostedToolInvoked,
-    Message,
-    ModelCalled,
-    PossibleMiss,
-    PromptChanged,
-    PromptExecuted,
-    PromptRendered,
-    ReasoningDropped,
-    ResourcesNotClosed,
-    RunRestarted,
-    SectionLoaded,
-    SectionsOpened,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
+from weakincentives.prompt import DisclosureRequest, OpenSectionsResult, ReadSectionResult, VisibilityChange
+from weakincentives.runtime import HostedToolInvoked, Message, PromptExecuted, ToolInvoked, events
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
 # The events of runs; they are validated when read.
-EVENTS = (
-    ClearAllVisibilityOverrides,
-    ClearVisibilityOverride,
-    CollapseSection,
-    EvaluationFailed,
-    EvaluationStopped,
-    EvaluationSuspended,
-    HostedToolInvoked,
+EVENTS: tuple[type, ...] = (
     Message,
-    ModelCalled,
-    PromptChanged,
-    PromptExecuted,
-    PromptRendered,
-    ReasoningDropped,
-    ResourcesNotClosed,
-    RunRestarted,
-    PossibleMiss,
-    SectionLoaded,
-    SectionsOpened,
-    SetVisibilityOverride,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
+    *get_args(VisibilityChange),
+    *(cls for cls in vars(events).values() if isinstance(cls, type) and events.RunEvent in cls.__bases__),
 )
 MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 MAX_DEPTH = 100

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Threads", "ag_ui", "vercel_ai"]
 
-_load = lazy_front(__name__, dict.fromkeys(__all__, "protocols"))
+_load = lazy_front(__name__, {"protocols": __all__})
 
 
 def __getattr__(name: str) -> object:

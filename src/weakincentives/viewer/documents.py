@@ -26,6 +26,7 @@ from weakincentives.runtime import (
     ToolCall,
     ledger_of,
 )
+from weakincentives.runtime.history import SHOWS
 from weakincentives.session import LogEntry
 from weakincentives.telemetry import (
     RecordedEvent,
@@ -315,10 +316,6 @@ def story(history: RunHistory, ledger: Ledger) -> str:
 def _names(names: Iterable[str]) -> str:
     first, others = list(names)[:3], list(names)[3:]
     return ", ".join(first) + (f" and {len(others)} more" if others else "")
-
-
-# What a section shows, by where the model got its content.
-SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "never": "hidden"}
 
 
 _COLUMNS: Mapping[str, Callable[[HistoryTurn, LedgerTurn], Any]] = {

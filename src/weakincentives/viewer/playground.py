@@ -31,6 +31,7 @@ from weakincentives.runtime import (
     TextDelta,
     ToolStarted,
 )
+from weakincentives.runtime.prefix import first_difference
 from weakincentives.serde import dump, parse
 from weakincentives.session import Session
 from weakincentives.telemetry import prices_for
@@ -334,8 +335,7 @@ def prefix_kept(
         cached += count(definition)
     if len(old) > len(new):
         return {"tokens": cached, "breaks_at": f"tool {old[len(new)][0]}, which is gone", "section": ""}
-    pairs = enumerate(zip(before.text, now.text, strict=False))
-    same = next((index for index, (a, b) in pairs if a != b), min(len(before.text), len(now.text)))
+    same = first_difference(before.text, now.text)
     cached += count(now.text[:same])
     if same == len(before.text) == len(now.text):
         return {"tokens": cached, "breaks_at": "", "section": ""}

@@ -258,3 +258,15 @@ def test_a_streamed_compaction_keeps_its_summary_and_the_turn_goes_on() -> None:
         "role": "assistant",
         "content": [block],
     }
+
+
+def test_a_streamed_call_without_arguments_has_none() -> None:
+    used = {"type": "tool_use", "id": "1", "name": "list_orders", "input": {}}
+    reply = events(
+        {"type": "content_block_start", "index": 0, "content_block": used},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": ""}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 4}},
+        {"type": "message_stop"},
+    )
+    assert reply.tool_calls == (ToolCall("1", "list_orders", "{}"),)

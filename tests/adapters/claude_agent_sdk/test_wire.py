@@ -8,7 +8,8 @@ from typing import Any
 from tests.servers.claude_cli import CliServer
 from tests.servers.loopback import Received
 from tests.servers.turn import Call, Turn as Scripted
-from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, Turn, system_text, turns, unreported_usage, usage
+from weakincentives.adapters.anthropic.reply import parse_usage
+from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, Turn, system_text, turns, unreported_usage
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import ArgumentsDelta, Message, TextDelta, ToolCall
 
@@ -44,7 +45,8 @@ def test_arguments_are_kept_as_the_model_wrote_them_also_when_they_are_cut_off()
     streamed = events("", Call("add", {"text": "long"}))
     cut = [event for event in streamed if event.get("index") != 0 or "delta" not in event][:2]
     turn = Turn()
-    for event in (*cut, {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": '{"te'}}):
+    delta = {"type": "input_json_delta", "partial_json": '{"te'}
+    for event in (*cut, {"type": "content_block_delta", "index": 0, "delta": delta}):
         turn.feed(event)
     assert turn.tool_calls == (ToolCall("toolu_0_0", "add", '{"te'),)
 
@@ -67,7 +69,7 @@ def test_text_and_structured_answers_are_streamed() -> None:
 
 def test_cached_input_counts_as_input() -> None:
     raw = {"input_tokens": 10, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2, "output_tokens": 5}
-    assert usage(raw) == TokenUsage(input_tokens=15, output_tokens=5, cached_tokens=3)
+    assert parse_usage(raw) == TokenUsage(input_tokens=15, output_tokens=5, cached_tokens=3)
 
 
 def test_what_the_cli_spent_beyond_its_messages_is_the_difference() -> None:

@@ -41,4 +41,4 @@ SPEC = AdapterSpec(
     },
 )
 
-__getattr__ = lazy_front(__name__, {"AnthropicAdapter": "adapter"})
+__getattr__ = lazy_front(__name__, {"adapter": ["AnthropicAdapter"]})

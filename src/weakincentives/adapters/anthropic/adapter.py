@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from weakincentives.adapters.anthropic.reply import found_tools
 from weakincentives.adapters.anthropic.wire import (
@@ -16,7 +16,7 @@ from weakincentives.adapters.anthropic.wire import (
     has_tool_search,
     media_support,
 )
-from weakincentives.adapters.network import ClientAdapter, ClientOptions
+from weakincentives.adapters.network import ClientAdapter, ClientOptions, Wire
 from weakincentives.runtime import MediaSupport, Message
 
 
@@ -75,12 +75,5 @@ class AnthropicAdapter(ClientAdapter):
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)
 
-    def _wire(self) -> MessagesWire:
-        return MessagesWire(
-            self.model,
-            route=self.tool_route,
-            codecs=self.hosted_tool_codecs,
-            parameters=self._parameters,
-            max_tokens=self.max_tokens,
-            media=self.media,
-        )
+    def _wire(self, **options: Any) -> Wire:
+        return super()._wire(max_tokens=self.max_tokens, **options)

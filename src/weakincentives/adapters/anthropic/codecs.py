@@ -156,15 +156,13 @@ class AnthropicWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
 def pages(reader: ItemReader, item: Any) -> list[str]:
     """The pages a search found; a failed search is recorded as an error."""
     answered = _result(reader, item, _FoundPages)
-    found = [reader.part(page, _FoundPage) for page in answered.content] if answered else []
-    return [page.url for page in found if page is not None]
+    return [page.url for page in reader.parts(answered.content if answered else (), _FoundPage)]
 
 
 def cited_pages(reader: ItemReader, notes: Sequence[Any]) -> list[Citation]:
     """The pages that a part of the answer cites."""
-    cited = [note for note in notes if type_of(note) == "web_search_result_location"]
-    found = [reader.part(note, _PageCitation) for note in cited]
-    return [Citation(place.url, place.title or "") for place in found if place is not None]
+    places = reader.parts(notes, _PageCitation, "web_search_result_location")
+    return [Citation(place.url, place.title or "") for place in places]
 
 
 _LANGUAGES = {"code_execution": "python", "bash_code_execution": "bash", "text_editor_code_execution": "editor"}
@@ -346,19 +344,17 @@ def _document_citations(reader: ItemReader, item: Any, documents: list[FetchedDo
         return []
     reader.add_text(block.text)
     found = []
-    for note in block.citations or ():
-        place = reader.part(note, _DocumentLocation) if type_of(note) in _LOCATIONS else None
-        if place is not None:
-            known = 0 <= place.document_index < len(documents)
-            start, end = place.start_char_index, place.end_char_index
-            found.append(
-                DocumentCitation(
-                    url=documents[place.document_index].url if known else "",
-                    title=place.document_title or "",
-                    cited_text=place.cited_text,
-                    document_span=None if start is None or end is None else (start, end),
-                )
+    for place in reader.parts(block.citations or (), _DocumentLocation, *_LOCATIONS):
+        known = 0 <= place.document_index < len(documents)
+        start, end = place.start_char_index, place.end_char_index
+        found.append(
+            DocumentCitation(
+                url=documents[place.document_index].url if known else "",
+                title=place.document_title or "",
+                cited_text=place.cited_text,
+                document_span=None if start is None or end is None else (start, end),
             )
+        )
     return found
 
 

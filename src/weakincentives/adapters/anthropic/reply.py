@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -142,6 +142,11 @@ def _reply(answer: _Answer) -> ModelReply:
     )
 
 
+def parse_usage(raw: Mapping[str, Any]) -> TokenUsage:
+    """The usage of one message; the service reports cached input separately, but we count it as input."""
+    return _usage(msgspec.convert(raw, _Usage), 0)
+
+
 def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     if usage is None:
         return TokenUsage(hosted_requests=hosted)
@@ -158,63 +163,79 @@ def is_thinking(item: str) -> bool:
     return _decode_kind(item).type in ("thinking", "redacted_thinking")
 
 
-class MessageEventParser:
-    """Assembles the blocks of a streamed message and passes on its deltas."""
+class StreamedMessage:
+    """A message assembled from the events of its stream."""
 
     def __init__(self) -> None:
-        self._answer: dict[str, Any] = {}
+        self.fields: dict[str, Any] = {}
+        self.complete = False
         self._blocks: dict[int, dict[str, Any]] = {}
         self._inputs: dict[int, list[str]] = {}
         self._thought: int | None = None
 
-    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
-        data = msgspec.json.decode(event, type=dict[str, Any])
-        match data.get("type"):
+    def feed(self, event: Mapping[str, Any]) -> ModelDelta | None:
+        """Process one event; returns what it adds to the reply, if anything."""
+        match event.get("type"):
             case "message_start":
-                self._answer = data["message"]
+                self.fields = event["message"]
             case "content_block_start":
-                self._blocks[data["index"]] = data["content_block"]
+                self._blocks[event["index"]] = event["content_block"]
             case "content_block_delta":
-                return self._delta(data["index"], data["delta"])
-            case "content_block_stop":
-                pieces = self._inputs.pop(data["index"], None)
-                if pieces:
-                    self._blocks[data["index"]]["input"] = _input("".join(pieces))
+                return self._delta(event["index"], event["delta"])
             case "message_delta":
-                self._answer.update(data["delta"])
-                usage = {key: value for key, value in (data.get("usage") or {}).items() if value is not None}
-                self._answer["usage"] = {**(self._answer.get("usage") or {}), **usage}
+                self.fields.update(event["delta"])
+                usage = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
+                self.fields["usage"] = {**(self.fields.get("usage") or {}), **usage}
             case "message_stop":
-                blocks = [self._blocks[index] for index in sorted(self._blocks)]
-                return (_reply(_decode_answer(encode({**self._answer, "content": blocks}))),)
-            case "error":
-                error = data.get("error") or {}
-                told = f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}"
-                raise TransportError.unusable(told, data, retryable=error.get("type") in _RETRYABLE)
-        return ()
+                self.complete = True
+        return None
 
-    def _delta(self, index: int, delta: dict[str, Any]) -> Iterable[ModelDelta | ModelReply]:
+    def blocks(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """The blocks in order, each with its streamed input."""
+        return ((self._blocks[index], "".join(self._inputs.get(index, ()))) for index in sorted(self._blocks))
+
+    def _delta(self, index: int, delta: Mapping[str, Any]) -> ModelDelta | None:
         block = self._blocks[index]
         match delta.get("type"):
             case "text_delta":
                 block["text"] = block.get("text", "") + delta["text"]
-                return (TextDelta(delta["text"]),) if delta["text"] else ()
+                return TextDelta(delta["text"]) if delta["text"] else None
             case "input_json_delta":
                 self._inputs.setdefault(index, []).append(delta["partial_json"])
                 if block["type"] == "tool_use" and delta["partial_json"]:
-                    return (ArgumentsDelta(block["id"], block["name"], delta["partial_json"]),)
+                    return ArgumentsDelta(block["id"], block["name"], delta["partial_json"])
             case "thinking_delta":
                 gap = "\n\n" if self._thought not in (None, index) else ""
                 self._thought = index
                 block["thinking"] = block.get("thinking", "") + delta["thinking"]
-                return (ReasoningDelta(gap + delta["thinking"]),) if delta["thinking"] else ()
+                return ReasoningDelta(gap + delta["thinking"]) if delta["thinking"] else None
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case "citations_delta":
                 block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
             case "compaction_delta":
                 block.update((name, value) for name, value in delta.items() if name != "type")
-        return ()
+        return None
+
+
+class MessageEventParser:
+    """Reads a streamed message and passes on its deltas."""
+
+    def __init__(self) -> None:
+        self._message = StreamedMessage()
+
+    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
+        data = msgspec.json.decode(event, type=dict[str, Any])
+        kind = data.get("type")
+        if kind == "error":
+            error = data.get("error") or {}
+            told = f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}"
+            raise TransportError.unusable(told, data, retryable=error.get("type") in _RETRYABLE)
+        delta = self._message.feed(data)
+        if kind == "message_stop":
+            blocks = [{**block, "input": _input(text)} if text else block for block, text in self._message.blocks()]
+            return (_reply(_decode_answer(encode({**self._message.fields, "content": blocks}))),)
+        return (delta,) if delta else ()
 
 
 def _input(text: str) -> Any:

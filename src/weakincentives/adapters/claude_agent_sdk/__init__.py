@@ -20,4 +20,4 @@ SPEC = AdapterSpec(
     accepts_codecs=False,
 )
 
-__getattr__ = lazy_front(__name__, {"ClaudeAgentSDKAdapter": "adapter", "CliRunEnded": "wire"})
+__getattr__ = lazy_front(__name__, {"adapter": ["ClaudeAgentSDKAdapter"], "wire": ["CliRunEnded"]})

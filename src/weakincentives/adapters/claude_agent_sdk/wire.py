@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile, takewhile
 from typing import Any
 from uuid import uuid4
 
-from weakincentives.adapters.anthropic.reply import STOPS
+from weakincentives.adapters.anthropic.reply import STOPS, StreamedMessage, parse_usage
 from weakincentives.adapters.anthropic.wire import content_block
 from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache, base64_text
 from weakincentives.content import Document, Image, Part, Text
@@ -22,7 +22,6 @@ from weakincentives.runtime import (
     Message,
     ModelDelta,
     ModelReply,
-    ReasoningDelta,
     StopReason,
     TextDelta,
     ToolCall,
@@ -154,43 +153,20 @@ def _items(message: Message) -> list[dict[str, Any]]:
     return [json.loads(item) for item in message.items] if message.provider == PROVIDER else []
 
 
-class Turn:
+class Turn(StreamedMessage):
     """One assistant message, assembled from the Messages API events that the CLI passes on."""
 
-    def __init__(self) -> None:
-        self.complete = False
-        self._id = ""
-        self._model = ""
-        self._stop_reason = ""
-        self._usage: dict[str, Any] = {}
-        self._blocks: list[dict[str, Any]] = []
-        self._arguments: list[str] = []
-
     def feed(self, event: Mapping[str, Any]) -> ModelDelta | None:
-        """Process one event; returns what it adds to the reply, if anything."""
-        match event["type"]:
-            case "message_start":
-                message = event["message"]
-                self._id, self._model = message["id"], message["model"]
-                self._usage = dict(message.get("usage") or {})
-            case "content_block_start":
-                self._blocks.append(dict(event["content_block"]))
-                self._arguments.append("")
-            case "content_block_delta":
-                return self._extend(event["delta"])
-            case "content_block_stop":
-                if self._arguments[-1]:
-                    self._blocks[-1]["input"] = _object(self._arguments[-1])
-            case "message_delta":
-                self._stop_reason = event["delta"].get("stop_reason") or ""
-                self._usage |= {name: value for name, value in (event.get("usage") or {}).items() if value is not None}
-            case "message_stop":
-                self.complete = True
-        return None
+        delta = super().feed(event)
+        if not isinstance(delta, ArgumentsDelta):
+            return delta
+        if delta.name == STRUCTURED_OUTPUT:
+            return TextDelta(delta.text)
+        return replace(delta, name=delta.name.removeprefix(PREFIX)) if delta.name.startswith(PREFIX) else None
 
     @property
     def text(self) -> str:
-        return "".join(block["text"] for block in self._blocks if block["type"] == "text")
+        return "".join(block["text"] for block, _ in self.blocks() if block["type"] == "text")
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -204,7 +180,7 @@ class Turn:
     @property
     def uses_cli_tools(self) -> bool:
         """Whether the CLI will run its own tools before it calls the model again."""
-        return any(map(_runs_in_cli, self._blocks))
+        return any(_runs_in_cli(block) for block, _ in self.blocks())
 
     @property
     def structured_answer(self) -> str | None:
@@ -213,44 +189,25 @@ class Turn:
 
     @property
     def usage(self) -> TokenUsage:
-        return usage(self._usage)
+        return parse_usage(self.fields.get("usage") or {})
 
     def reply(
         self, stop_reason: StopReason | None = None, *, text: str | None = None, extra: TokenUsage | None = None
     ) -> ModelReply:
+        blocks = list(self.blocks())
         return ModelReply(
             text=self.text if text is None else text,
             tool_calls=self.tool_calls,
             usage=self.usage + (extra or TokenUsage()),
-            stop_reason=stop_reason or STOPS.get(self._stop_reason, "end"),
-            items=tuple(json.dumps(block) for block in self._blocks),
-            response_id=self._id,
-            model=self._model,
-            reasoning="".join(block.get("thinking", "") for block in self._blocks),
+            stop_reason=stop_reason or STOPS.get(self.fields.get("stop_reason") or "", "end"),
+            items=tuple(json.dumps(block | ({"input": _object(given)} if given else {})) for block, given in blocks),
+            response_id=self.fields.get("id", ""),
+            model=self.fields.get("model", ""),
+            reasoning="\n\n".join(block["thinking"] for block, _ in blocks if block.get("thinking")),
         )
 
     def _calls(self) -> Iterator[tuple[dict[str, Any], str]]:
-        blocks = zip(self._blocks, self._arguments, strict=True)
-        return ((block, arguments) for block, arguments in blocks if block["type"] == "tool_use")
-
-    def _extend(self, delta: Mapping[str, Any]) -> ModelDelta | None:
-        block = self._blocks[-1]
-        match delta["type"]:
-            case "text_delta":
-                block["text"] += delta["text"]
-                return TextDelta(delta["text"])
-            case "input_json_delta":
-                self._arguments[-1] += delta["partial_json"]
-                if block["name"] == STRUCTURED_OUTPUT:
-                    return TextDelta(delta["partial_json"])
-                if block["name"].startswith(PREFIX):
-                    return ArgumentsDelta(block["id"], block["name"].removeprefix(PREFIX), delta["partial_json"])
-            case "thinking_delta":
-                block["thinking"] += delta["thinking"]
-                return ReasoningDelta(delta["thinking"])
-            case "signature_delta":
-                block["signature"] = delta["signature"]
-        return None
+        return ((block, arguments) for block, arguments in self.blocks() if block["type"] == "tool_use")
 
 
 class CliWork:
@@ -291,21 +248,6 @@ class CliWork:
         """Results that come before the next reply."""
         items, self._items = self._items, []
         return items
-
-
-def usage(raw: Mapping[str, Any]) -> TokenUsage:
-    """The usage of one message; the service reports cached input separately, but we count it as input."""
-    cached = raw.get("cache_read_input_tokens") or 0
-    fresh = (raw.get("input_tokens") or 0) + (raw.get("cache_creation_input_tokens") or 0)
-    details = raw.get("output_tokens_details") or {}
-    server = raw.get("server_tool_use") or {}
-    return TokenUsage(
-        input_tokens=fresh + cached,
-        output_tokens=raw.get("output_tokens") or 0,
-        cached_tokens=cached,
-        reasoning_tokens=details.get("thinking_tokens") or 0,
-        hosted_requests=(server.get("web_search_requests") or 0) + (server.get("web_fetch_requests") or 0),
-    )
 
 
 def unreported_usage(model_usage: Mapping[str, Mapping[str, Any]] | None, seen: TokenUsage) -> TokenUsage:

@@ -20,4 +20,4 @@ SPEC = AdapterSpec(
     conversation_key="messages",
 )
 
-__getattr__ = lazy_front(__name__, {"LiteLLMAdapter": "adapter"})
+__getattr__ = lazy_front(__name__, {"adapter": ["LiteLLMAdapter"]})

@@ -144,30 +144,25 @@ class LiteLLMTransport:
         self._client = client
         self._options = {**options, "num_retries": 0, "max_retries": 0}
 
-    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
+    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
         try:
             arguments = self._arguments(request, timeout)
-            return Response(200, {}, _json(within(timeout, lambda: self._client.completion(**arguments))))
-        except Exception as error:
-            return _answer(error)
-
-    def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream:
-        try:
-            arguments = self._arguments(request, timeout)
-            chunks = iter(within(timeout, lambda: self._client.completion(**arguments)))
+            answer = within(timeout, lambda: self._client.completion(**arguments))
+            if whole:
+                return Response(200, {}, _json(answer))
+            chunks = iter(answer)
             return IteratedStream(_batches(chunks), getattr(chunks, "close", lambda: None), _failure)
         except Exception as error:
             return _answer(error)
 
-    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
+    async def open_async(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool
+    ) -> Response | AsyncStream:
         try:
-            return Response(200, {}, _json(await self._client.acompletion(**self._arguments(request, timeout))))
-        except Exception as error:
-            return _answer(error)
-
-    async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream:
-        try:
-            chunks = aiter(await self._client.acompletion(**self._arguments(request, timeout)))
+            answer = await self._client.acompletion(**self._arguments(request, timeout))
+            if whole:
+                return Response(200, {}, _json(answer))
+            chunks = aiter(answer)
             return AsyncIteratedStream(_batches_async(chunks), getattr(chunks, "aclose", _nothing), _failure)
         except Exception as error:
             return _answer(error)

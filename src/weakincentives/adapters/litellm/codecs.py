@@ -92,12 +92,10 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
 
 def _citations(reader: ItemReader, notes: Sequence[Any], length: int) -> list[Citation]:
     found = []
-    for note in notes:
-        cited = reader.part(note, _UrlCitation) if type_of(note) == "url_citation" else None
-        if cited is not None:
-            place = cited.url_citation
-            span = reader.span(place.start_index, place.end_index, of=length)
-            found.append(Citation(place.url, place.title or "", span))
+    for note in reader.parts(notes, _UrlCitation, "url_citation"):
+        place = note.url_citation
+        span = reader.span(place.start_index, place.end_index, of=length)
+        found.append(Citation(place.url, place.title or "", span))
     return found
 
 

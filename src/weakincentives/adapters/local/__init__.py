@@ -20,4 +20,4 @@ SPEC = AdapterSpec(
     package_needed="xllamacpp",
 )
 
-__getattr__ = lazy_front(__name__, {"LocalAdapter": "adapter", "LocalRanker": "relevance"})
+__getattr__ = lazy_front(__name__, {"adapter": ["LocalAdapter"], "relevance": ["LocalRanker"]})

@@ -124,12 +124,6 @@ class LocalAdapter(ProviderAdapter):
             self.__dict__.pop(name, None)
         _give_back(self._taken)
 
-    def __enter__(self) -> LocalAdapter:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
-
     def _take(self, settings: Settings) -> Engine:
         engine = SHELF.take(settings)
         self._taken.append(settings)
@@ -231,8 +225,6 @@ class LocalChannel:
 
 
 class _OwnTokens:
-    exact = True
-
     def __init__(self, adapter: LocalAdapter) -> None:
         self._adapter = adapter
         self.name = adapter.model

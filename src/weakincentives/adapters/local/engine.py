@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weakincentives._imports import import_extra
 from weakincentives.adapters.local.models import cache_folder
+from weakincentives.errors import WinkError
 
 # How many conversation prefixes are kept on disk, a few megabytes each.
 MAX_STATES = 8
@@ -36,7 +38,7 @@ class Settings:
     embedding: bool = False
 
 
-class EngineError(Exception):
+class EngineError(WinkError):
     """The runtime rejected a request; `kind` is its error type."""
 
     def __init__(self, message: str, kind: str = "", facts: Mapping[str, Any] | None = None) -> None:
@@ -249,8 +251,4 @@ def _state_folder() -> Path:
 
 
 def _runtime() -> Any:
-    try:
-        import xllamacpp
-    except ImportError as error:
-        raise ImportError("LocalAdapter needs an extra: pip install 'weakincentives[local]'") from error
-    return xllamacpp
+    return import_extra("xllamacpp", "local", "LocalAdapter")

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, ClassVar, Self, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, TypedDict, TypeVar
 from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
@@ -98,15 +98,6 @@ class NetworkAdapter(ProviderAdapter):
             with self._lock:
                 self._wires[loop.session] = wire
 
-    def close(self) -> None:
-        """Close what is open and idle; the adapter may be used again."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _channel(self, wire: Format, transport: Transport) -> NetworkChannel:
         return NetworkChannel(wire, transport, retries=self._retries, redactor=self._redactor, clock=self._clock)
 
@@ -187,6 +178,16 @@ class ClientAdapter(NetworkAdapter):
         if self._connection is not None:
             self._connection.close()
 
+    def _wire(self, **options: Any) -> Wire:
+        return self.wire_type(
+            self.model,
+            route=self.tool_route,
+            codecs=self.hosted_tool_codecs,
+            parameters=self._parameters,
+            media=self.media,
+            **options,
+        )
+
     def _transport(self) -> Transport:
         return self._connected()
 
@@ -252,20 +253,14 @@ class ClientTransport:
             self._known = current
             self._use(endpoint(self._client, self._plain, self._path))
 
-    def send(self, request: EncodedRequest, timeout: float | None) -> Response:
-        return cast(Response, self.open(request, timeout, whole=True))
-
-    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool = False) -> Response | Stream:
+    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
         direct = self._blocking
         if direct is None:
             return self._sdk.open(request, timeout, whole=whole)
         return self._checked(direct.open(request, timeout, whole=whole))
 
-    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response:
-        return cast(Response, await self.open_async(request, timeout, whole=True))
-
     async def open_async(
-        self, request: EncodedRequest, timeout: float | None, *, whole: bool = False
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool
     ) -> Response | AsyncStream:
         direct = self._awaited
         if direct is None:

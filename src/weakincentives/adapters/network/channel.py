@@ -9,7 +9,7 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -286,24 +286,22 @@ class NetworkChannel:
             self._open.close()
 
     def call(self, request: ModelRequest) -> ModelReply:
-        *_, reply = self._perform(self._exchange(request).steps(), self._transport.send)
+        *_, reply = self._perform(request, whole=True)
         return cast(ModelReply, reply)
 
     async def call_async(self, request: ModelRequest) -> ModelReply:
-        steps = self._exchange(request).steps()
-        *_, reply = [piece async for piece in self._perform_async(steps, self._transport.send_async)]
+        *_, reply = [piece async for piece in self._perform_async(request, whole=True)]
         return cast(ModelReply, reply)
 
     def stream(self, request: ModelRequest) -> Iterator[ModelDelta | ModelReply]:
-        return self._perform(self._exchange(request).steps(stream=True), self._transport.open)
+        return self._perform(request, whole=False)
 
     def stream_async(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelReply]:
-        return self._perform_async(self._exchange(request).steps(stream=True), self._transport.open_async)
+        return self._perform_async(request, whole=False)
 
-    def _perform(
-        self, steps: Steps, send: Callable[[EncodedRequest, float | None], Response | Stream]
-    ) -> Generator[ModelDelta | ModelReply, None, None]:
+    def _perform(self, request: ModelRequest, *, whole: bool) -> Generator[ModelDelta | ModelReply, None, None]:
         """Yield a reply's deltas as they arrive, then the reply."""
+        steps = self._exchange(request).steps(stream=not whole)
         outcome: Outcome = None
         stream: Stream | None = None
         try:
@@ -318,7 +316,7 @@ class NetworkChannel:
                     if isinstance(step, Send):
                         if stream:
                             stream.close()
-                        opened = send(step.request, step.timeout)
+                        opened = self._transport.open(step.request, step.timeout, whole=whole)
                         stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
                         self._open = stream
                     elif isinstance(step, Read):
@@ -336,8 +334,9 @@ class NetworkChannel:
                 stream.close()
 
     async def _perform_async(
-        self, steps: Steps, send: Callable[[EncodedRequest, float | None], Awaitable[Response | AsyncStream]]
+        self, request: ModelRequest, *, whole: bool
     ) -> AsyncGenerator[ModelDelta | ModelReply, None]:
+        steps = self._exchange(request).steps(stream=not whole)
         outcome: Outcome = None
         stream: AsyncStream | None = None
         try:
@@ -352,7 +351,7 @@ class NetworkChannel:
                     if isinstance(step, Send):
                         if stream:
                             await stream.close()
-                        opened = await send(step.request, step.timeout)
+                        opened = await self._transport.open_async(step.request, step.timeout, whole=whole)
                         stream, outcome = (None, opened) if isinstance(opened, Response) else (opened, None)
                     elif isinstance(step, Read):
                         outcome = await stream.read(step.timeout) if stream else None

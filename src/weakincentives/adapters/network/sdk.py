@@ -39,7 +39,6 @@ class SdkTransport:
         self._awaits = awaits
 
     def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
-        """Send a request; the response is read to its end if it is not 200 or must be `whole`."""
         ends = end_of(timeout)
 
         def opened() -> Response | Stream:

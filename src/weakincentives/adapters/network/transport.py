@@ -48,15 +48,16 @@ class AsyncStream(Protocol):
 
 
 class Transport(Protocol):
-    """Sends requests. Every method raises `TransportError` if no whole response arrives in time."""
+    """Sends requests, and raises `TransportError` if no response arrives in time.
 
-    def send(self, request: EncodedRequest, timeout: float | None) -> Response: ...
+    A response is a stream if its status is 200, unless it must be `whole`; any other is read to its end.
+    """
 
-    def open(self, request: EncodedRequest, timeout: float | None) -> Response | Stream: ...
+    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream: ...
 
-    async def send_async(self, request: EncodedRequest, timeout: float | None) -> Response: ...
-
-    async def open_async(self, request: EncodedRequest, timeout: float | None) -> Response | AsyncStream: ...
+    async def open_async(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool
+    ) -> Response | AsyncStream: ...
 
 
 class TransportError(Exception):

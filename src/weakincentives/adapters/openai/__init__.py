@@ -49,4 +49,4 @@ SPEC = AdapterSpec(
     },
 )
 
-__getattr__ = lazy_front(__name__, {"OpenAIAdapter": "adapter"})
+__getattr__ = lazy_front(__name__, {"adapter": ["OpenAIAdapter"]})

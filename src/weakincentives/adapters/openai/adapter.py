@@ -63,12 +63,3 @@ class OpenAIAdapter(ClientAdapter):
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)
-
-    def _wire(self) -> ResponsesWire:
-        return ResponsesWire(
-            self.model,
-            route=self.tool_route,
-            codecs=self.hosted_tool_codecs,
-            parameters=self._parameters,
-            media=self.media,
-        )

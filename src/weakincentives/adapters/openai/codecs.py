@@ -38,6 +38,7 @@ from weakincentives.tools.file_search import (
 from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
 
 CallT = TypeVar("CallT", bound="_Call")
+NoteT = TypeVar("NoteT", bound=msgspec.Struct)
 
 
 class _Call(msgspec.Struct):
@@ -60,7 +61,8 @@ def _calls(
     kind: str,
     shape: type[CallT],
     annotation: str,
-    cite: Callable[[Any, int], None],
+    note_shape: type[NoteT],
+    cite: Callable[[NoteT, int], None],
 ) -> Iterator[CallT]:
     """The calls of a tool; a failed or incomplete one is also recorded as an error.
 
@@ -77,13 +79,10 @@ def _calls(
                     reader.fail(codes[call.status], call.status or "", call_id=call.id)
         elif type_of(item) == "message":
             message = reader.part(item, _Message)
-            pieces = (message.content or ()) if message else ()
-            for part in (reader.part(piece, _Text) for piece in pieces if type_of(piece) == "output_text"):
-                if part is not None:
-                    reader.add_text(part.text)
-                    for note in part.annotations or ():
-                        if type_of(note) == annotation:
-                            cite(note, len(part.text))
+            for part in reader.parts((message.content or ()) if message else (), _Text, "output_text"):
+                reader.add_text(part.text)
+                for note in reader.parts(part.annotations or (), note_shape, annotation):
+                    cite(note, len(part.text))
 
 
 class _Source(msgspec.Struct):
@@ -132,13 +131,11 @@ class OpenAIWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
         citations: list[Citation] = []
         sources: dict[str, None] = {}
 
-        def cite(note: Any, length: int) -> None:
-            found = reader.part(note, _UrlCitation)
-            if found is not None:
-                span = reader.span(found.start_index, found.end_index, of=length)
-                citations.append(Citation(found.url, found.title or "", span))
+        def cite(note: _UrlCitation, length: int) -> None:
+            span = reader.span(note.start_index, note.end_index, of=length)
+            citations.append(Citation(note.url, note.title or "", span))
 
-        for call in _calls(reader, items, self.kind, _SearchCall, "url_citation", cite):
+        for call in _calls(reader, items, self.kind, _SearchCall, "url_citation", _UrlCitation, cite):
             # The pages a search returned, or the page that was opened or searched.
             action = call.action or _SearchAction()
             urls = (*(source.url for source in action.sources or ()), action.url)
@@ -185,13 +182,10 @@ class OpenAICodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterp
     def read(self, reader: ItemReader, items: Sequence[Any]) -> CodeInterpreterResult:
         files: list[CodeFile] = []
 
-        def cite(note: Any, length: int) -> None:
-            found = reader.part(note, _ContainerFile)
-            if found is not None:
-                name, container = found.filename or "", found.container_id or ""
-                files.append(CodeFile(found.file_id, name, container_id=container))
+        def cite(note: _ContainerFile, length: int) -> None:
+            files.append(CodeFile(note.file_id, note.filename or "", container_id=note.container_id or ""))
 
-        calls = _calls(reader, items, self.kind, _CodeCall, "container_file_citation", cite)
+        calls = _calls(reader, items, self.kind, _CodeCall, "container_file_citation", _ContainerFile, cite)
         executions = [_code_execution(call) for call in calls]
         return CodeInterpreterResult.of(executions, text=reader.text, files=files, errors=reader.errors)
 
@@ -269,13 +263,11 @@ class OpenAIFileSearchCodec(SettingsCodec[FileSearchConfig, FileSearchResult]):
         passages: list[FilePassage] = []
         citations: list[FileCitation] = []
 
-        def cite(note: Any, length: int) -> None:
-            found = reader.part(note, _FileCitation)
-            if found is not None:
-                span = reader.span(found.index, found.index, of=length)
-                citations.append(FileCitation(found.file_id, found.filename or "", None if span is None else span[0]))
+        def cite(note: _FileCitation, length: int) -> None:
+            span = reader.span(note.index, note.index, of=length)
+            citations.append(FileCitation(note.file_id, note.filename or "", None if span is None else span[0]))
 
-        for call in _calls(reader, items, self.kind, _FileCall, "file_citation", cite):
+        for call in _calls(reader, items, self.kind, _FileCall, "file_citation", _FileCitation, cite):
             queries += call.queries or ()
             passages += [
                 FilePassage(one.file_id or "", one.filename or "", one.text or "", one.score, one.attributes or {})
