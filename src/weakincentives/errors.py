@@ -72,7 +72,7 @@ class ToolValidationError(WinkError):
 
 
 class AbandonedCallError(WinkError):
-    """A tool call that was cancelled, or ran past its deadline, tried to write to a session or a file."""
+    """A tool call that was cancelled, or ran past its deadline, tried to use its session, files or resources."""
 
 
 class PromptEvaluationError(WinkError):

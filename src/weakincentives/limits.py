@@ -139,7 +139,7 @@ class Prices:
 class Budget:
     """The most a run may spend; None means no limit.
 
-    `max_context_tokens` never stops a run: it is the context size above which open sections are closed again.
+    `max_context_tokens` never stops a run: it is the context size above which open sections are closed, each once.
     """
 
     max_input_tokens: int | None = None

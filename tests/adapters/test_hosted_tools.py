@@ -11,6 +11,7 @@ from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, VENDORS, Vendor
 from tests.helpers.hosted_tools import OracleCodec, OracleResult, oracle_tool, reply, stored
 from tests.servers.loopback import Loopback
 from tests.servers.turn import Call, Raw, Turn
+from weakincentives import FallbackAdapter
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import (
     HostedTool,
@@ -458,3 +459,17 @@ def test_an_answer_that_cannot_be_read_fails_in_phase_parse_with_the_prompts_nam
     with OPENAI.server([odd]) as server, pytest.raises(PromptEvaluationError, match="cannot be read") as caught:
         OPENAI.adapter(server).evaluate(prompt(WebSearchSection()), session=Session())
     assert (caught.value.phase, caught.value.prompt_name) == ("parse", "hosted")
+
+
+def test_what_was_found_before_a_fallback_is_part_of_the_output() -> None:
+    searched = stored_turn(ANTHROPIC, "web_search", calls=(Call("note", id="c1"),))
+    down, session = Raw(400, b'{"error":{"message":"down"}}'), Session()
+    with ANTHROPIC.server([searched, down]) as one, OPENAI.server([stored_turn(OPENAI, "web_search")]) as two:
+        adapter = FallbackAdapter(ANTHROPIC.adapter(one), OPENAI.adapter(two))
+        response = adapter.evaluate(prompt(WebSearchSection()), session=session)
+    output = response.hosted_outputs["web_search"]
+    before = len(output.text) - len(response.text)
+    assert output.text.endswith(response.text) and before > 0
+    assert [citation.url for citation in output.citations] == [WHO, WHO]
+    assert output.citations[1].span[0] >= before
+    assert [event.output for event in session[HostedToolInvoked]] == [output]

@@ -272,6 +272,15 @@ def test_a_context_over_its_limit_closes_the_sections_used_longest_ago() -> None
     assert adapter.requests[-1].revoked == {"use_b"}
 
 
+def test_a_section_is_closed_once_for_the_context_and_stays_open_when_the_model_opens_it_again() -> None:
+    template = PromptTemplate(ns="t", key="k", sections=[section("a", tools=("use_a",))])
+    script = [read("a"), call("use_a"), call("use_a"), read("a"), call("use_a"), call("use_a"), "done"]
+    session = Session()
+    ScriptedAdapter(script).evaluate(Prompt(template), session=session, budget=Budget(max_context_tokens=1))
+    assert [event.path for event in session[CollapseSection]] == [("a",)]
+    assert [success for success, _ in answers(session)] == [True, True, False, True, True, True]
+
+
 def test_hosted_style_duplicates_never_shadow_an_offered_tool() -> None:
     template = PromptTemplate(
         ns="t", key="k", sections=[section("first", tools=("go",)), section("second", tools=("go",))]

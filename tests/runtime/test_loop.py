@@ -343,6 +343,15 @@ def test_calls_left_open_by_a_budget_are_run_on_resume() -> None:
     assert [message.text for message in adapter.requests[0].messages if message.role == "tool"] == ["3", "7"]
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_run_whose_answers_did_not_fit_is_resumed_by_asking_again(retries: int) -> None:
+    template, session = PromptTemplate[Answer](ns="tests", key="total", sections=TEMPLATE.sections), Session()
+    with pytest.raises(OutputParseError):
+        ScriptedAdapter(["?"] * (1 + retries), output_retries=retries).evaluate(Prompt(template), session=session)
+    with ScriptedAdapter([*["?"] * retries, Answer("Yes.", 3)], output_retries=retries) as adapter:
+        assert adapter.resume(Prompt(template), session=session).output == Answer("Yes.", 3)
+
+
 def test_resuming_another_prompt_is_refused() -> None:
     session = Session()
     with pytest.raises(PromptEvaluationError, match="the session holds no run"):

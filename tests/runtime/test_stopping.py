@@ -7,21 +7,31 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.errors import AbandonedCallError, DeadlineExceededError, ToolValidationError
+from weakincentives.clock import FakeClock
+from weakincentives.errors import (
+    AbandonedCallError,
+    DeadlineExceededError,
+    PromptEvaluationError,
+    ToolValidationError,
+)
 from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult, tool
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import (
     ArgumentsDelta,
+    Channel,
+    Conversation,
     EvaluationStopped,
     Message,
+    ModelReply,
+    ModelRequest,
     ResourcesNotClosed,
     TextDelta,
     ToolEnded,
@@ -334,3 +344,146 @@ def test_a_tool_whose_end_was_shown_keeps_its_result() -> None:
                 break
             assert isinstance(event, ArgumentsDelta | ToolStarted)
     assert [(m.role, m.text) for m in session[Message]][2:] == [("tool", "noted")]
+
+
+UNKNOWN = "Whether this call had an effect is not known."
+
+
+def results(session: Session) -> list[str]:
+    return [message.text for message in session[Message] if message.role == "tool"]
+
+
+def test_a_call_that_was_stopped_is_not_said_to_be_not_run() -> None:
+    @tool
+    def pay(euros: int) -> str:
+        """Pay."""
+        if euros == 2:
+            raise KeyboardInterrupt
+        return "paid"
+
+    session = Session()
+    with pytest.raises(KeyboardInterrupt):
+        calls = [call("pay", euros=euros) for euros in (1, 2, 3)]
+        ScriptedAdapter([calls]).evaluate(prompt(pay), session=session)
+    assert results(session) == [
+        "paid",
+        f"Not finished: the run was stopped. {UNKNOWN}",
+        "Not run: the run was stopped.",
+    ]
+    assert [event.success for event in session[ToolInvoked]] == [True, False]
+
+
+def test_a_call_that_ended_beside_one_that_was_stopped_keeps_its_result() -> None:
+    @tool(read_only=True)
+    def look(number: int) -> str:
+        """Look."""
+        if number == 2:
+            raise KeyboardInterrupt
+        return "seen"
+
+    session = Session()
+    with pytest.raises(KeyboardInterrupt):
+        ScriptedAdapter([[call("look", number=1), call("look", number=2)]]).evaluate(prompt(look), session=session)
+    assert sorted(results(session)) == ["Not finished: the run was stopped.", "seen"]
+
+
+def test_a_handler_that_returns_after_the_deadline_keeps_its_result_and_is_not_called_again() -> None:
+    clock, paid = FakeClock(), list[int]()
+
+    @tool
+    def pay(euros: int) -> str:
+        """Pay."""
+        clock.advance(10)
+        paid.append(euros)
+        return "paid"
+
+    session = Session(clock=clock)
+    with pytest.raises(DeadlineExceededError):
+        deadline = Deadline.after(5, clock)
+        ScriptedAdapter([call("pay", euros=7)]).evaluate(prompt(pay), session=session, deadline=deadline)
+    assert ScriptedAdapter(["Done."]).resume(prompt(pay), session=session).text == "Done."
+    assert (paid, results(session)) == ([7], ["paid"])
+
+
+def test_a_call_that_the_deadline_stopped_is_not_made_again_on_resume() -> None:
+    begun = list[str]()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        begun.append("pay")
+        await asyncio.sleep(30)
+        return "paid"
+
+    session = Session()
+    with pytest.raises(DeadlineExceededError):
+        ScriptedAdapter([call("pay")]).evaluate(prompt(pay), session=session, deadline=Deadline.after(0.05))
+    ScriptedAdapter(["Asking the bank."]).resume(prompt(pay), session=session)
+    assert (begun, results(session)) == (["pay"], [f"Not finished: the deadline passed. {UNKNOWN}"])
+
+
+def test_a_handler_that_outlives_its_run_learns_that_it_was_abandoned() -> None:
+    problems, ended = list[Exception](), threading.Event()
+    started, go = threading.Event(), threading.Event()
+
+    @tool
+    def slow(*, context: ToolContext) -> str:
+        """Take long."""
+        started.set()
+        go.wait(10)
+        try:
+            context.resources.get(Leaky)
+        except AbandonedCallError as error:
+            problems.append(error)
+        ended.set()
+        return "late"
+
+    async def main() -> None:
+        run = asyncio.ensure_future(ScriptedAdapter([call("slow")]).evaluate_async(prompt(slow), session=Session()))
+        await asyncio.to_thread(started.wait, 10)
+        run.cancel()
+        await asyncio.wait([run])
+        go.set()
+        await asyncio.to_thread(ended.wait, 10)
+
+    asyncio.run(main())
+    assert len(problems) == 1
+
+
+class Breaking(ScriptedAdapter):
+    """Shows the beginning of its first reply, then the connection breaks."""
+
+    def channel(self) -> Channel:
+        whole = super().channel()
+
+        class Broken(Channel):
+            def call(self, request: ModelRequest) -> ModelReply:
+                return whole.call(request)
+
+            def stream(self, request: ModelRequest) -> Iterator[Any]:
+                reply = whole.call(request)
+                yield TextDelta(reply.text[:4])
+                raise PromptEvaluationError("the connection broke", phase="response")
+
+        return Broken()
+
+
+def test_what_a_stream_has_shown_stays_when_it_breaks() -> None:
+    chat = Conversation(prompt(), adapter=Breaking(["One. Two.", "As I said."]))
+    with pytest.raises(PromptEvaluationError), chat.stream("Count.") as events:
+        list(events)
+    assert chat.send("Go on.").text == "As I said."
+    assert [(message.role, message.text) for message in chat.messages][1:] == [
+        ("user", "Count."),
+        ("assistant", "One."),
+        ("user", "Go on."),
+        ("assistant", "As I said."),
+    ]
+
+
+def test_a_reply_that_broke_off_is_written_anew_when_nothing_was_said_since() -> None:
+    adapter, bound, session = Breaking(["One. Two.", "One. Two."]), prompt(), Session()
+    with pytest.raises(PromptEvaluationError):
+        list(adapter.stream(bound, session=session))
+    assert adapter.resume(prompt(), session=session).text == "One. Two."
+    assert [(message.role, message.text) for message in session[Message]][1:] == [("assistant", "One. Two.")]

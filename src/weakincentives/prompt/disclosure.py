@@ -134,7 +134,7 @@ class ReadSections:
 
 @dataclass(frozen=True, slots=True)
 class OpenAndHalt:
-    """Return the request to the caller, who decides whether to open the sections and evaluates again."""
+    """Return the request to the caller of `evaluate`, who decides what to open and evaluates again."""
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_AND_HALT,) if with_tools or content_only else ()

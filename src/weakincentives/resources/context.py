@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
+from weakincentives._fence import check_fence
 from weakincentives.resources.binding import (
     Binding,
     CircularDependencyError,
@@ -349,6 +350,7 @@ class ScopedResourceContext:
 
     def _check_open(self) -> None:
         if self._closed or self._root._closed:
+            check_fence()
             what = "The resource context" if self._root is self or self._root._closed else "The tool scope"
             raise ResourceError(f"{what} is closed; create a new one with create_context() or tool_scope()")
 

@@ -42,7 +42,7 @@ from weakincentives.runtime.bridge import (
     in_parallel_async,
 )
 from weakincentives.runtime.events import ToolInvoked
-from weakincentives.runtime.messages import ToolCall
+from weakincentives.runtime.messages import Message, ToolCall
 from weakincentives.runtime.run import RunScope, Toolbox
 from weakincentives.session import Session
 
@@ -87,7 +87,10 @@ class ToolExecutionOutcome:
 
 @dataclass(slots=True)
 class ToolExecutor:
-    """Runs the calls of one evaluation, with the tools of its toolbox."""
+    """Runs the calls of one evaluation, with the tools of its toolbox.
+
+    `ended` has the outcomes of the last calls by id, also if running them raised an error.
+    """
 
     prompt: Prompt[Any]
     session: Session
@@ -97,6 +100,7 @@ class ToolExecutor:
     supports_operator_text: bool = False
     bridge: AsyncBridge = field(default_factory=AsyncBridge)
     idempotency_key: Callable[[ToolCall], str] | None = None
+    ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
     _flights: list[_Flight] = field(default_factory=list)
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
@@ -104,6 +108,7 @@ class ToolExecutor:
 
         No call runs after one that ends the turn.
         """
+        self.ended.clear()
         if len(calls) > 1 and self.all_read_only(calls):
             return in_parallel([functools.partial(self._execute, call) for call in calls])
         outcomes: list[ToolExecutionOutcome] = []
@@ -115,6 +120,7 @@ class ToolExecutor:
 
     async def execute_all_async(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """`execute_all` on an event loop; sync handlers run in threads."""
+        self.ended.clear()
         if len(calls) > 1 and self.all_read_only(calls):
             return await in_parallel_async([call_async(self._execution(call)) for call in calls])
         outcomes: list[ToolExecutionOutcome] = []
@@ -164,7 +170,7 @@ class ToolExecutor:
         for flight in list(self._flights):
             flight.abandoned = True
             flight.handler.abandon()
-            stopped = _Attempt(ToolResult(f"Tool '{flight.tool.name}' was stopped.", success=False))
+            stopped = _Attempt(flight.stopped("the run was stopped"))
             call_sync(self._settle(flight, stopped), self.bridge)
             self._record(flight.call, flight.params, stopped, flight.started)
 
@@ -174,13 +180,12 @@ class ToolExecutor:
         self._flights.append(flight)
         try:
             result = yield flight.handler
-            self.scope.meter.check_deadline(self.prompt.name)
         except CallSuspended:
             self._undo(flight)
             flight.resources.close()
             raise
         except BaseException as error:
-            result = self._failed(flight.tool, error, attempt)
+            result = self._failed(flight, error, attempt)
         finally:
             self._flights.remove(flight)
         if flight.abandoned:
@@ -208,8 +213,9 @@ class ToolExecutor:
                 flight.resources = self.prompt.resources.context
             self._roll_back(flight, attempt)
 
-    def _failed(self, tool: Tool[Any, Any], error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
+    def _failed(self, flight: _Flight, error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
         """The result for the model; an error that is not for the model to handle is kept, and raised once recorded."""
+        tool = flight.tool
         match error:
             case VisibilityExpansionRequired():
                 attempt.expansion = self.prompt.view(self.session).request(
@@ -224,16 +230,18 @@ class ToolExecutor:
                     prompt_name=self.prompt.name,
                     phase="tool",
                 )
+                return flight.stopped("the deadline passed")
             case DeadlineExceededError() | BudgetExceededError():
                 error.prompt_name = error.prompt_name or self.prompt.name
                 attempt.error = error
+                return ToolResult(f"Tool '{tool.name}' was stopped: {error}", success=False)
             case Exception():
                 trace = (type(error), error, callers_traceback(error))
                 logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=trace)
                 return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
             case _:
                 attempt.error = error
-        return ToolResult(f"Tool '{tool.name}' was stopped: {attempt.error or type(error).__name__}", success=False)
+                return flight.stopped("the run was stopped")
 
     def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
         meter = self.scope.meter
@@ -297,11 +305,14 @@ class ToolExecutor:
             attempt.message = attempt.message and f"{attempt.message}\n{attempt.compensation}"
 
     def _undo(self, flight: _Flight) -> bool:
-        """Restore session and resources to their state before the call; a read-only call has nothing to undo."""
+        """Restore session and resources to their state before the call; a read-only call has nothing to undo.
+
+        The conversation stays: the user may have spoken in the meantime.
+        """
         if flight.before is None:
             return False
         session, states = flight.before
-        self.session.restore(session)
+        self.session.restore(session, keep=(Message,))
         flight.resources.restore(states)
         return True
 
@@ -356,7 +367,7 @@ class ToolExecutor:
                 timestamp=self.session.timestamp(),
             )
         )
-        return ToolExecutionOutcome(
+        self.ended[call.id] = outcome = ToolExecutionOutcome(
             tool_call_id=call.id,
             message=message,
             success=result.success,
@@ -368,6 +379,7 @@ class ToolExecutor:
             attachments=result.attachments,
             operator_text=operator_text,
         )
+        return outcome
 
     def _with_disclosure(self, result: ToolResult[Any]) -> ToolResult[Any]:
         """A value that opens sections makes the result a disclosure, whatever the tool's name."""
@@ -395,6 +407,14 @@ class _Flight:
     resources: ScopedResourceContext
     handler: HandlerCall
     abandoned: bool = False
+
+    def stopped(self, why: str) -> ToolResult[Any]:
+        """What the model reads if the call did not end by itself."""
+        if self.handler.dropped:
+            return ToolResult(f"Not run: {why}.", success=False)
+        undone = self.tool.read_only or self.tool.compensate is not None
+        unknown = "" if undone else " Whether this call had an effect is not known."
+        return ToolResult(f"Not finished: {why}.{unknown}", success=False)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from weakincentives.errors import PromptEvaluationError
@@ -56,27 +57,45 @@ def hosted_problems(
 
 
 def hosted_outputs(
-    tools: Sequence[HostedTool[Any]], messages: Iterable[Message], codecs: Codecs, adapter: str, prompt_name: str
+    tools: Sequence[HostedTool[Any]], messages: Iterable[Message], codecs: Mapping[str, Codecs], prompt_name: str
 ) -> dict[str, Any]:
-    """The typed output of each tool that was used, by name, from the items of all the adapter's answers."""
+    """The typed output of each tool that was used, by name, from the items of all answers of these adapters."""
     if not tools:
         return {}
-    items = [
-        json.loads(item)
-        for message in messages
-        if message.role == "assistant" and message.provider == adapter
-        for item in message.items
-    ]
-    outputs = {}
+    items: dict[str, list[Any]] = {}
+    for message in messages:
+        if message.role == "assistant" and message.provider in codecs:
+            items.setdefault(message.provider, []).extend(map(json.loads, message.items))
+    outputs: dict[str, Any] = {}
     for tool in tools:
-        try:
-            output = codecs[tool.kind].parse_output(items, tool)
-        except PromptEvaluationError as error:
-            error.prompt_name = error.prompt_name or prompt_name
-            raise
-        if output is not None:
-            outputs[tool.name] = output
+        for adapter, found in items.items():
+            try:
+                output = codecs[adapter][tool.kind].parse_output(found, tool) if tool.kind in codecs[adapter] else None
+            except PromptEvaluationError as error:
+                error.prompt_name = error.prompt_name or prompt_name
+                raise
+            if output is not None:
+                outputs[tool.name] = _merged(outputs[tool.name], output) if tool.name in outputs else output
     return outputs
+
+
+def _merged(first: Any, second: Any) -> Any:
+    """What a tool found at two providers as one output: texts and lists are joined; of the rest, the later counts."""
+    if type(first) is not type(second) or not is_dataclass(first):
+        return second
+    offset, joined = len(getattr(first, "text", "")), {}
+    for each in fields(second):
+        value = getattr(second, each.name)
+        if isinstance(value, tuple):
+            value = tuple(_shifted(item, offset) for item in value)
+        if isinstance(value, str | tuple):
+            joined[each.name] = getattr(first, each.name) + value
+    return replace(second, **joined)
+
+
+def _shifted(item: Any, offset: int) -> Any:
+    span = getattr(item, "span", None)
+    return item if span is None else replace(item, span=(span[0] + offset, span[1] + offset))
 
 
 def _problem(

@@ -61,6 +61,7 @@ from weakincentives.runtime.messages import (
     unanswered_words,
     user_message,
     user_words,
+    with_results,
 )
 from weakincentives.runtime.misses import possible_misses
 from weakincentives.runtime.run import Offer, Run, RunScope, Toolbox, ToolRef, by_section, tool_ref
@@ -174,12 +175,14 @@ class InnerLoop:
         self._operator_texts: list[str] = []
         self._loaded = 0
         self._unloadable: dict[SectionPath, Exception] = {}
-        # The number of messages this loop expects; a difference means that somebody else added one.
-        self._messages = 0
+        # What this loop has said after the first `_ordered` messages; anything else there was added by others.
+        self._ordered = 0
+        self._said: list[Message] = []
         self._context_tokens = 0
         self._conversation = session[Message]
         self._runs = session[Run]
         self._run = Run("", "", "", {})
+        scope.codecs[config.adapter] = config.hosted_tool_codecs
 
     @property
     def owner(self) -> str:
@@ -196,6 +199,7 @@ class InnerLoop:
         except (VisibilityExpansionRequired, AbandonedCallError):
             raise
         except Exception as error:
+            self._keep_rest(stopped=False)
             self._emit(
                 events.EvaluationFailed,
                 prompt_name=self.prompt.name,
@@ -242,15 +246,27 @@ class InnerLoop:
 
     def _stop(self) -> None:
         """Leave a conversation that can be continued: the text so far stays, and every open call gets an answer."""
+        self._keep_rest(stopped=True)
+        self._emit(events.EvaluationStopped, prompt_name=self.prompt.name)
+
+    def _keep_rest(self, *, stopped: bool) -> None:
+        """Keep what a run did that ends early: the text it has shown, and the results of the calls it has made."""
         partial, self.partial_text = "".join(self.partial_text), []
         if partial:
+            self._save(unfinished=True)
             self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
-        self._say(*not_run(unanswered_calls(self._conversation.view()), "the run was stopped."))
-        self._emit(events.EvaluationStopped, prompt_name=self.prompt.name)
+        if made := list(self.executor.ended.values()):
+            self._record_outcomes(made)
+        if stopped:
+            self._say(*not_run(unanswered_calls(self._conversation.view()), "the run was stopped."))
+            self._say_operator_texts()
+        self._order_messages()
 
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
         last = self._conversation.latest()
         if not pending and last is not None and last.role == "assistant" and not last.paused:
+            # Asking again on resume is not one of the retries.
+            self._save(output_retries=-1)
             answer = self._answer(ModelReply(text=last.text, tool_calls=last.tool_calls))
             if answer is not None:
                 return answer
@@ -267,8 +283,8 @@ class InnerLoop:
             self._open_by_rule()
             yield from self._load_sections()
             self._say_opened()
-            self._update_tools()
             self._evict()
+            self._update_tools()
             self._order_messages()
             self.scope.meter.check_model_call(self.prompt.name)
             request = self._request()
@@ -276,7 +292,8 @@ class InnerLoop:
             reply = self.toolbox.with_names((yield CallModel(request)))
             self._record_reply(request, reply, self.session.clock.monotonic() - asked)
             pending = reply.tool_calls
-            if pending or reply.stop_reason == "pause":
+            # If the user has spoken in the meantime, the model answers that too.
+            if pending or reply.stop_reason == "pause" or self._order_messages():
                 continue
             answer = self._answer(reply)
             if answer is not None:
@@ -300,6 +317,9 @@ class InnerLoop:
         """Put the session into the state of the first request; return the calls that are still to be made."""
         run = self._runs.latest()
         self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
+        if run is not None and run.unfinished and self._message is None:
+            # The model writes that reply anew.
+            self._conversation.update(lambda said: said[:-1] if said and said[-1].role == "assistant" else said)
         if self._message is not None:
             self._check_content(self._message.parts, earlier=self._beginning == "turn")
         restarts = self.scope.attempt > 1 or (run is not None and run.opening and run.run_id == self.prompt.run_id)
@@ -405,7 +425,7 @@ class InnerLoop:
         """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
         messages = self._conversation.all()
         goes_on = restarts or self._beginning == "turn"
-        kept = rebased(messages) if goes_on else unanswered_words(messages)
+        kept = rebased(with_results(messages, self._missing_results())) if goes_on else unanswered_words(messages)
         said = next((m for m in (*kept, self._message) if m is not None and m.role == "user"), None)
         words = "" if said is None else said.text
         rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
@@ -421,13 +441,15 @@ class InnerLoop:
             prompt_key=self.prompt.key,
             visibility=self.prompt.base_visibility(),
             conversation_id=self.scope.conversation_id,
+            closed=earlier.closed if restarts and (earlier := self._runs.latest()) else {},
         )
         self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True)).new)
         self._defer_tools(view)
         self._told_version = self.toolbox.version
         self._save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
-        self._conversation.clear()
+        # What was said since is put after what the loop says.
+        self._conversation.update(lambda said: said[len(messages) :])
         self._emit_rendered(rendered, view)
         if goes_on and any(self.config.binds_reasoning(message) for message in messages if not message.rebased):
             self._emit(events.ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew")
@@ -482,7 +504,8 @@ class InnerLoop:
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Continue the conversation of an earlier run, under a new run id."""
         before = self.session[events.PromptRendered].latest()
-        run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False)
+        unused = dict.fromkeys(run.last_used, 0)
+        run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False, last_used=unused)
         yield from self._continue(run)
         if before is not None:
             self.session.dispatch(
@@ -501,7 +524,7 @@ class InnerLoop:
                     read=run.read,
                 )
             )
-        self._say(*not_run(unanswered_calls(self._conversation.view()), "the user spoke before it was made."))
+        self._say(*self._missing_results())
         self._say_message()
         last = self._conversation.latest()
         if last is None or last.role == "assistant":
@@ -530,7 +553,7 @@ class InnerLoop:
         self._told_version = self.toolbox.version
         self._check_hosted((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
         self.scope.meter.restore(run.spent)
-        self._order_messages()
+        self._adopt_messages()
         pending = unanswered_calls(self._conversation.view())
         if pending and self.config.supports_dynamic_tools:
             self._register_tools()
@@ -566,9 +589,11 @@ class InnerLoop:
 
     def _request(self) -> ModelRequest:
         output = self.prompt.template.structured_output
+        messages = self._conversation.view()
+        self._ordered = len(messages)
         return ModelRequest(
             prompt_name=self.prompt.name,
-            messages=self._conversation.view(),
+            messages=messages,
             output=None if output is None or output.container == "text" else output,
             deadline=self.scope.meter.deadline,
             settings=self.config.settings,
@@ -579,7 +604,7 @@ class InnerLoop:
         self.partial_text = []
         self.scope.meter.add_usage(reply.usage)
         self._context_tokens = reply.usage.input_tokens
-        self._save(spent=self.scope.meter.spent)
+        self._save(spent=self.scope.meter.spent, unfinished=False)
         self._emit(
             events.ModelCalled,
             prompt_name=self.prompt.name,
@@ -614,6 +639,7 @@ class InnerLoop:
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> ToolExecutionOutcome | None:
         """Add the results to the conversation; return the outcome that ends the turn, if one does."""
+        self.executor.ended.clear()
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
         changes: dict[str, Any] = {"last_used": {**self._run.last_used, **used}} if used else {}
@@ -650,14 +676,34 @@ class InnerLoop:
         if texts:
             self._say(Message("system", "\n\n".join(texts)))
 
-    def _order_messages(self) -> None:
-        """Put results before what the user said in the meantime: every provider requires that order."""
-        if len(self._conversation) == self._messages:
-            return
-        ordered = results_before_user(self._conversation.view())
-        if ordered is not None:
-            self._conversation.seed(ordered)
-        self._messages = len(self._conversation)
+    def _adopt_messages(self) -> None:
+        """Take over the conversation so far, with results before what the user said: every provider requires that."""
+        if results_before_user(self._conversation.view()) is not None:
+            self._conversation.update(lambda messages: results_before_user(messages) or messages)
+        self._ordered = len(self._conversation)
+
+    def _missing_results(self) -> list[Message]:
+        """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""
+        failed, called = self.session[events.EvaluationFailed].latest(), self.session[events.ModelCalled].latest()
+        calls = unanswered_calls(self._conversation.view())
+        if failed is not None and called is not None and failed.timestamp > called.timestamp:
+            return not_run(calls, "the turn ended before this call was made.")
+        text = "Not finished: the conversation went on without it. Whether this call had an effect is not known."
+        return [Message("tool", text, call_id=call.id, name=call.name, success=False) for call in calls]
+
+    def _order_messages(self) -> bool:
+        """Put what others said in the meantime after what the loop said; return whether that ends with the user."""
+        start, last = self._ordered, None
+        # A paused reply must stay the last message for its provider to continue it.
+        paused = bool(self._said) and self._said[-1].paused
+        if len(self._conversation) != start + len(self._said) and not paused:
+            mine = set(map(id, self._said))
+            self._conversation.update(
+                lambda messages: (*messages[:start], *sorted(messages[start:], key=lambda each: id(each) not in mine))
+            )
+            last = self._conversation.latest()
+        self._ordered, self._said = len(self._conversation), []
+        return last is not None and last.role == "user"
 
     def _register_tools(self) -> None:
         """Make the tools of shown sections callable and those of closed ones not; the model is told later."""
@@ -708,17 +754,22 @@ class InnerLoop:
         return "\n\n".join(filter(None, map(self.config.long_description, tools)))
 
     def _evict(self) -> None:
-        """Close the least recently used sections while the context exceeds the budget's limit."""
+        """Close the least recently used sections if the context exceeds the budget's limit, each of them once.
+
+        What was sent stays in the context, so the text of a closed section is counted as gone, and one that the model
+        opens again stays open. Sections that were opened after the last request have not been told yet.
+        """
         budget = self.scope.meter.budget
         limit = None if budget is None else budget.max_context_tokens
         if limit is None or self._context_tokens <= limit:
             return
-        excess, self._context_tokens = self._context_tokens - limit, 0
-        for path in sections_to_close(
-            self.prompt.view(self.session), self._run.last_used, excess, self.config.count_tokens
-        ):
+        excess, self._context_tokens = self._context_tokens - limit - sum(self._run.closed.values()), 0
+        told = {ref.section_key for ref in self._run.tools if not ref.revoked} - self._run.closed.keys()
+        last_used = {key: self._run.last_used.get(key, 0) for key in told}
+        closing = sections_to_close(self.prompt.view(self.session), last_used, excess, self.config.count_tokens)
+        for path in closing:
             self.session.dispatch(CollapseSection(path, reason=f"context is over {limit} tokens"))
-        self._update_tools()
+        self._save(closed={**self._run.closed, **{".".join(path): tokens for path, tokens in closing.items()}})
 
     def _check_stop(self, reply: ModelReply) -> None:
         problem = _STOPPED.get(reply.stop_reason)
@@ -790,12 +841,12 @@ class InnerLoop:
         return [(node.key, tool) for node in view.existing() for tool in node.hosted_tools]
 
     def _hosted_outputs(self) -> Mapping[str, Any]:
-        messages, codecs = self._conversation.view(), self.config.hosted_tool_codecs
         tools = {tool.name: tool for tool in self.toolbox.hosted_tools}
         for tool in self.toolbox.hosted_tools:
             for _, other in self._same_hosted(tool, self.prompt.view(self.session)):
                 tools.setdefault(other.name, other)
-        outputs = hosted_outputs(tuple(tools.values()), messages, codecs, self.config.adapter, self.prompt.name)
+        messages, codecs = self._conversation.view(), self.scope.codecs
+        outputs = hosted_outputs(tuple(tools.values()), messages, codecs, self.prompt.name)
         for tool in self.toolbox.hosted_tools:
             if tool.name in outputs:
                 self._emit(events.HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
@@ -828,7 +879,7 @@ class InnerLoop:
     def _say(self, *messages: Message) -> None:
         for message in messages:
             self.session.dispatch(message)
-            self._messages += 1
+            self._said.append(message)
 
 
 def phase_of(error: Exception) -> str:

@@ -58,22 +58,25 @@ def inventory(
     )
 
 
-def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, count: Count) -> list[SectionPath]:
-    """Sections that the session opened, least recently used first, enough of them to make up for the excess tokens."""
+def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, count: Count) -> dict[SectionPath, int]:
+    """Sections that the session opened, least recently used first, enough of them to make up for the excess tokens.
+
+    Only those in `last_used` are considered. Returns their tokens.
+    """
     opened = [
         node
         for node in view.existing()
         if view.visibility_of(node) is SectionVisibility.FULL
         and node.summary is not None
         and view.decided_by(node) == "session"
+        and node.key in last_used
     ]
-    opened.sort(key=lambda node: (last_used.get(node.key, 0), node.index))
-    closing: list[SectionPath] = []
+    opened.sort(key=lambda node: (last_used[node.key], node.index))
+    closing: dict[SectionPath, int] = {}
     for node in opened:
-        if excess <= 0:
+        if sum(closing.values()) >= excess:
             break
-        excess -= count(view.content(node.path))
-        closing.append(node.path)
+        closing[node.path] = count(view.content(node.path))
     return closing
 
 

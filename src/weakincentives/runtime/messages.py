@@ -244,23 +244,23 @@ def not_run(calls: Iterable[ToolCall], why: str) -> list[Message]:
     return [Message("tool", f"Not run: {why}", call_id=call.id, name=call.name, success=False) for call in calls]
 
 
+def with_results(messages: Sequence[Message], results: Iterable[Message]) -> list[Message]:
+    """The conversation with these results in its last turn, all results before what the user said in the meantime."""
+    start = last_exchange(messages)
+    return [*messages[:start], *sorted((*messages[start:], *results), key=lambda message: message.role != "tool")]
+
+
 def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
     """The conversation with the results of the last turn moved before what the user said in the meantime.
 
     A user message sent while calls are open cancels them: they are not run. None means that nothing has to change.
     """
-    start = last_exchange(messages)
-    tail = messages[start:]
-    spoken = next((index for index, message in enumerate(tail) if message.role == "user"), None)
-    if not start or spoken is None:
+    tail = messages[last_exchange(messages) :]
+    spoken = next((index for index, message in enumerate(tail) if message.role == "user"), len(tail))
+    open_calls = unanswered_calls(messages) if spoken < len(tail) else ()
+    if not open_calls and not any(message.role == "tool" for message in tail[spoken:]):
         return None
-    open_calls = unanswered_calls(messages)
-    late = any(message.role == "tool" for message in tail[spoken:])
-    if not open_calls and not late:
-        return None
-    results = [message for message in tail if message.role == "tool"]
-    others = [message for message in tail if message.role != "tool"]
-    return [*messages[:start], *results, *not_run(open_calls, "the user spoke before this call was made."), *others]
+    return with_results(messages, not_run(open_calls, "the user spoke before this call was made."))
 
 
 def rebased(messages: Iterable[Message]) -> list[Message]:

@@ -56,7 +56,8 @@ class Run:
     """One evaluation so far. `visibility` is what it began with, by section key; `read` are the sections read since.
 
     `opening` says that it stopped so that a new evaluation can open sections. `unsaid` are sections that were opened
-    without the model asking and whose text it has not read yet.
+    without the model asking and whose text it has not read yet. `closed` are those closed because the context was too
+    large, with their tokens. `unfinished` says that the last message is what was shown of a reply that broke off.
     """
 
     run_id: str
@@ -69,6 +70,8 @@ class Run:
     output_retries: int = 0
     opening: bool = False
     unsaid: tuple[str, ...] = ()
+    closed: Mapping[str, int] = field(default_factory=dict)
+    unfinished: bool = False
     conversation_id: str = ""
     spent: Spent = field(default_factory=Spent)
 
@@ -85,15 +88,16 @@ _values = attrgetter(*_FIELDS)
 class RunScope:
     """What all evaluations of one execution share: the id, the meter, and the number of the attempt.
 
-    `adapter` is the one that a `FallbackAdapter` is currently using, and `recovers` says whether the next one would
-    continue after an error. `abandon`, set by the evaluation under way, stops it from any thread; `fence` then refuses
-    what its own thread still writes.
+    `adapter` is the one that a `FallbackAdapter` is currently using, and `codecs` are those of every adapter so far, by
+    its name; `recovers` says whether the next one would continue after an error. `abandon`, set by the evaluation under
+    way, stops it from any thread; `fence` then refuses what its own thread still writes.
     """
 
     meter: Meter
     run_id: str = field(default_factory=lambda: os.urandom(8).hex())
     attempt: int = 1
     adapter: int = 0
+    codecs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     recovers: Callable[[Exception], bool] | None = None
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None

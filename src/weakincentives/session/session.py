@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -75,6 +75,12 @@ class Slice(Generic[T]):
             self._check(item)
         with self._store.lock:
             self._store.writable(self._type).replace(seeds)
+
+    def update(self, function: Callable[[SliceView[T]], Iterable[T]]) -> None:
+        """Replace the slice's contents with what `function` makes of them; no other thread writes in between."""
+        with self._store.lock:
+            column = self._store.writable(self._type)
+            column.replace(tuple(function(column.view())))
 
     def clear(self, predicate: Callable[[T], bool] | None = None) -> None:
         """Remove every item, or those matching `predicate`. An installed slice then holds its initial value again."""
@@ -186,16 +192,17 @@ class Session(Displayed):
         """The current state of every slice. The cost depends on the number of slices, not on their length."""
         return Snapshot(self.session_id, self._store.mark())
 
-    def restore(self, snapshot: Snapshot, *, preserve_logs: bool = True) -> None:
+    def restore(self, snapshot: Snapshot, *, preserve_logs: bool = True, keep: Collection[type] = ()) -> None:
         """Go back to a snapshot of this or another session.
 
-        Logs keep their entries unless `preserve_logs=False`; an empty log gets the snapshot's entries.
+        Logs keep their entries unless `preserve_logs=False`; an empty log gets the snapshot's entries. Slices of the
+        types in `keep` stay as they are.
         """
         if not isinstance(snapshot, Snapshot):
             raise SessionError(
                 f"snapshot must be a Snapshot, got {type(snapshot).__name__}; read text with Snapshot.from_json"
             )
-        self._store.reset(snapshot.marks, preserve_logs=preserve_logs)
+        self._store.reset(snapshot.marks, preserve_logs=preserve_logs, keep=keep)
 
     def clone(self, *, session_id: str | None = None, observers: bool = False) -> Session:
         """An independent session with the same slices and reducers, for a parallel run."""

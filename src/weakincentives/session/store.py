@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
@@ -110,14 +110,14 @@ class SliceStore:
             self._check_not_reducing()
             return {slice_type: column.mark() for slice_type, column in self._columns.items()}
 
-    def reset(self, marks: dict[type, Mark], *, preserve_logs: bool) -> None:
+    def reset(self, marks: dict[type, Mark], *, preserve_logs: bool, keep: Collection[type] = ()) -> None:
         with self.lock:
             check_fence()
             self._check_not_reducing()
             for slice_type in marks:
                 self.column(slice_type)
             for slice_type, column in self._columns.items():
-                if preserve_logs and column.is_log and column.length:
+                if slice_type in keep or (preserve_logs and column.is_log and column.length):
                     continue
                 mark = marks.get(slice_type)
                 if mark is None:
