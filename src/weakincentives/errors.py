@@ -145,9 +145,12 @@ def _restore(cls: type[WinkError], args: tuple[Any, ...], attributes: dict[str, 
     return error
 
 
+_OWN_FRAMES = ("weakincentives.", "importlib", "dbos.", "concurrent.futures.")
+
+
 def callers_traceback(error: BaseException) -> TracebackType | None:
-    """The error's traceback without the frames of this library that led to the caller's code."""
+    """The error's traceback without the frames of this library, and its engine, that led to the caller's code."""
     found = error.__traceback__
-    while found and found.tb_frame.f_globals.get("__name__", "").startswith(("weakincentives.", "importlib")):
+    while found and found.tb_frame.f_globals.get("__name__", "").startswith(_OWN_FRAMES):
         found = found.tb_next
     return found or error.__traceback__

@@ -7,24 +7,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
     Budget,
+    FallbackAdapter,
     MainLoop,
     MarkdownSection,
     Prompt,
+    PromptEvaluationError,
     PromptTemplate,
     ScriptedAdapter,
     Session,
     Tool,
     ToolContext,
     ToolResult,
+    tool,
 )
 from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
 from weakincentives.durable import DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
+from weakincentives.runtime import EvaluationSuspended
 from weakincentives.session import observing
+from weakincentives.telemetry import RunStore, instrument, read_run, record
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,11 @@ def model(request: Any) -> Any:
     return last.text if last.role == "tool" else call("refund", call_id="c1", amount=5)
 
 
+def paying(request: Any) -> Any:
+    last = request.messages[-1]
+    return last.text if last.role == "tool" else call("pay", call_id="c1")
+
+
 def desk(database_url: str, within: float | None = None, **options: Any) -> DurableMainLoop[Refund, None]:
     return DurableMainLoop("desk", prepared(within), ScriptedAdapter(model), database_url, **options)
 
@@ -83,6 +96,17 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         assert loop.status("r").attempts == 1
 
 
+def test_a_run_that_fell_back_stays_with_its_adapter_after_the_answer(tmp_path: Path) -> None:
+    down = ScriptedAdapter([PromptEvaluationError("down", phase="request")])
+    adapter = FallbackAdapter(down, ScriptedAdapter(model))
+    with DurableMainLoop("desk", prepared(), adapter, str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        assert loop.result("r").text == "Refunded 5, says Ann (desk/r:4:c1)."
+
+
 def test_a_run_that_waits_elsewhere_does_not_count_as_stopped(tmp_path: Path) -> None:
     heard: list[str] = []
     with observing(lambda session, event: heard.append(type(event).__name__)), desk(str(tmp_path / "d.db")) as loop:
@@ -92,6 +116,44 @@ def test_a_run_that_waits_elsewhere_does_not_count_as_stopped(tmp_path: Path) ->
         assert loop.drain(PATIENCE)
         gc.collect()
     assert "ModelCalled" in heard and "EvaluationStopped" not in heard
+
+
+def test_a_run_that_waited_is_two_linked_traces_that_count_each_call_once(tmp_path: Path) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with instrument(tracer_provider=provider), desk(str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        spent = loop.result("r").usage.input_tokens
+    provider.shutdown()
+    spans = exporter.get_finished_spans()
+    agents = [span for span in spans if span.name == "invoke_agent desk"]
+    assert [span.name for span in spans if span not in agents] == [
+        "chat scripted",
+        "execute_tool refund",
+        "chat scripted",
+    ]
+    assert [[link.context for link in span.links] for span in agents] == [[], [agents[0].context]]
+    assert sum((span.attributes or {})["gen_ai.usage.input_tokens"] for span in agents) == spent
+
+
+def test_the_recording_of_a_run_that_waits_says_that_it_was_left(tmp_path: Path) -> None:
+    statuses = []
+    for approve in (False, True):
+        with record(tmp_path / "runs.db"), desk(str(tmp_path / "d.db")) as loop:
+            loop.start()
+            loop.submit(Refund(5), key="r")
+            wait_for_question(loop)
+            if approve:
+                loop.approve("r", "c1")
+                loop.result("r")
+        with RunStore(tmp_path / "runs.db") as store:
+            left = [e.reason for e in read_run(store.path, "desk/r") if isinstance(e, EvaluationSuspended)]
+            statuses.append((store.run("desk/r").status, left))
+    waiting = "waiting for an answer to c1"
+    assert statuses == [("interrupted", [waiting]), ("ok", [waiting])]
 
 
 def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path) -> None:
@@ -107,6 +169,47 @@ def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path
         until(lambda: [question.step for question in loop.questions("r")] == [6], "the second question")
         loop.approve("r", "c1", approved=False, note="Not twice.")
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1). Not twice."
+
+
+def test_each_question_of_a_call_is_asked_and_answered(database_url: str) -> None:
+    @tool
+    def pay(context: ToolContext) -> str:
+        """Pay."""
+        return " ".join(str(ask_approval(context, text).approved) for text in ("First?", "Row?", "Row?"))
+
+    section = MarkdownSection(title="Desk", key="desk", template="Pay.", tools=[pay])
+    prompt = Prompt(PromptTemplate[None](ns="t", key="desk", sections=[section]))
+    asked = []
+    with DurableMainLoop("desk", lambda _: prompt, ScriptedAdapter(paying), database_url) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        for call_id, approved in (("c1", True), ("c1#2", False), ("c1#3", True)):
+            until(lambda expected=call_id: [q.call_id for q in loop.questions("r")] == [expected], call_id)
+            asked += [question.text for question in loop.questions("r")]
+            loop.approve("r", call_id, approved=approved)
+        assert loop.result("r").text == "True False True"
+    assert asked == ["First?", "Row?", "Row?"]
+
+
+def test_an_answer_is_for_the_text_that_was_shown(tmp_path: Path) -> None:
+    amounts = iter((5, 500, 500))
+
+    @tool
+    def pay(context: ToolContext) -> str:
+        """Pay."""
+        amount = next(amounts)
+        return f"{amount}: {ask_approval(context, f'Pay {amount}?').by}"
+
+    section = MarkdownSection(title="Desk", key="desk", template="Pay.", tools=[pay])
+    prompt = Prompt(PromptTemplate[None](ns="t", key="desk", sections=[section]))
+    with DurableMainLoop("desk", lambda _: prompt, ScriptedAdapter(paying), str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        until(lambda: [q.text for q in loop.questions("r")] == ["Pay 500?"], "the second question")
+        loop.approve("r", "c1#2", by="Bob")
+        assert loop.result("r").text == "500: Bob"
 
 
 def test_a_refusal_reaches_the_tool(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """`wink work` and the arguments of `wink worker`."""
 
 import json
+import threading
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.durable.fleet import PATIENCE
 from tests.durable.test_loop import Question, prompt_with, shout
 from weakincentives import PromptEvaluationError, ScriptedAdapter
 from weakincentives.adapters.scripted import call
@@ -52,6 +56,61 @@ def test_show_prints_the_steps_and_the_failure(database: str, capsys: pytest.Cap
         ("model", "PromptEvaluationError: overloaded"),
     ]
     assert "shout" in wink(capsys, "work", "show", "desk/good", "--database-url", database)
+
+
+def test_show_prints_the_answer_of_work_that_is_done(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "answer    A\n" in wink(capsys, "work", "show", "desk/good", "--database-url", database)
+    shown = wink(capsys, "work", "show", "desk/good", "--json", "--database-url", database)
+    assert shown["answer"] == "A"
+    assert datetime.fromisoformat(shown["updated"]).tzinfo is not None
+
+
+def test_times_are_local_in_tables(
+    database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    flags = ("desk/good", "--database-url", database)
+    try:
+        shown = wink(capsys, "work", "show", *flags)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    created = datetime.fromisoformat(wink(capsys, "work", "show", "--json", *flags)["created"])
+    assert f"created   {created + timedelta(hours=5, minutes=30):%Y-%m-%d %H:%M:%S}\n" in shown
+
+
+def test_running_work_shows_its_last_step_and_whether_its_worker_lives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, held, release = str(tmp_path / "d.db"), threading.Event(), threading.Event()
+
+    def model(request: Any) -> Any:
+        if request.messages[-1].role != "tool":
+            return call("shout", text="a")
+        held.set()
+        assert release.wait(PATIENCE)
+        return "A"
+
+    loop: DurableMainLoop[Any, Any]
+    with DurableMainLoop("desk", prompt_with(shout), ScriptedAdapter(model), path) as loop:
+        loop.start()
+        loop.submit(Question("?"), key="slow")
+        assert held.wait(PATIENCE)
+        (listed,) = wink(capsys, "work", "list", "--json", "--database-url", path)
+        assert (listed["status"], listed["worker_alive"]) == ("running", True)
+        assert loop.status("slow").updated_ms == loop.store.steps("desk/slow")[-1].completed_ms
+        release.set()
+        loop.result("slow")
+        loop.submit(Question("?"), key="next", queue="elsewhere")
+    assert "no worker is alive" in wink(capsys, "work", "list", "--database-url", path)
+
+
+def test_a_queue_without_a_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--queue", "", "--database-url", str(tmp_path / "d.db"))
+    assert "A queue needs a name, got ('',)" in wink(
+        capsys, "worker", "tests.durable.test_commands:loop", *flags, code=1
+    )
 
 
 def test_retry_and_cancel_change_the_status(database: str, capsys: pytest.CaptureFixture[str]) -> None:

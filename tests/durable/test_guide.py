@@ -71,6 +71,12 @@ def test_an_order_is_refunded_after_a_person_has_agreed_on_the_approval_page(fet
     assert (status, "has already been answered" in text) == (409, True)
 
 
+def test_an_order_posted_again_with_another_complaint_is_a_conflict(fetch: Fetch) -> None:
+    assert fetch("/orders", '{"number": 8, "complaint": "Broken."}') == (202, '{"key":"order-8"}')
+    status, text = fetch("/orders", '{"number": 8, "complaint": "Late."}')
+    assert (status, "was used for another request" in text) == (409, True)
+
+
 def test_the_worker_of_the_manifest_is_one_that_wink_starts() -> None:
     text = GUIDE.read_text(encoding="utf-8")
     (command,) = re.findall(r"command: (\[.*\])", text)

@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -191,7 +192,23 @@ def test_a_failure_is_raised_again_and_can_be_retried_from_its_step(tmp_path: Pa
         assert [step.name for step in loop.store.steps("test/a")] == ["begin", "model", "shout", "model"]
 
 
+def test_a_failure_is_logged_once_with_the_frames_of_the_program(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode(request: Any) -> str:
+        raise RuntimeError("exploded")
+
+    loop = DurableMainLoop[Question, None]("test", prompt_with(), ScriptedAdapter(explode), str(tmp_path / "d.db"))
+    with loop, pytest.raises(RuntimeError):
+        loop.execute(Question("?"), key="a")
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.getMessage() == "test/a failed: RuntimeError: exploded"
+    assert record.exc_info is not None
+    assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])] == ["explode"]
+
+
 def test_cancelled_work_stops_and_can_be_continued(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "weakincentives.durable")
     attempts = iter([True])
 
     def stop(params: None, *, context: ToolContext) -> ToolResult[None]:
@@ -205,6 +222,7 @@ def test_cancelled_work_stops_and_can_be_continued(tmp_path: Path, caplog: pytes
             loop.execute(Question("?"), key="a")
         assert loop.status("a").status == "cancelled"
         assert not [record for record in caplog.records if record.exc_info]
+        assert "test/a left: it was cancelled" in caplog.messages
         loop.retry("a")
         assert loop.result("a").text == "at last"
 

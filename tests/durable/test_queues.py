@@ -43,13 +43,13 @@ class Gauge:
 
 
 def work_off(database_url: str, limits: QueueLimits, tenants: str, together: int = 2) -> tuple[Gauge, list[int]]:
-    """Run work for these tenants; returns what the model saw and when each run started, in milliseconds."""
+    """Run work for these tenants ("-": none); returns what the model saw, and when each run started in milliseconds."""
     gauge = Gauge(together)
     loop: DurableMainLoop[Any, Any]
     with DurableMainLoop("gauge", prompt_with(), ScriptedAdapter(gauge), database_url) as loop:
         loop.start(limits=limits)
         for number, tenant in enumerate(tenants):
-            loop.submit(Question(f"tenant {tenant}"), key=f"{number}", tenant=tenant)
+            loop.submit(Question(f"tenant {tenant}"), key=f"{number}", tenant=tenant.strip("-"))
         for number in range(len(tenants)):
             assert loop.result(f"{number}").text == "done"
         with loop.store.engine.connect() as connection:
@@ -65,6 +65,11 @@ def test_a_worker_runs_at_most_its_concurrency_at_once(database_url: str) -> Non
 def test_a_tenant_runs_at_most_its_concurrency_at_once(database_url: str) -> None:
     gauge, _ = work_off(database_url, QueueLimits(concurrency=8, tenant_concurrency=2), "aaaaaabb")
     assert (gauge.most["a"], gauge.most["b"] <= 2) == (2, True)
+
+
+def test_work_without_a_tenant_is_not_limited_as_if_it_had_one(database_url: str) -> None:
+    gauge, _ = work_off(database_url, QueueLimits(concurrency=8, tenant_concurrency=1), "----", together=4)
+    assert gauge.most["-"] == 4
 
 
 @pytest.mark.parametrize("limit", ["concurrency", "tenant_concurrency", "rate"])

@@ -13,7 +13,9 @@ import pytest
 
 from tests.durable.agent import Task
 from tests.durable.fleet import PATIENCE, Worker, calls, until, workers
+from weakincentives.cli import main
 from weakincentives.durable import DurableClient
+from weakincentives.telemetry import RunStore
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +92,29 @@ def test_a_step_that_outlasts_the_drain_ends_with_its_process(
     with workers(1, tmp_path, database):
         assert client.result("job", timeout=PATIENCE).text == "Total(value=3) abc for job"
     assert calls(tmp_path).count("agent/job tool b") == 2
+
+
+def test_the_work_of_a_killed_worker_says_that_it_is_gone(
+    worker: Worker, client: DurableClient[Task, None], database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.submit(Task("job"), key="job")
+    until(lambda: "agent/job tool b" in calls(tmp_path), "the step")
+    show = ["work", "show", "agent/job", "--database-url", database]
+    assert (main(show), "(gone)" in capsys.readouterr().out) == (0, False)
+    worker.signal(signal.SIGKILL)
+    worker.end()
+    assert (main(show), f"{client.status('job').worker} (gone)" in capsys.readouterr().out) == (0, True)
+
+
+def test_a_worker_records_its_runs(client: DurableClient[Task, None], database: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs.db"
+    with workers(1, tmp_path, database, "--record", str(runs)) as (worker,):
+        client.submit(Task("job"), key="job")
+        client.result("job", timeout=PATIENCE)
+        worker.signal(signal.SIGTERM)
+        assert worker.end() == 0
+    with RunStore(runs) as store:
+        assert (store.run("agent/job").status, store.run("agent/job").turns) == ("ok", 5)
 
 
 def test_a_second_worker_on_a_sqlite_file_says_who_has_it(database: str, tmp_path: Path) -> None:

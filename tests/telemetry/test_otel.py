@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.telemetry.agents import FAIL, SCRIPT, prompt, run
+from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
@@ -222,6 +223,37 @@ def test_a_failed_run_and_a_failed_tool_are_marked(collector: Collector) -> None
         "PromptEvaluationError",
     )
     assert (tool.status.status_code, (tool.attributes or {})["wink.tool.rolled_back"]) == (StatusCode.ERROR, True)
+
+
+def test_a_failed_call_of_the_model_is_a_failed_span(collector: Collector) -> None:
+    with collector.instrument(), pytest.raises(PromptEvaluationError):
+        run(PromptEvaluationError("no answer", phase="request"))
+    chat = collector.span("chat scripted")
+    assert (chat.status.status_code, (chat.attributes or {})["error.type"]) == (
+        StatusCode.ERROR,
+        "PromptEvaluationError",
+    )
+    assert chat.parent is not None and chat.parent.span_id == collector.span("invoke_agent sums").context.span_id
+
+
+def test_a_run_that_falls_back_and_succeeds_is_not_marked_as_failed(collector: Collector) -> None:
+    down, up = ScriptedAdapter([PromptEvaluationError("down", phase="request")]), ScriptedAdapter(["Up."])
+    down.model, up.model = "first", "second"
+    with collector.instrument():
+        FallbackAdapter(down, up).evaluate(prompt(), session=Session())
+    assert {span.name: span.status.status_code for span in collector.spans()} == {
+        "invoke_agent sums": StatusCode.UNSET,
+        "chat first": StatusCode.ERROR,
+        "chat second": StatusCode.UNSET,
+    }
+
+
+def test_a_stream_that_is_closed_early_ends_its_span_as_cancelled(collector: Collector) -> None:
+    with collector.instrument():
+        with ScriptedAdapter(["One.\nTwo."]).stream(prompt(), session=Session()) as events:
+            next(events)
+        agent = collector.span("invoke_agent sums")
+    assert (agent.status.status_code, (agent.attributes or {})["error.type"]) == (StatusCode.UNSET, "cancelled")
 
 
 def test_tokens_and_durations_are_measured(collector: Collector) -> None:

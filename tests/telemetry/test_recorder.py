@@ -130,6 +130,14 @@ def test_an_interrupted_run_is_called_so(path: Path) -> None:
     assert only_run(path).status == "interrupted"
 
 
+def test_a_run_that_its_caller_stopped_is_not_running_any_more(path: Path) -> None:
+    with record(path) as recorder:
+        with ScriptedAdapter(["One.\nTwo."]).stream(prompt(), session=Session()) as events:
+            next(events)
+        recorder.flush()
+        assert only_run(path).status == "interrupted"
+
+
 def test_a_run_that_hands_an_opening_to_its_caller_is_halted(path: Path) -> None:
     adapter = ScriptedAdapter([SCRIPT[1]], supports_dynamic_tools=False)
     with pytest.raises(VisibilityExpansionRequired), record(path):

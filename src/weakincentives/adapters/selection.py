@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TypeVar, Unpack
 
 from weakincentives._display import shortened
@@ -34,6 +34,7 @@ from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.adapters")
 OutputT = TypeVar("OutputT")
+T = TypeVar("T")
 
 
 def adapter_for(name: str, **options: Any) -> ProviderAdapter:
@@ -71,15 +72,18 @@ class FallbackAdapter(ProviderAdapter):
         super().__init__(", ".join(f"{adapter.name}:{adapter.model}" for adapter in adapters), settings=settings)
         self.adapters = adapters
 
-    def evaluate(
-        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
-    ) -> PromptResponse[OutputT]:
+    def attempt(self, run: Callable[[ProviderAdapter, RunOptions], T], session: Session, options: RunOptions) -> T:
         attempts = self._attempts(session, options)
         while True:
             try:
-                return attempts.adapter.evaluate(prompt, session=session, **attempts.options)
+                return run(attempts.adapter, attempts.options)
             except PromptEvaluationError as error:
                 attempts.fall_back(error)
+
+    def evaluate(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> PromptResponse[OutputT]:
+        return self.attempt(lambda on, chosen: on.evaluate(prompt, session=session, **chosen), session, options)
 
     async def evaluate_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
@@ -163,6 +167,7 @@ class _Attempts:
 
     def __init__(self, adapters: tuple[ProviderAdapter, ...], session: Session, options: RunOptions) -> None:
         self.scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
+        self.scope.recovers = self.recovers
         self.options: RunOptions = {**options, "scope": self.scope}
         self._adapters = adapters
         self._session = session
@@ -180,20 +185,26 @@ class _Attempts:
         elif isinstance(event, ToolStarted | Restarted):
             self._shown = False
 
-    def fall_back(self, error: PromptEvaluationError) -> None:
-        """Switch to the next adapter, or raise the error if there is none or another one would not help."""
+    def recovers(self, error: Exception) -> bool:
+        """Whether there is another adapter, and it might succeed where this one failed."""
         called = self._session[ModelCalled].latest()
         answered = called is not None and called.run_id == self.scope.run_id and called.stop_reason in _ANSWERS
         limited = isinstance(error, DeadlineExceededError | BudgetExceededError)
         last = self.scope.adapter + 1 == len(self._adapters)
+        stays = last or limited or answered or self._shown
         # An adapter that cannot offer a hosted tool fails in the phase "render".
-        if last or limited or answered or self._shown or error.phase not in ("request", "response", "render"):
+        return not stays and getattr(error, "phase", "") in ("request", "response", "render")
+
+    def fall_back(self, error: PromptEvaluationError) -> None:
+        """Switch to the next adapter, or raise the error if another one would not help."""
+        if not self.recovers(error):
             if self._failures:
                 error.args = (f"{error} (before that, {'; '.join(self._failures)})",)
             raise error
         failed = f"{self.adapter.name}:{self.adapter.model} failed"
         self._failures.append(f"{failed}: {shortened(str(error), 200)}")
         self.scope.adapter += 1
+        self.scope.recovers = self.recovers
         logger.warning("%s, going on with %s: %s", failed, self.adapter.name, error)
         run = self._session[Run].latest()
         if run is not None and run.run_id == self.scope.run_id:

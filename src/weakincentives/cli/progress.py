@@ -15,6 +15,7 @@ from weakincentives.cli.output import may_colour, plural, print_line, printable,
 from weakincentives.runtime import (
     EvaluationFailed,
     EvaluationStopped,
+    EvaluationSuspended,
     HostedToolInvoked,
     Ledger,
     Message,
@@ -163,6 +164,7 @@ STORY: Mapping[type, Callable[[Any], str]] = {
     ),
     EvaluationFailed: lambda event: f"failed  {event.error}: {event.message}",
     EvaluationStopped: lambda event: "stopped by the caller",
+    EvaluationSuspended: lambda event: f"left    {event.reason}",
 }
 _BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
 STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}

@@ -11,16 +11,18 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Any, get_args
 
-from weakincentives._display import Table
+from weakincentives._display import Table, shortened
 from weakincentives._imports import require_extra
 from weakincentives.cli.commands import SECONDS, default, duration, number
 from weakincentives.cli.output import UsageError, plural, print_error, print_json, print_line, print_table, progress
+from weakincentives.cli.recordings import recorder
+from weakincentives.cli.runs import moment
 
 if TYPE_CHECKING:
     from weakincentives.durable import Approval, Work, WorkerHealth, WorkStatus, WorkStore
@@ -35,7 +37,8 @@ GET /readyz while it takes work: 503 when it starts, drains or has lost its data
 WORK = """\
 List, show, retry, cancel and prune durable runs, and answer their questions.
 
-A run is named loop/key, as `wink work list` prints it. Your program is not imported, so errors whose classes it defines
+A run is named loop/key, as `wink work list` prints it. `attempts` counts how often it was started without making
+progress. Times are local in tables, and UTC in JSON. Your program is not imported, so errors whose classes it defines
 are shown as stored.
 """
 
@@ -47,6 +50,7 @@ def configure_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concurrency", type=number(1), default=8, help="runs at a time per worker (default: 8)")
     parser.add_argument("--tenant-concurrency", type=number(1), help="runs at a time per tenant, over all workers")
     parser.add_argument("--rate", type=_per_second, help="starts over all workers, such as 10/s, 300/m, 1000/h")
+    parser.add_argument("--record", metavar="FILE", help="record the runs to this file [WINK_RECORD] (default: none)")
     parser.add_argument(
         "--health", type=_host_and_port, metavar="PORT", help="answer /healthz and /readyz over HTTP on this port"
     )
@@ -69,7 +73,9 @@ def run_worker(arguments: argparse.Namespace) -> int:
     logging.getLogger("weakincentives.durable").setLevel(logging.INFO)
     limits = QueueLimits(arguments.concurrency, arguments.tenant_concurrency, arguments.rate)
     queues = tuple(arguments.queue or (loop.name,))
-    with _serving_health(arguments.health, loop.health), loop:
+    file = arguments.record or default("record")
+    recording = recorder(file) if file else None
+    with recording or nullcontext(), _serving_health(arguments.health, loop.health), loop:
         name = loop.start(queues=queues, limits=limits)
         print_error(f"{name} works on {', '.join(queues)} (version {loop.version})")
         # Set after the start, which a signal must be able to end. Not an Event: a handler might find its lock held.
@@ -197,21 +203,24 @@ def _show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
 
     _check_status(arguments.status, get_args(WorkStatus))
     found = store.list(status=arguments.status, loop=arguments.loop, limit=arguments.limit)
+    alive = store.ownership.workers()
     if arguments.json:
-        print_json([_facts(work) for work in found])
-    else:
-        rows = [(w.id, w.status, _time(w.updated_ms) or "", str(w.attempts), w.worker) for w in found]
-        if rows:
-            heading = ("run", "status", "changed", "attempts", "worker")
-            print_table(Table(heading, rows, ("attempts",), drop=("worker", "attempts", "changed")))
-        else:
-            progress("no runs")
+        print_json([_facts(work, alive) for work in found])
+        return
+    rows = [(w.id, w.status, moment(w.updated_ms / 1000), str(w.attempts), _worker(w, alive)) for w in found]
+    if not rows:
+        progress("no runs")
+        return
+    heading = ("run", "status", "changed", "attempts", "worker")
+    print_table(Table(heading, rows, ("attempts",), drop=("worker", "attempts", "changed")))
+    if any(work.status in ("queued", "running") for work in found) and not alive:
+        progress("no worker is alive; start one with `wink worker module:loop`")
 
 
 def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
-    work, steps = store.find(arguments.id), store.steps(arguments.id)
+    work, steps, alive = store.find(arguments.id), store.steps(arguments.id), store.ownership.workers()
     questions = store.questions(work_id=arguments.id, waiting=False)
-    failure = store.failure(arguments.id)
+    failure, answer = store.failure(arguments.id), store.answer_text(arguments.id)
     if arguments.json:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
         asked = [
@@ -224,12 +233,17 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
             }
             for question in questions
         ]
-        print_json(_facts(work) | {"error": failure, "steps": listed, "questions": asked})
+        outcome = {"error": failure, "answer": answer, "steps": listed, "questions": asked}
+        print_json(_facts(work, alive) | outcome)
         return
-    for name, value in _facts(work).items():
-        print_line(f"{name:9} {value}")
+    for name in _NAMES:
+        print_line(f"{name:9} {_worker(work, alive) if name == 'worker' else getattr(work, name)}")
+    print_line(f"created   {moment(work.created_ms / 1000)}")
+    print_line(f"updated   {moment(work.updated_ms / 1000)}")
     if failure:
         print_line(f"error     {failure}")
+    if answer:
+        print_line(f"answer    {shortened(' '.join(answer.split()), 200)}")
     for question in questions:
         print_line(f"{_answered(question.answer):9} {question.call_id}: {question.text}{_details(question.answer)}")
     for step in steps:
@@ -251,18 +265,18 @@ def _details(answer: Approval | None) -> str:
 
 
 def _retry(store: WorkStore, arguments: argparse.Namespace) -> None:
-    _print_status(store.retry(arguments.id), arguments)
+    _print_status(store, store.retry(arguments.id), arguments)
 
 
 def _cancel(store: WorkStore, arguments: argparse.Namespace) -> None:
-    _print_status(store.cancel(arguments.id), arguments)
+    _print_status(store, store.cancel(arguments.id), arguments)
 
 
 def _approve(store: WorkStore, arguments: argparse.Namespace) -> None:
     from weakincentives.durable import Approval
 
     store.answer(arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by))
-    _print_status(store.find(arguments.id), arguments)
+    _print_status(store, store.find(arguments.id), arguments)
 
 
 def _prune(store: WorkStore, arguments: argparse.Namespace) -> None:
@@ -276,6 +290,7 @@ def _prune(store: WorkStore, arguments: argparse.Namespace) -> None:
         print_line(f"deleted {plural(deleted, 'run')}")
 
 
+_NAMES = ("id", "status", "version", "queue", "tenant", "worker", "attempts")
 _VERBS = {
     "list": _show_list,
     "show": _show_one,
@@ -291,20 +306,24 @@ def _check_status(given: str | None, allowed: Sequence[str]) -> None:
         raise UsageError(f"--status must be one of {', '.join(allowed)}, got {given!r}")
 
 
-def _print_status(work: Work, arguments: argparse.Namespace) -> None:
+def _print_status(store: WorkStore, work: Work, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print_json(_facts(work))
+        print_json(_facts(work, store.ownership.workers()))
     else:
         print_line(f"{work.id} is {work.status}")
 
 
-def _facts(work: Work) -> dict[str, Any]:
-    names = ("id", "status", "version", "queue", "tenant", "worker", "attempts")
-    times = {"created": _time(work.created_ms), "updated": _time(work.updated_ms)}
-    return {name: getattr(work, name) for name in names} | times
+def _facts(work: Work, alive: frozenset[str]) -> dict[str, Any]:
+    facts = {name: getattr(work, name) for name in _NAMES}
+    facts["worker_alive"] = work.worker in alive if work.status == "running" else None
+    return facts | {"created": _time(work.created_ms), "updated": _time(work.updated_ms)}
+
+
+def _worker(work: Work, alive: frozenset[str]) -> str:
+    return f"{work.worker} (gone)" if work.status == "running" and work.worker not in alive else work.worker
 
 
 def _time(milliseconds: int | None) -> str | None:
     if milliseconds is None:
         return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

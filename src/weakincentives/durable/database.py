@@ -9,6 +9,7 @@ import logging
 import os
 import sqlite3
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ DEFAULT_DATABASE = ".wink/durable.db"
 DATABASE_VARIABLE = "WINK_DATABASE_URL"
 SCHEMA = "weakincentives"
 APPLICATION = "weakincentives"
+# Followed by its id, the partition of work without a tenant: limits per tenant do not apply to it.
 NO_TENANT = "-"
 # Work started without a queue continues in the queue with this suffix; every process that runs the loop serves it.
 DIRECT = ".direct"
@@ -173,8 +175,11 @@ def _quieten_engine_log() -> None:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    # The engine logs a cancellation as an error with a traceback, and a lost database several times a second; the
-    # worker itself logs that once.
+    # The engine logs cancelled and failed work as errors with a traceback, and a lost database several times a second;
+    # the worker itself logs that once.
     error = record.exc_info[1] if record.exc_info else None
     cancelled = type(error).__name__ == "DBOSAwaitedWorkflowCancelledError"
-    return not (cancelled or isinstance(error, DatabaseUnavailableError) or _CANNOT_USE in record.getMessage())
+    frames = traceback.walk_tb(error.__traceback__ if error else None)
+    failed = any(frame.f_globals.get("__name__") == "weakincentives.durable.driver" for frame, _ in frames)
+    lost = isinstance(error, DatabaseUnavailableError) or _CANNOT_USE in record.getMessage()
+    return not (cancelled or failed or lost)

@@ -18,13 +18,15 @@ from typing import Any, TypeVar
 
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, record_change
-from weakincentives.durable.work import ApprovalRequired, DurableError, Question, answers_of
+from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, give_answers
+from weakincentives.errors import callers_traceback
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime import (
     CallModel,
     Channel,
     Effect,
+    EvaluationSuspended,
     Expansions,
     InnerLoop,
     LoadSections,
@@ -33,6 +35,7 @@ from weakincentives.runtime import (
     ModelRequest,
     PromptResponse,
     ProviderAdapter,
+    RunOptions,
     RunScope,
     RunTools,
     ToolExecutionOutcome,
@@ -103,7 +106,10 @@ class Workflow:
         try:
             response = _Execution(self, engine).run(request)
         except Exception as error:
-            _log.warning("%s failed: %s: %s", work_id, type(error).__name__, error)
+            trace = callers_traceback(error)
+            # Nothing but our own frames and the engine's would say no more than the message.
+            shown = trace is not error.__traceback__ and (type(error), error, trace)
+            _log.warning("%s failed: %s: %s", work_id, type(error).__name__, error, exc_info=shown)
             raise
         except BaseException as left:
             _log.info("%s left: %s", work_id, left)
@@ -189,20 +195,28 @@ class _Execution:
                     expansions.open(signal)
 
     def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
-        inner = self._workflow.adapter.loop(prompt, session, scope=scope)
-        answers_of(session)
+        def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
+            return self._drive(adapter, adapter.loop(prompt, session, **options))
+
+        return self._workflow.adapter.attempt(evaluate, session, {"scope": scope})
+
+    def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
+        session = inner.session
+        give_answers(session, {})
         try:
-            with session.claim(session.session_id), self._workflow.adapter.open_channel(inner) as channel:
+            with session.claim(session.session_id), adapter.open_channel(inner) as channel:
                 cursor = LoopCursor(inner)
                 while (effect := cursor.effect) is not None:
                     try:
                         outcome = self._perform(effect, inner, channel)
                     except Exception as error:
                         cursor.fail(error)
-                    except BaseException as error:
-                        # The run continues elsewhere, so observers are not told that it stopped here.
+                    except BaseException as left:
+                        who = (inner.scope.run_id, inner.prompt.name)
+                        session.dispatch(EvaluationSuspended(*who, str(left), timestamp=time.time()))
+                        # It may continue elsewhere, so observers are not told that it stopped.
                         session.silent = True
-                        cursor.fail(error)
+                        cursor.fail(left)
                         raise
                     else:
                         cursor.answer(outcome)
@@ -240,14 +254,15 @@ class _Execution:
         work_id, first = self._engine.work_id, self._engine.next_step
         inner.executor.idempotency_key = lambda call: f"{work_id}:{first}:{call.id}"
         names = " ".join(dict.fromkeys(call.name for call in effect.calls))
-        answers = answers_of(inner.session)
+        # Of this turn only: a later call may have the same id, and must ask for itself.
+        answers: dict[str, tuple[str, Approval]] = {}
         while True:
+            give_answers(inner.session, answers)
             ran = self._run_tools_once(names, effect, inner)
             if isinstance(ran, ToolsRan):
-                # A later call may have the same id; it must ask for itself.
-                answers.clear()
                 return list(ran.outcomes)
-            answers[ran.question.call_id] = self._engine.ask(replace(ran.question, step=first))
+            question = replace(ran.question, step=first)
+            answers[question.call_id] = question.text, self._engine.ask(question)
 
     def _run_tools_once(self, names: str, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
         meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context

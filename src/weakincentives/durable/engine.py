@@ -23,6 +23,7 @@ from weakincentives.durable.ownership import PostgresLease, SqliteLease
 from weakincentives.durable.store import WorkStore
 from weakincentives.durable.work import (
     Approval,
+    Cancelled,
     DatabaseUnavailableError,
     DurableError,
     Question,
@@ -161,6 +162,11 @@ class Engine:
             context.function_id = number
             try:
                 return DBOS.run_step({"name": name}, once)
+            except DBOSWorkflowCancelledError:
+                raise Cancelled("it was cancelled") from None
+            except DBOSWorkflowConflictIDError:
+                # Otherwise the engine would keep a thread polling for the new owner's outcome.
+                raise Released("taken over") from None
             except DBOSException:
                 if self._stopping.is_set():
                     raise Released("closed") from None
@@ -247,13 +253,10 @@ class Engine:
                     raise Released("started too late")
             try:
                 return self._bodies[loop](request)
-            except DBOSWorkflowCancelledError:
+            except Cancelled:
                 with suppress(*_UNAVAILABLE):
                     self.store.ownership.leave(work_id, owner)
-                raise Released("cancelled") from None
-            except DBOSWorkflowConflictIDError:
-                # Otherwise the engine would keep a thread polling for the new owner's outcome.
-                raise Released("taken over") from None
+                raise
 
         return run
 

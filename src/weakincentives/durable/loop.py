@@ -265,6 +265,8 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
 
         The limits belong to the queue: those of the worker that started last apply to all workers.
         """
+        if not all(isinstance(queue, str) and queue.strip() for queue in queues):
+            raise DurableError(f"A queue needs a name, got {queues!r}; by default it is the loop's.")
         engine = self._start(queues or (self.name,), limits)
         engine.limit(queues or (self.name,), limits)
         return engine.identity

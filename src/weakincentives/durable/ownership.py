@@ -17,7 +17,7 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import sqlalchemy as sa
 
@@ -62,6 +62,15 @@ class Ownership:
                 return
             if _lock_owned(connection, work_id, owner):
                 _release(connection, work_id)
+
+    def workers(self) -> frozenset[str]:
+        """The workers that are alive; on Postgres, a killed one is counted until its lease expires."""
+        if self.engine.dialect.name == "sqlite":
+            holder = FileLock(str(self.engine.url.database)).holder()
+            return frozenset() if holder is None else frozenset({holder})
+        with self.engine.connect() as connection:
+            alive = sa.select(workers.c.executor_id).where(workers.c.lease_until_ms > _now())
+            return frozenset(connection.execute(alive).scalars())
 
     def running(self, worker: str) -> frozenset[tuple[str, str]]:
         """The work owned by this worker's executions, with their tokens."""
@@ -207,7 +216,7 @@ def _queued(name: str) -> dict[str, Any]:
         "started_at_epoch_ms": None,
         "updated_at": int(time.time() * 1000),
         "queue_name": sa.func.coalesce(status.c.queue_name, status.c.name + DIRECT),
-        "queue_partition_key": sa.func.coalesce(status.c.queue_partition_key, NO_TENANT),
+        "queue_partition_key": sa.func.coalesce(status.c.queue_partition_key, NO_TENANT + status.c.workflow_uuid),
     }
 
 
@@ -221,14 +230,14 @@ class SqliteLease:
 
     def join(self) -> None:
         """Become a worker, and take over the work of workers that are gone."""
-        self._lock.acquire()
+        self.identity = new_identity()
+        self._lock.acquire(self.identity)
         try:
             self._ownership.take_over()
             self._ownership.release_cancelled()
         except BaseException:
             self._lock.release()
             raise
-        self.identity = new_identity()
 
     def is_valid(self, identity: str) -> bool:
         """Always true: the lock is held until its process ends."""
@@ -354,11 +363,26 @@ class PostgresLease:
 class FileLock:
     """Marks the process that runs the work of a SQLite file; the operating system releases it when the process dies."""
 
+    _held: ClassVar[dict[str, str]] = {}
+
     def __init__(self, database: str) -> None:
         self.path = Path(database + ".lock")
+        self._name = os.path.realpath(self.path)
         self._file: Any = None
 
-    def acquire(self) -> None:
+    def holder(self) -> str | None:
+        """The worker that holds the lock, or None."""
+        if self._name in self._held:
+            # Opened again, the file would be closed again, and that releases this process's lock on it.
+            return self._held[self._name]
+        with suppress(FileNotFoundError), open(self.path, "r+", encoding="utf-8") as file:
+            try:
+                _lock(file)
+            except OSError:
+                return file.read().partition(" ")[2]
+        return None
+
+    def acquire(self, worker: str = "") -> None:
         try:
             file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
@@ -367,20 +391,22 @@ class FileLock:
             _lock(file)
         except OSError as error:
             file.seek(0)
-            holder = file.read().strip() or "unknown"
+            holder = file.read().partition(" ")[0].strip() or "unknown"
             file.close()
             raise DatabaseBusyError(
                 f"Process {holder} runs the work of {self.path.with_suffix('')}; submit() your work to it and wait "
                 "with result(), as DurableClient does, or use postgresql://... for several workers."
             ) from error
         self._file = file
-        # Only for the message above; a full disk must not stop the worker.
+        self._held[self._name] = worker
+        # Only for messages; a full disk must not stop the worker.
         with suppress(OSError):
             os.truncate(file.fileno(), 0)
-            os.write(file.fileno(), str(os.getpid()).encode())
+            os.write(file.fileno(), f"{os.getpid()} {worker}".encode())
 
     def release(self) -> None:
         if self._file is not None:
+            del self._held[self._name]
             self._file.close()
             self._file = None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -106,7 +108,7 @@ class WorkStore:
             "queue_name": queue,
             "workflow_id": work_id,
             "app_version": version,
-            "queue_partition_key": tenant or NO_TENANT,
+            "queue_partition_key": tenant or NO_TENANT + work_id,
             # The engine drops the queue of dead work; a retry must go back to it.
             "attributes": {"queue": queue},
         }
@@ -127,7 +129,7 @@ class WorkStore:
             found = self.client.list_workflows(workflow_ids=[work_id], load_input=False, load_output=False)
         if not found:
             raise NoSuchWorkError(f"There is no work {work_id!r}; `wink work list` shows what there is.")
-        return _work(found[0])
+        return self._works(found)[0]
 
     def list(self, *, status: WorkStatus | None = None, loop: str | None = None, limit: int = 100) -> tuple[Work, ...]:
         """Work in this database, newest first."""
@@ -140,7 +142,7 @@ class WorkStore:
                 load_input=False,
                 load_output=False,
             )
-        return tuple(_work(each) for each in found)
+        return self._works(found)
 
     def steps(self, work_id: str) -> tuple[Step, ...]:
         """The recorded steps without their outcomes, whose types this process may not have loaded."""
@@ -156,6 +158,11 @@ class WorkStore:
         if error is not None:
             raise self.serializer.deserialize(error)
         return self.serializer.deserialize(output)
+
+    def answer_text(self, work_id: str) -> str | None:
+        """The text of the response, which can be read without the program's types."""
+        output = self._outcome(work_id)[0]
+        return None if output is None else cast(str, json.loads(output)["v"]["text"])
 
     def failure(self, work_id: str) -> str | None:
         """The exception the work failed with, as text."""
@@ -227,7 +234,7 @@ class WorkStore:
                 connection.execute(sa.delete(question_table).where(q.workflow_uuid == work_id, q.step >= last))
             with _engine_errors():
                 self.client.rewind_workflow(
-                    work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT
+                    work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT + work_id
                 )
         elif not self.ownership.resume(work_id, queue):
             raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
@@ -262,6 +269,19 @@ class WorkStore:
             deleted += len(ids)
             if not ids:
                 return deleted
+
+    def _works(self, found: Iterable[Any]) -> tuple[Work, ...]:
+        """Running work was last updated when its last step ended."""
+        works = [_work(each) for each in found]
+        running = [work.id for work in works if work.status == "running"]
+        if not running:
+            return tuple(works)
+        c = step_table.c
+        ended = sa.select(c.workflow_uuid, sa.func.max(c.completed_at_epoch_ms)).group_by(c.workflow_uuid)
+        with self.engine.connect() as connection:
+            rows = connection.execute(ended.where(c.workflow_uuid.in_(running)))
+            last = {work_id: at or 0 for work_id, at in rows}
+        return tuple(replace(work, updated_ms=max(work.updated_ms, last.get(work.id, 0))) for work in works)
 
     def _outcome(self, work_id: str) -> tuple[Any, Any]:
         query = sa.select(output_table.c.output, output_table.c.error).where(output_table.c.workflow_uuid == work_id)
@@ -327,13 +347,14 @@ def _engine_errors() -> Iterator[None]:
 
 
 def _work(status: Any) -> Work:
+    partition = status.queue_partition_key
     return Work(
         id=status.workflow_id,
         loop=status.name,
         status=STATUS_OF[status.status],
         version=status.app_version or "",
         queue=status.queue_name or (status.attributes or {}).get("queue", ""),
-        tenant="" if status.queue_partition_key in (None, NO_TENANT) else status.queue_partition_key,
+        tenant="" if partition in (None, NO_TENANT + status.workflow_id) else partition,
         worker=status.executor_id or "",
         attempts=status.recovery_attempts or 0,
         created_ms=status.created_at or 0,

@@ -15,6 +15,7 @@ WinkError
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -94,9 +95,9 @@ class WorkerHealth:
 class QueueLimits:
     """How much of a queue runs at once.
 
-    `concurrency` limits runs at a time per worker, `tenant_concurrency` runs at a time per tenant across all workers,
-    and `rate` starts per second across all workers. On SQLite the engine counts whole seconds, so the rate holds only
-    on average.
+    `concurrency` limits runs at a time per worker, `tenant_concurrency` runs at a time per tenant across all workers
+    (work without a tenant is not limited by it), and `rate` starts per second across all workers. On SQLite the engine
+    counts whole seconds, so the rate holds only on average.
     """
 
     concurrency: int = 8
@@ -116,8 +117,8 @@ class QueueLimits:
 class Question:
     """A question that a person must answer before a tool call can continue: `client.approve(question.key, ...)`.
 
-    `key` is the key of the work and `step` the number of the step that asked. Times are milliseconds since 1970.
-    `answer` is None while the question waits.
+    `key` is the key of the work and `step` the number of the step that asked. The second question of a call has the
+    `call_id` `CALL#2`. Times are milliseconds since 1970. `answer` is None while the question waits.
     """
 
     call_id: str
@@ -156,24 +157,34 @@ def ask_approval(context: ToolContext, question: str, *, within: float | None = 
 
     The call is rolled back, and starts again from its first line after `approve(key, call_id)`. Ask before doing
     anything that must not happen twice. If nobody answers in `within` seconds, the answer is no, with `expired=True`.
+
+    A call may ask several questions, one after the other. An answer is for the text that was shown, so a question must
+    have the same text each time the call reaches it, or it is asked again.
     """
     answers = _answers.get(context.session)
     if answers is None:
         mistake = DurableError("ask_approval() needs a run of DurableMainLoop; other runs cannot wait for a person.")
         mistake.ends_run = True
         raise mistake
-    if context.call_id in answers:
-        return answers[context.call_id]
+    name, number = context.call_id, 1
+    while name in answers:
+        given = answers[name]
+        if given is not None and given[0] == question:
+            answers[name] = None
+            return given[1]
+        number += 1
+        name = f"{context.call_id}#{number}"
     expires_ms = None if within is None else int((time.time() + within) * 1000)
-    raise ApprovalRequired(Question(context.call_id, question, expires_ms))
+    raise ApprovalRequired(Question(name, question, expires_ms))
 
 
-_answers: WeakKeyDictionary[Session, dict[str, Approval]] = WeakKeyDictionary()
+# By question id, what was asked and the answer; None once the call has received it.
+_answers: WeakKeyDictionary[Session, dict[str, tuple[str, Approval] | None]] = WeakKeyDictionary()
 
 
-def answers_of(session: Session) -> dict[str, Approval]:
-    """The answers given in this run, by call id. The first call enables `ask_approval` for the session."""
-    return _answers.setdefault(session, {})
+def give_answers(session: Session, answers: Mapping[str, tuple[str, Approval]]) -> None:
+    """Answer what the next tool calls ask, and enable `ask_approval` for the session."""
+    _answers[session] = dict(answers)
 
 
 class DurableError(WinkError):
@@ -228,3 +239,7 @@ class Released(BaseException):
 
     A BaseException, so that the engine records no outcome and no `except Exception` in a handler swallows it.
     """
+
+
+class Cancelled(Released):
+    """Unwinds an execution whose work was cancelled."""

@@ -33,6 +33,7 @@ from weakincentives.runtime.drivers import (
 from weakincentives.runtime.events import (
     EvaluationFailed,
     EvaluationStopped,
+    EvaluationSuspended,
     HostedToolInvoked,
     ModelCalled,
     PossibleMiss,
@@ -104,6 +105,7 @@ __all__ = [
     "Effect",
     "EvaluationFailed",
     "EvaluationStopped",
+    "EvaluationSuspended",
     "EventStream",
     "Expansions",
     "Explanation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -36,6 +36,7 @@ from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
 OutputT = TypeVar("OutputT")
+T = TypeVar("T")
 
 
 class EventSink(Protocol):
@@ -175,6 +176,10 @@ class ProviderAdapter(Generic[AnyOutputT]):
         """`open_channel` on an event loop."""
         with self.open_channel(loop) as channel:
             yield channel
+
+    def attempt(self, run: Callable[[ProviderAdapter, RunOptions], T], session: Session, options: RunOptions) -> T:
+        """Call `run` with this adapter; `FallbackAdapter` calls it with one adapter after another until one works."""
+        return run(self, options)
 
     def close(self) -> None:
         """Release what is kept between runs; the adapter may be used again."""

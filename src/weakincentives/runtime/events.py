@@ -237,7 +237,7 @@ class ResourcesNotClosed(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFailed(RunEvent):
-    """The evaluation ended with an error, which was raised to the caller."""
+    """The evaluation ended with an error, which was raised to the caller, or `recovered` by the next adapter."""
 
     run_id: str
     prompt_name: str
@@ -248,6 +248,7 @@ class EvaluationFailed(RunEvent):
     prompt_key: str = ""
     adapter: str = ""
     model: str = ""
+    recovered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,15 @@ class EvaluationStopped(RunEvent):
 
     run_id: str
     prompt_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSuspended(RunEvent):
+    """The evaluation left this process, which ran it durably; it continues elsewhere or later, or was cancelled."""
+
+    run_id: str
+    prompt_name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

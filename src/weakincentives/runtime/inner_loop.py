@@ -213,13 +213,14 @@ class InnerLoop:
                 prompt_key=self.prompt.key,
                 adapter=self.config.adapter,
                 model=self.config.model,
+                recovered=self.scope.recovers is not None and self.scope.recovers(error),
             )
             raise
         except BaseException:
             self._stop()
             raise
         finally:
-            self.scope.abandon = None
+            self.scope.abandon = self.scope.recovers = None
         if response.halt is None:
             for miss in possible_misses(self.prompt, self.session, self._run, response.text):
                 self._emit(events.PossibleMiss, **miss._asdict())

@@ -89,8 +89,8 @@ class RunScope:
     """What all evaluations of one execution share: the id, the meter, and the number of the attempt.
 
     `adapter` is the one that a `FallbackAdapter` is currently using, and `codecs` are those of every adapter so far, by
-    its name. `abandon`, set by the evaluation under way, stops it from any thread; `fence` then refuses what its own
-    thread still writes.
+    its name; `recovers` says whether the next one would continue after an error. `abandon`, set by the evaluation under
+    way, stops it from any thread; `fence` then refuses what its own thread still writes.
     """
 
     meter: Meter
@@ -98,6 +98,7 @@ class RunScope:
     attempt: int = 1
     adapter: int = 0
     codecs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    recovers: Callable[[Exception], bool] | None = None
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None
     fence: Fence = field(default_factory=Fence)

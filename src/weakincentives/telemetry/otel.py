@@ -19,8 +19,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weakincentives._imports import import_extra
+from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     EvaluationFailed,
+    EvaluationStopped,
+    EvaluationSuspended,
     Message,
     ModelCalled,
     PromptExecuted,
@@ -35,26 +38,33 @@ from weakincentives.session import Session, observing
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import Span, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 SCOPE = "weakincentives"
 # Adapters whose provider has a well-known name; for others, the adapter's name is used.
 _PROVIDERS = {"claude_agent_sdk": "anthropic"}
 _FINISH_REASONS = {"end": "stop"}
 _CAPTURING_VALUES = frozenset({"true", "1", "span_only", "span_and_event"})
+_MAX_LEFT = 10_000
 _TOKEN_BUCKETS = tuple(4**power for power in range(14))
 _SECOND_BUCKETS = tuple(0.01 * 2**power for power in range(14))
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run in progress, with the requested model and the spans that have not ended."""
+    """A run, with the requested model and the spans that have not ended.
+
+    `since` is when the last call ended, so that the next may have begun; `usage` is what was spent in this process.
+    """
 
     run_id: str
     span: Span
     provider: str
     model: str
     started: float
+    since: float
+    replied: bool = False
+    usage: TokenUsage = field(default_factory=TokenUsage)
     definitions: dict[str, str] = field(default_factory=dict)
     readings: list[tuple[str, ...]] = field(default_factory=list)
     chat: Span | None = None
@@ -89,6 +99,8 @@ class Instrumentation:
         self._dynamic = meter.create_counter("wink.disclosure.dynamic", unit="{expansion}")
         self._restarts = meter.create_counter("wink.disclosure.restarts", unit="{expansion}")
         self._runs: weakref.WeakKeyDictionary[Session, _Run] = weakref.WeakKeyDictionary()
+        # The spans of runs that left this process and may continue in it, by run id.
+        self._left: dict[str, SpanContext] = {}
         self._lock = threading.Lock()
         self._observing: list[AbstractContextManager[None]] = []
 
@@ -111,29 +123,37 @@ class Instrumentation:
         if handle is None:
             return
         run = self._runs.get(session)
-        if isinstance(event, PromptRendered | ModelCalled) and (run is None or run.run_id != event.run_id):
+        if isinstance(event, PromptRendered | ModelCalled | ToolInvoked) and (
+            run is None or run.run_id != event.run_id
+        ):
             run = self._begin(session, event)
         if run is not None:
             handle(self, session, run, event)
 
-    def _begin(self, session: Session, event: PromptRendered | ModelCalled) -> _Run:
-        """Start the span of a run; a run resumed from a snapshot is first noticed when it calls the model."""
-        provider = _PROVIDERS.get(event.adapter, event.adapter)
+    def _begin(self, session: Session, event: PromptRendered | ModelCalled | ToolInvoked) -> _Run | None:
+        """Start the span of a run; one that continues here is first noticed when it calls the model or a tool."""
+        source = session[PromptRendered].latest() if isinstance(event, ToolInvoked) else event
+        if source is None or source.run_id != event.run_id:
+            return None
+        provider = _PROVIDERS.get(source.adapter, source.adapter)
         bound = session[Run].latest()
+        started = event.timestamp - getattr(event, "latency", getattr(event, "duration", 0.0))
+        earlier = self._left.pop(event.run_id, None)
         span = self._tracer.start_span(
-            f"invoke_agent {event.prompt_name}",
-            start_time=_nanoseconds(event.timestamp - getattr(event, "latency", 0.0)),
+            f"invoke_agent {source.prompt_name}",
+            start_time=_nanoseconds(started),
+            links=[] if earlier is None else [self._trace.Link(earlier)],
             attributes={
                 "gen_ai.operation.name": "invoke_agent",
                 "gen_ai.provider.name": provider,
-                "gen_ai.request.model": event.model,
-                "gen_ai.agent.name": event.prompt_name,
-                "gen_ai.prompt.name": f"{bound.prompt_ns}/{bound.prompt_key}" if bound else event.prompt_name,
+                "gen_ai.request.model": source.model,
+                "gen_ai.agent.name": source.prompt_name,
+                "gen_ai.prompt.name": f"{bound.prompt_ns}/{bound.prompt_key}" if bound else source.prompt_name,
                 "gen_ai.conversation.id": session.session_id,
                 "wink.run.id": event.run_id,
             },
         )
-        run = _Run(event.run_id, span, provider, event.model, event.timestamp)
+        run = _Run(event.run_id, span, provider, source.model, started, started)
         with self._lock:
             before = self._runs.pop(session, None)
             self._runs[session] = run
@@ -148,22 +168,26 @@ class Instrumentation:
     def _render(self, session: Session, run: _Run, event: PromptRendered) -> None:
         run.definitions = dict(zip((*event.tools, *event.hosted_tools), event.definitions, strict=False))
 
-    def _call(self, session: Session, run: _Run, event: ModelCalled) -> None:
-        common = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": run.provider,
-            "gen_ai.request.model": run.model,
-            "gen_ai.response.model": event.model,
-        }
-        usage = event.usage
-        span = self._tracer.start_span(
+    def _start_chat(self, session: Session, run: _Run, started: float, attributes: dict[str, Any]) -> Span:
+        span: Span = self._tracer.start_span(
             f"chat {run.model}",
             context=self._trace.set_span_in_context(run.span),
             kind=self._trace.SpanKind.CLIENT,
-            start_time=_nanoseconds(event.timestamp - event.latency),
-            attributes={
+            start_time=_nanoseconds(started),
+            attributes={**attributes, "gen_ai.conversation.id": session.session_id},
+        )
+        return span
+
+    def _call(self, session: Session, run: _Run, event: ModelCalled) -> None:
+        common = {**_chat(run, event), "gen_ai.response.model": event.model}
+        usage = event.usage
+        run.since, run.replied, run.usage = event.timestamp, True, run.usage + usage
+        span = self._start_chat(
+            session,
+            run,
+            event.timestamp - event.latency,
+            {
                 **common,
-                "gen_ai.conversation.id": session.session_id,
                 "gen_ai.response.finish_reasons": [_FINISH_REASONS.get(event.stop_reason, event.stop_reason)],
                 "gen_ai.usage.input_tokens": usage.input_tokens,
                 "gen_ai.usage.output_tokens": usage.output_tokens,
@@ -207,6 +231,7 @@ class Instrumentation:
         if event.disclosure is not None:
             attributes["wink.sections"] = event.disclosure.requested_sections
             run.readings.append(event.disclosure.requested_sections)
+        run.since, run.replied = event.timestamp, False
         if self._capture:
             attributes["gen_ai.tool.call.arguments"] = event.arguments
             attributes["gen_ai.tool.call.result"] = event.result_text
@@ -244,20 +269,44 @@ class Instrumentation:
         run.ends = event.timestamp
         # A halted evaluation may continue with more sections open; else the next run or the end of the block ends it.
         if not event.halted:
-            run.span.set_attribute("gen_ai.usage.input_tokens", event.usage.input_tokens)
-            run.span.set_attribute("gen_ai.usage.output_tokens", event.usage.output_tokens)
             self._finish(session, run, {})
 
     def _fail(self, session: Session, run: _Run, event: EvaluationFailed) -> None:
+        failed = {"error.type": event.error}
+        attributes = _chat(run, event) | failed
+        status = (self._trace.StatusCode.ERROR, event.message if self._capture else event.error)
+        if event.phase == "request" or (event.phase == "response" and not run.replied):
+            chat = self._start_chat(session, run, run.since, attributes)
+            chat.set_status(*status)
+            chat.end(_nanoseconds(event.timestamp))
+            self._duration.record(event.timestamp - run.since, attributes)
+        run.since = event.timestamp
+        if event.recovered:
+            # The next adapter has a model of its own.
+            run.model = ""
+            return
         run.ends = event.timestamp
-        run.span.set_attribute("error.type", event.error)
-        run.span.set_status(self._trace.StatusCode.ERROR, event.message if self._capture else event.error)
-        self._finish(session, run, {"error.type": event.error})
+        run.span.set_status(*status)
+        self._finish(session, run, failed)
+
+    def _stop(self, session: Session, run: _Run, event: EvaluationStopped) -> None:
+        run.ends = event.timestamp
+        self._finish(session, run, {"error.type": "cancelled"})
+
+    def _suspend(self, session: Session, run: _Run, event: EvaluationSuspended) -> None:
+        with self._lock:
+            self._runs.pop(session, None)
+            self._left[run.run_id] = run.span.get_span_context()
+            if len(self._left) > _MAX_LEFT:
+                del self._left[next(iter(self._left))]
+        run.span.add_event("wink.run.suspended", {"wink.reason": event.reason}, _nanoseconds(event.timestamp))
+        _end(run, event.timestamp)
 
     def _finish(self, session: Session, run: _Run, extra: dict[str, str]) -> None:
         with self._lock:
             self._runs.pop(session, None)
         common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
+        run.span.set_attributes(extra)
         seconds = (run.ends or run.started) - run.started
         self._duration.record(seconds, {"gen_ai.operation.name": "invoke_agent", **common, **extra})
         _end(run, run.ends)
@@ -291,16 +340,28 @@ _HANDLERS: dict[type, Any] = {
     RunRestarted: Instrumentation._restart,
     PromptExecuted: Instrumentation._execute,
     EvaluationFailed: Instrumentation._fail,
+    EvaluationStopped: Instrumentation._stop,
+    EvaluationSuspended: Instrumentation._suspend,
 }
 
 
 def _end(run: _Run, at: float | None) -> None:
     """End the spans of a run that have not ended yet."""
     run.forgotten()
+    run.span.set_attribute("gen_ai.usage.input_tokens", run.usage.input_tokens)
+    run.span.set_attribute("gen_ai.usage.output_tokens", run.usage.output_tokens)
     for span in (run.chat, run.span):
         if span is not None and span.is_recording():
             span.end(None if at is None else _nanoseconds(at))
     run.chat = None
+
+
+def _chat(run: _Run, event: ModelCalled | EvaluationFailed) -> dict[str, Any]:
+    """The attributes of a model call. The first call of an adapter that took over says which model it is."""
+    if not run.model:
+        run.provider, run.model = _PROVIDERS.get(event.adapter, event.adapter), event.model
+    common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
+    return {"gen_ai.operation.name": "chat", **common}
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -19,6 +19,8 @@ from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
     PROMPT_TURN,
     EvaluationFailed,
+    EvaluationStopped,
+    EvaluationSuspended,
     Message,
     ModelCalled,
     PromptExecuted,
@@ -117,6 +119,8 @@ class Tally:
                 if event.adapter:
                     self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}")
                     self.columns.update(adapter=event.adapter, model=event.model)
+            case EvaluationStopped() | EvaluationSuspended():
+                self.end("interrupted", at, open_runs)
             case PromptExecuted():
                 self.columns["answer"] = event.text[:MAX_LINE]
                 self.end("halted" if event.halted else "ok", at, open_runs)
