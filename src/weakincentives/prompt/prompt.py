@@ -109,6 +109,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             if (expected := node.section.stored()) is not None:
                 self.outline = self.outline.with_late(node.path, expected)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
+        self.warned_of: set[type] = set()
 
     def render(
         self, *params: Any, visibility_overrides: Overrides | None = None, session: Session | None = None
@@ -288,9 +289,21 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         bound = {self._params_type_of(value): value for value in params}
         if len(bound) < len(params):
             self._duplicates = params
+        self._warn_of_unused(bound)
         self._bound.update(bound)
         self._bound_resources = self._bound_resources.merge(resources)
         return self
+
+    def _warn_of_unused(self, types: Iterable[type]) -> None:
+        """Warn once of params that no section takes. Tools may read `prompt.params`, so it need not be a mistake."""
+        outline, warned = self.template.outline, self.template.warned_of
+        for kind in types:
+            if kind not in outline.params_types and not outline.late and kind not in warned:
+                warned.add(kind)
+                taken = ", ".join(map(_qualified, outline.params_types)) or "none"
+                logger.warning(
+                    "Prompt '%s': no section takes the params %s; they take: %s.", self.key, _qualified(kind), taken
+                )
 
     @contextmanager
     def claim(self, session: Session) -> Iterator[None]:
@@ -628,6 +641,10 @@ class ToolContext:
     def filesystem(self) -> Filesystem | None:
         """The prompt's filesystem, if a section or the caller provides one."""
         return self.resources.get_optional(Filesystem)  # type: ignore[type-abstract]
+
+
+def _qualified(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _ruled(view: View, params: Params, session: Session | None, words: str) -> list[Node]:
