@@ -3,7 +3,7 @@
 A blocking handler cannot be interrupted. When its run is cancelled or its deadline passes, its fence is closed: the
 handler continues in its thread, but sessions and filesystems refuse its writes.
 
-It is also known which tool calls the running code works for, so that a filesystem can tell whose change it is.
+The module also tracks which tool calls the running code works for, so that a filesystem knows whose change it makes.
 """
 
 from __future__ import annotations

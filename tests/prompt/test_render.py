@@ -166,9 +166,8 @@ def test_params_that_no_section_takes_are_reported_once(caplog: pytest.LogCaptur
     for _ in range(2):
         Prompt(tree).bind(Task("unused"), Mood())
 
-    name = __name__
     assert [record.getMessage() for record in caplog.records] == [
-        f"Prompt 'demo': no section takes the params {name}.Task; they take: {name}.Mood."
+        f"Prompt 'demo': no section takes params of {Task!r}; they take: {Mood!r}."
     ]
 
 

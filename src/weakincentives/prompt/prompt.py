@@ -280,8 +280,8 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     def bind(self, *params: Any, resources: ResourceRegistry | Mapping[type, Any] | None = None) -> Prompt[OutputT]:
         """Bind instances by their type, and resources that take precedence over the template's and the sections'.
 
-        A dict is bound as the template's TypedDict with the same keys. This changes the prompt, so a run that is going
-        on must not have it.
+        A dict is bound as the template's TypedDict with the same keys. Binding changes the prompt, so it raises while a
+        run uses the prompt.
         """
         if self._claim is not None:
             raise self._in_use()
@@ -300,10 +300,8 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         for kind in types:
             if kind not in outline.params_types and not outline.late and kind not in warned:
                 warned.add(kind)
-                taken = ", ".join(map(_qualified, outline.params_types)) or "none"
-                logger.warning(
-                    "Prompt '%s': no section takes the params %s; they take: %s.", self.key, _qualified(kind), taken
-                )
+                taken = ", ".join(map(repr, outline.params_types)) or "none"
+                logger.warning("Prompt '%s': no section takes params of %r; they take: %s.", self.key, kind, taken)
 
     @contextmanager
     def claim(self, session: Session) -> Iterator[None]:
@@ -641,10 +639,6 @@ class ToolContext:
     def filesystem(self) -> Filesystem | None:
         """The prompt's filesystem, if a section or the caller provides one."""
         return self.resources.get_optional(Filesystem)  # type: ignore[type-abstract]
-
-
-def _qualified(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _ruled(view: View, params: Params, session: Session | None, words: str) -> list[Node]:
