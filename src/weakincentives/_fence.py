@@ -2,16 +2,20 @@
 
 A blocking handler cannot be interrupted. When its run is cancelled or its deadline passes, its fence is closed: the
 handler continues in its thread, but sessions and filesystems refuse its writes.
+
+The module also tracks which tool calls the running code works for, so that a filesystem knows whose change it makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 
 from weakincentives.errors import AbandonedCallError
 
 _current: ContextVar[Fence | None] = ContextVar("weakincentives_fence", default=None)
+_calls: ContextVar[tuple[object, ...]] = ContextVar("weakincentives_calls", default=())
 # Checking is skipped until there is something to check, so that ordinary writes pay nothing for it.
 _armed = False
 
@@ -65,3 +69,18 @@ def check_fence() -> None:
             "This tool call was abandoned: its run was stopped or its deadline has passed, so nothing that it still "
             "writes is kept."
         )
+
+
+@contextmanager
+def working_for(call: object) -> Iterator[None]:
+    """Within the block, and in threads and tasks that inherit its context, changes belong to this tool call."""
+    token = _calls.set((*_calls.get(), call))
+    try:
+        yield
+    finally:
+        _calls.reset(token)
+
+
+def current_calls() -> tuple[object, ...]:
+    """The tool calls that the running code works for, outermost first."""
+    return _calls.get()

@@ -161,6 +161,16 @@ def test_params_that_no_section_uses_are_allowed() -> None:
     assert Prompt(template(text("a"))).bind(Task("unused")).render().text == "## 1. A\n\ntext"
 
 
+def test_params_that_no_section_takes_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    tree = template(MarkdownSection[Mood](title="A", key="a", template="text"))
+    for _ in range(2):
+        Prompt(tree).bind(Task("unused"), Mood())
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Prompt 'demo': no section takes params of {Task!r}; they take: {Mood!r}."
+    ]
+
+
 @pytest.mark.parametrize(("ns", "key"), [("", "k"), ("n", ""), ("  ", "k")])
 def test_namespace_and_key_are_required(ns: str, key: str) -> None:
     with pytest.raises(PromptValidationError, match="needs a non-empty"):

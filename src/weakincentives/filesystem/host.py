@@ -6,14 +6,16 @@ import os
 import shutil
 import stat
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-from weakincentives._fence import check_fence
+from weakincentives._fence import check_fence, current_calls
 from weakincentives.filesystem import search
+from weakincentives.filesystem.changes import CallMark, Changes
 from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
@@ -48,8 +50,25 @@ _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory",
 class HostSnapshot:
     """The state of a HostFilesystem at one moment. It keeps what is needed to go back while it is referenced."""
 
-    mark: Mark
+    mark: Mark | CallMark[State]
     tree: Mapping[Parts, State] | None = None
+
+
+class _Shared:
+    """What all filesystems with the same root share: the changes of tool calls, and what was saved for them."""
+
+    def __init__(self, jail: Jail) -> None:
+        self.changes: Changes[State] = Changes()
+        self.store = StateStore(jail)
+
+
+_shared: weakref.WeakValueDictionary[str, _Shared] = weakref.WeakValueDictionary()
+_sharing = threading.Lock()
+
+
+def _shared_below(jail: Jail) -> _Shared:
+    with _sharing:
+        return _shared.setdefault(jail.root, _Shared(jail))
 
 
 class HostFilesystem:
@@ -76,7 +95,9 @@ class HostFilesystem:
         self._store = StateStore(self._jail)
         self._journal = Journal(self._store)
         self._tracker = Tracker(self._store, ignore) if track_external else None
-        self._lock = threading.RLock()
+        self._shared = _shared_below(self._jail)
+        self._changes = self._shared.changes
+        self._lock = self._changes.lock
         self._unrestored: dict[Parts, State] = {}
         self._exported: str | None = None
 
@@ -182,22 +203,39 @@ class HostFilesystem:
             self._delete(place, status)
 
     def snapshot(self) -> HostSnapshot:
-        with self._lock:
-            if self._unrestored:
-                self._put_back(self._unrestored)
-            return HostSnapshot(self._journal.mark(), self._tracker.scan() if self._tracker else None)
+        return self._snapshot(lambda: self._journal.mark())
+
+    def begin_call(self) -> HostSnapshot:
+        """A snapshot for the rollback of the current tool call: restoring it undoes only what the call changed.
+
+        With `track_external`, that includes what other processes did, except to files that other calls changed since.
+        """
+        if not current_calls():
+            return self.snapshot()
+        return self._snapshot(lambda: self._changes.begin(watch=self._tracker is not None))
 
     def restore(self, snapshot: HostSnapshot) -> None:
         check_fence()
-        if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal is not self._journal:
+        if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal not in (self._journal, self._changes):
             raise SnapshotError(
                 f"The snapshot was not taken from this filesystem ({self.root}), or it has been closed since"
             )
         with self._lock:
             changes = {parts: state for parts, state in self._unrestored.items() if not self._is_tracked(parts)}
-            changes |= self._journal.switch_to(snapshot.mark)
+            mark, others = snapshot.mark, set[Parts]()
+            if isinstance(mark, CallMark):
+                changes |= self._changes.undo(mark)
+                others = mark.others
+            else:
+                changes |= self._journal.switch_to(mark)
             if self._tracker is not None and snapshot.tree is not None:
-                changes |= self._tracker.changes_to(snapshot.tree)
+                tracked = self._tracker.changes_to(snapshot.tree)
+                changes |= {parts: state for parts, state in tracked.items() if parts not in others}
+            if isinstance(mark, CallMark):
+                self._journal.advance(parts for parts in changes if not self._is_tracked(parts))
+            else:
+                for parts in changes:
+                    self._changes.record(parts, partial(self._shared.store.current, parts))
             self._put_back(changes)
 
     def close(self) -> None:
@@ -262,6 +300,12 @@ class HostFilesystem:
             self._record(place)
             remove(place.name, dir_fd=place.fd)
 
+    def _snapshot(self, mark: Callable[[], Mark | CallMark[State]]) -> HostSnapshot:
+        with self._lock:
+            if self._unrestored:
+                self._put_back(self._unrestored)
+            return HostSnapshot(mark(), self._tracker.scan() if self._tracker else None)
+
     def _put_back(self, states: dict[Parts, State]) -> None:
         """Put the states on the disk. Those that fail are kept for the next attempt, and their files exported."""
         # Until this is done, all of them count as not restored: an interrupt may come at any time.
@@ -283,6 +327,7 @@ class HostFilesystem:
 
     def _record(self, place: Place) -> None:
         self._unrestored.pop(place.parts, None)
+        self._changes.record(place.parts, lambda: self._shared.store.save(place, place.stat()))
         if not self._is_tracked(place.parts):
             self._journal.record(place)
 

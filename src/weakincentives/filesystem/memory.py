@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from weakincentives._fence import check_fence
+from weakincentives._fence import check_fence, current_calls
 from weakincentives.filesystem import search
+from weakincentives.filesystem.changes import CallMark, Changes
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
     AlreadyExistsError,
@@ -53,11 +54,12 @@ class InMemoryFilesystem:
     directories created since the last snapshot are changed in place.
     """
 
-    __slots__ = ("_fresh", "_grep_timeout", "_lock", "_root")
+    __slots__ = ("_changes", "_fresh", "_grep_timeout", "_lock", "_root")
 
     def __init__(self, files: Mapping[str, str | bytes] | None = None, *, grep_timeout: float = GREP_TIMEOUT) -> None:
         self._grep_timeout = grep_timeout
-        self._lock = threading.RLock()
+        self._changes: Changes[InMemoryDirectory | bytes | None] = Changes()
+        self._lock = self._changes.lock
         self._root = InMemoryDirectory()
         self._fresh: dict[int, dict[str, InMemoryDirectory | bytes]] = {}
         for path, content in (files or {}).items():
@@ -83,7 +85,9 @@ class InMemoryFilesystem:
                 raise IsDirectoryError(f"{path!r} is a directory", path=path)
             if old is not None and mode == "create":
                 raise AlreadyExistsError(f"{path!r} already exists; use mode='overwrite' to replace it", path=path)
-            self._change(parts[:-1])[parts[-1]] = (old or b"") + data if mode == "append" else data
+            entries = self._change(parts[:-1])
+            self._changes.record(parts, lambda: old)
+            entries[parts[-1]] = (old or b"") + data if mode == "append" else data
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
         check_fence()
@@ -145,6 +149,7 @@ class InMemoryFilesystem:
             node = self._node(path)
             if isinstance(node, InMemoryDirectory) and node.entries and not recursive:
                 raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
+            self._record_changes(parts, node, None)
             del self._change(parts[:-1])[parts[-1]]
 
     def snapshot(self) -> InMemorySnapshot:
@@ -152,13 +157,22 @@ class InMemoryFilesystem:
             self._fresh = {}
             return InMemorySnapshot(self._root)
 
-    def restore(self, snapshot: InMemorySnapshot) -> None:
-        check_fence()
-        if not isinstance(snapshot, InMemorySnapshot):
-            raise SnapshotError(f"snapshot must be an InMemorySnapshot, got {type(snapshot).__name__}")
+    def begin_call(self) -> InMemorySnapshot | CallMark[InMemoryDirectory | bytes | None]:
+        """A snapshot for the rollback of the current tool call: restoring it undoes only what the call changed."""
         with self._lock:
-            self._fresh = {}
-            self._root = snapshot.root
+            return self._changes.begin() if current_calls() else self.snapshot()
+
+    def restore(self, snapshot: InMemorySnapshot | CallMark[InMemoryDirectory | bytes | None]) -> None:
+        check_fence()
+        with self._lock:
+            if isinstance(snapshot, CallMark) and snapshot.journal is self._changes:
+                self._put_back(self._changes.undo(snapshot))
+            elif isinstance(snapshot, InMemorySnapshot):
+                self._record_changes((), self._root, snapshot.root)
+                self._fresh = {}
+                self._root = snapshot.root
+            else:
+                raise SnapshotError(f"snapshot must be an InMemorySnapshot, got {type(snapshot).__name__}")
 
     def __repr__(self) -> str:
         return f"InMemoryFilesystem({len(self.glob('**'))} files)"
@@ -182,8 +196,10 @@ class InMemoryFilesystem:
     def _change(self, parts: Parts) -> dict[str, InMemoryDirectory | bytes]:
         """The entries of a directory, ready to be changed; missing directories are created."""
         self._root, entries = self._own(self._root)
-        for name in parts:
+        for depth, name in enumerate(parts, 1):
             child = entries.get(name)
+            if child is None:
+                self._changes.record(parts[:depth], lambda: None)
             entries[name], entries = self._own(child if isinstance(child, InMemoryDirectory) else InMemoryDirectory())
         return entries
 
@@ -195,6 +211,33 @@ class InMemoryFilesystem:
         # Keep a reference, so that no other dictionary can get the same id.
         self._fresh[id(entries)] = entries
         return InMemoryDirectory(entries), entries
+
+    def _record_changes(
+        self, base: Parts, old: InMemoryDirectory | bytes | None, new: InMemoryDirectory | bytes | None
+    ) -> None:
+        """Record that `new` replaces `old`. Directories that both share are not visited."""
+        if old is new or not self._changes.in_progress:
+            return
+        before = old.entries if isinstance(old, InMemoryDirectory) else {}
+        after = new.entries if isinstance(new, InMemoryDirectory) else {}
+        for name in before.keys() | after.keys():
+            self._record_changes((*base, name), before.get(name), after.get(name))
+        if not (isinstance(old, InMemoryDirectory) and isinstance(new, InMemoryDirectory)):
+            self._changes.record(base, lambda: InMemoryDirectory() if isinstance(old, InMemoryDirectory) else old)
+
+    def _put_back(self, states: Mapping[Parts, InMemoryDirectory | bytes | None]) -> None:
+        """Put the states back, except where others have put files into a directory, or a file in its place."""
+        deepest_first = sorted(states, key=len, reverse=True)
+        for parts in deepest_first:
+            with suppress(NotDirectoryError):
+                node = self._find(parts, "")
+                if node is not None and not (isinstance(node, InMemoryDirectory) and node.entries):
+                    del self._change(parts[:-1])[parts[-1]]
+        for parts in reversed(deepest_first):
+            state = states[parts]
+            with suppress(NotDirectoryError):
+                if state is not None and self._find(parts, "") is None:
+                    self._change(parts[:-1])[parts[-1]] = state
 
     def _walk(self, base: Parts, depth: int | None) -> Iterator[tuple[Parts, Callable[[], bytes]]]:
         with self._lock:

@@ -286,6 +286,14 @@ class Journal:
         elif place.parts not in self._current.before:
             self._current.before[place.parts] = self._store.save(place, place.stat())
 
+    def advance(self, paths: Iterable[Parts]) -> None:
+        """Save what is at the paths, and go on with a version that differs there."""
+        if self._marks:
+            self._current.before |= {
+                parts: self._store.current(parts) for parts in paths if parts not in self._current.before
+            }
+            self.mark()
+
     def expect(self, states: Mapping[Parts, State]) -> None:
         """Note that the current version has these states, although the disk does not."""
         self._current.before.update(states)

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -37,6 +38,7 @@ from weakincentives.session import Session
 logger = logging.getLogger("weakincentives.prompt")
 SKIPPED = "Skipping duplicate tool '%s' of section '%s': section '%s' has it already."
 T = TypeVar("T")
+_claiming = threading.Lock()
 
 
 class _HasOutput(Specializable):
@@ -107,6 +109,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             if (expected := node.section.stored()) is not None:
                 self.outline = self.outline.with_late(node.path, expected)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
+        self.warned_of: set[type] = set()
 
     def render(
         self, *params: Any, visibility_overrides: Overrides | None = None, session: Session | None = None
@@ -253,6 +256,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         self._duplicates: tuple[Any, ...] = ()
         self._bound_resources = ResourceRegistry()
         self._run: _RunBase | None = None
+        self._claim: tuple[Session] | None = None
         self.loaded: tuple[SectionPath, ...] = ()
         self._late_outline: Outline | None = None
 
@@ -276,15 +280,60 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     def bind(self, *params: Any, resources: ResourceRegistry | Mapping[type, Any] | None = None) -> Prompt[OutputT]:
         """Bind instances by their type, and resources that take precedence over the template's and the sections'.
 
-        A dict is bound as the template's TypedDict with the same keys.
+        A dict is bound as the template's TypedDict with the same keys. Binding changes the prompt, so it raises while a
+        run uses the prompt.
         """
+        if self._claim is not None:
+            raise self._in_use()
         check_params(params)
         bound = {self._params_type_of(value): value for value in params}
         if len(bound) < len(params):
             self._duplicates = params
+        self._warn_of_unused(bound)
         self._bound.update(bound)
         self._bound_resources = self._bound_resources.merge(resources)
         return self
+
+    def _warn_of_unused(self, types: Iterable[type]) -> None:
+        """Warn once of params that no section takes. Tools may read `prompt.params`, so it need not be a mistake."""
+        outline, warned = self.template.outline, self.template.warned_of
+        for kind in types:
+            if kind not in outline.params_types and not outline.late and kind not in warned:
+                warned.add(kind)
+                taken = ", ".join(map(repr, outline.params_types)) or "none"
+                logger.warning("Prompt '%s': no section takes params of %r; they take: %s.", self.key, kind, taken)
+
+    @contextmanager
+    def claim(self, session: Session) -> Iterator[None]:
+        """Reserve the prompt for the run on this session while the block runs; its evaluations claim it again."""
+        claim = (session,)
+        with _claiming:
+            if self._claim is None:
+                self._claim = claim
+            elif self._claim[0] is not session:
+                raise self._in_use()
+        try:
+            yield
+        finally:
+            if self._claim is claim:
+                self._claim = None
+
+    def release(self) -> None:
+        """End a claim early."""
+        self._claim = None
+
+    def _in_use(self) -> PromptError:
+        return PromptError(
+            f"Prompt '{self.name}' is in use by a run: until it ends, the prompt cannot be bound or run again; "
+            "make a prompt for each run: Prompt(template).bind(...)."
+        )
+
+    def __copy__(self) -> Self:
+        """A prompt to bind and run independently of this one; while this one's resources are open, it uses those."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _bound=dict(self._bound), _claim=None)
+        other.resources = PromptResources(other, lender=self.resources)
+        return other
 
     def _params_type_of(self, value: Any) -> type:
         if type(value) is not dict:
@@ -525,9 +574,11 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
 class PromptResources:
     """`with prompt.resources:` opens the resources, `prompt.resources.get(...)` resolves one; re-entrant."""
 
-    def __init__(self, prompt: Prompt[Any]) -> None:
+    def __init__(self, prompt: Prompt[Any], *, lender: PromptResources | None = None) -> None:
         self._prompt = prompt
+        self._lender = lender
         self._context: ScopedResourceContext | None = None
+        self._borrowed = False
         self._depth = 0
 
     @property
@@ -546,8 +597,11 @@ class PromptResources:
 
     def __enter__(self) -> PromptResources:
         if self._depth == 0:
-            context = self._prompt.collected_resources().create_context()
-            context.start()
+            context = None if self._lender is None else self._lender._context
+            self._borrowed = context is not None
+            if context is None:
+                context = self._prompt.collected_resources().create_context()
+                context.start()
             self._context = context
         self._depth += 1
         return self
@@ -570,7 +624,7 @@ class PromptResources:
         if self._depth:
             return None
         context, self._context = self._context, None
-        return context
+        return None if self._borrowed else context
 
 
 @quick_init

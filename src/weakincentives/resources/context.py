@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -201,12 +201,19 @@ class ScopedResourceContext:
 
     def snapshot(self) -> ResourceSnapshot:
         """The current states of all snapshotable resources created or bound so far, except prototypes."""
+        return self._states(lambda item: item.snapshot())
+
+    def begin_call(self) -> ResourceSnapshot:
+        """`snapshot` for the rollback of the current tool call: a filesystem will undo only what the call changed."""
+        return self._states(_begin_call)
+
+    def _states(self, state_of: Callable[[Snapshotable], Any]) -> ResourceSnapshot:
         states: dict[type, Any] = {}
         values: dict[type, Any] = {}
         for context in self._layers():
             with context._lock:
                 context._check_open()
-                states.update((protocol, item.snapshot()) for protocol, item in context._snapshotables.items())
+                states.update((protocol, state_of(item)) for protocol, item in context._snapshotables.items())
                 values.update(context._values)
                 context._initial_states = {}
         return ResourceSnapshot(states, values)
@@ -310,7 +317,7 @@ class ScopedResourceContext:
         if is_snapshotable(value):
             self._snapshotables[protocol] = value
             if self._initial_states is not None:
-                self._initial_states[protocol] = value.snapshot()
+                self._initial_states[protocol] = _begin_call(value)
         self._values[protocol] = value
 
     def _restore(self, snapshot: ResourceSnapshot, failures: list[tuple[str, Exception]]) -> None:
@@ -373,6 +380,11 @@ class _ProviderResolver:
     def detach(self) -> None:
         """Forget the chain: a provider may keep its resolver and use it after the resource was created."""
         self._chain = ()
+
+
+def _begin_call(item: Snapshotable) -> Any:
+    begin = getattr(type(item), "begin_call", None)
+    return item.snapshot() if begin is None else begin(item)
 
 
 def _provide(context: ScopedResourceContext, binding: Binding[Any], chain: tuple[type, ...]) -> Any:

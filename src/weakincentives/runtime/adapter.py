@@ -358,10 +358,10 @@ def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
 
 @contextmanager
 def closing_resources(prompt: Prompt[Any], session: Session, run_id: str) -> Iterator[None]:
-    """The prompt's resources for a run; a failure to close them after a successful run is only recorded."""
+    """The prompt and its resources for a run; a failure to close them after a successful run is only recorded."""
     finished = False
     try:
-        with prompt.resources:
+        with prompt.claim(session), prompt.resources:
             yield
             finished = True
     except ResourceCloseError as error:
@@ -375,9 +375,10 @@ async def closing_resources_async(prompt: Prompt[Any], session: Session, run_id:
     """`closing_resources` on an event loop."""
     finished = False
     try:
-        async with prompt.resources:
-            yield
-            finished = True
+        with prompt.claim(session):
+            async with prompt.resources:
+                yield
+                finished = True
     except ResourceCloseError as error:
         if not finished:
             raise

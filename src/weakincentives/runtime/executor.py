@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weakincentives._fence import working_for
 from weakincentives._frozen import quick_init
 from weakincentives.content import Part
 from weakincentives.errors import (
@@ -150,20 +151,23 @@ class ToolExecutor:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             result: ToolResult[Any] = ToolResult(f"Invalid arguments for '{tool.name}': {listed}", success=False)
             return self._record(call, None, _Attempt(result), started)
-        flight = self._take_off(tool, params, call, started)
-        attempt = yield from self._attempt(flight)
+        owner = object()
+        with working_for(owner):
+            flight = self._take_off(tool, params, call, started, owner)
+            attempt = yield from self._attempt(flight)
         outcome = self._record(call, params, attempt, started)
         if attempt.error is not None:
             raise attempt.error
         return outcome
 
-    def _take_off(self, tool: Tool[Any, Any], params: Any, call: ToolCall, started: float) -> _Flight:
+    def _take_off(self, tool: Tool[Any, Any], params: Any, call: ToolCall, started: float, owner: object) -> _Flight:
         """Take a snapshot of what the call may change, and prepare its handler."""
-        before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.snapshot())
+        before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.begin_call())
         resources = self.prompt.resources.context.tool_scope()
         handler = functools.partial(tool.handler, params, context=self._context(call, resources))
         deadline, effect = self.scope.meter.deadline, tool.compensate is not None
-        return _Flight(call, tool, params, started, before, resources, HandlerCall(handler, deadline, effect=effect))
+        run = HandlerCall(handler, deadline, effect=effect)
+        return _Flight(call, tool, params, started, owner, before, resources, run)
 
     def abandon(self) -> None:
         """Stop the calls in flight, from any thread: each is fenced off, compensated, rolled back and recorded."""
@@ -171,7 +175,8 @@ class ToolExecutor:
             flight.abandoned = True
             flight.handler.abandon()
             stopped = _Attempt(flight.stopped("the run was stopped"))
-            call_sync(self._settle(flight, stopped), self.bridge)
+            with working_for(flight.owner):
+                call_sync(self._settle(flight, stopped), self.bridge)
             self._record(flight.call, flight.params, stopped, flight.started)
 
     def _attempt(self, flight: _Flight) -> Generator[Step, Any, _Attempt]:
@@ -404,6 +409,7 @@ class _Flight:
     tool: Tool[Any, Any]
     params: Any
     started: float
+    owner: object
     before: tuple[Any, Any] | None
     resources: ScopedResourceContext
     handler: HandlerCall

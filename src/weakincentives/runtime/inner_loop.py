@@ -239,12 +239,13 @@ class InnerLoop:
         return response
 
     def abandon(self) -> None:
-        """Stop the run from another thread while its own is busy, and free the session before this returns."""
+        """Stop the run from another thread while its own is busy, and free session and prompt before this returns."""
         self.scope.abandon = None
         self.scope.fence.close()
         self.executor.abandon()
         self._stop()
         self.session.release(self.owner)
+        self.prompt.release()
         self.interrupt()
 
     def _stop(self) -> None:

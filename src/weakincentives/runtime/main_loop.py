@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from weakincentives._generics import OutputT
@@ -194,7 +195,7 @@ class Conversation(Generic[OutputT]):
     All state is in the session: opened sections stay open, and a conversation whose session was restored from a
     snapshot continues from there. Each turn is a separate run; `budget` limits each turn unless `send` receives
     another. A turn can be stopped at any time: by closing its stream, cancelling its task, or Ctrl-C. Used as a context
-    manager, the conversation keeps the prompt's resources open between turns.
+    manager, the conversation keeps the prompt's resources open between turns. `prompt` is its own copy of the prompt.
     """
 
     def __init__(
@@ -206,7 +207,7 @@ class Conversation(Generic[OutputT]):
         budget: Budget | None = None,
         max_expansions: int = 10,
     ) -> None:
-        self.prompt = prompt
+        self.prompt = copy(prompt)
         self.adapter = adapter
         self.session = Session() if session is None else session
         self._loop = MainLoop(max_expansions=max_expansions, budget=budget)

@@ -1,0 +1,164 @@
+"""A prompt belongs to one run at a time, and a conversation has its own copy."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.errors import PromptError, SessionBusyError
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, tool
+from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.runtime import Conversation, MainLoop
+from weakincentives.session import Session
+
+
+@dataclass(frozen=True)
+class Customer:
+    name: str
+
+
+def template(*tools: Any, **options: Any) -> PromptTemplate[None]:
+    serve = MarkdownSection[Customer](title="Serve", key="serve", template="You serve ${name}.", tools=tools)
+    return PromptTemplate(ns="tests", key="desk", sections=[serve], **options)
+
+
+@tool
+async def pause() -> str:
+    """Let other tasks run."""
+    await asyncio.sleep(0)
+    return "paused"
+
+
+def first_text(adapter: ScriptedAdapter) -> str:
+    return adapter.requests[0].messages[0].text
+
+
+def test_a_prompt_cannot_be_bound_for_another_customer_during_a_run() -> None:
+    shared = Prompt(template(pause))
+
+    async def handle(name: str) -> str:
+        adapter = ScriptedAdapter([call("pause"), "Hello."])
+        await adapter.evaluate_async(shared.bind(Customer(name)), session=Session())
+        return first_text(adapter)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(handle("Ann"), handle("Bob"), return_exceptions=True)
+
+    ann, bob = asyncio.run(main())
+
+    assert ann == "## 1. Serve\n\nYou serve Ann."
+    assert isinstance(bob, PromptError)
+    assert str(bob) == (
+        "Prompt 'desk' is in use by a run: until it ends, the prompt cannot be bound or run again; "
+        "make a prompt for each run: Prompt(template).bind(...)."
+    )
+
+
+@pytest.mark.parametrize("runner", ["adapter", "main loop", "stream"])
+def test_a_prompt_cannot_run_twice_at_once(runner: str) -> None:
+    prompt, other = Prompt(template()).bind(Customer("Ann")), ScriptedAdapter([])
+    with ScriptedAdapter(["One\ntwo."]).stream(prompt, session=Session()) as events:
+        next(events)
+        with pytest.raises(PromptError, match="'desk' is in use by a run"):
+            if runner == "adapter":
+                other.evaluate(prompt, session=Session())
+            elif runner == "main loop":
+                MainLoop().execute(prompt, session=Session(), adapter=other)
+            else:
+                next(other.stream(prompt, session=Session()))
+
+    assert other.requests == []
+
+
+def test_a_tool_cannot_bind_the_prompt_of_its_run() -> None:
+    @tool
+    def rename(*, context: ToolContext) -> str:
+        """Rename."""
+        context.prompt.bind(Customer("Bob"))
+        return "renamed"
+
+    adapter = ScriptedAdapter([call("rename"), "done"])
+    adapter.evaluate(Prompt(template(rename)).bind(Customer("Ann")), session=Session())
+
+    assert "PromptError: Prompt 'desk' is in use by a run" in adapter.requests[1].messages[-1].text
+
+
+@pytest.mark.parametrize("ending", ["answered", "failed", "closed", "dropped", "cancelled"])
+def test_a_run_frees_its_prompt_however_it_ends(ending: str) -> None:
+    prompt = Prompt(template(pause)).bind(Customer("Ann"))
+
+    async def end() -> None:
+        adapter = ScriptedAdapter([] if ending == "failed" else [call("pause"), "One\ntwo."])
+        if ending in ("answered", "failed", "cancelled"):
+            await adapter.evaluate_async(prompt, session=Session())
+        else:
+            events = adapter.stream_async(prompt, session=Session())
+            await anext(events)
+            if ending == "closed":
+                await events.aclose()
+
+    async def main() -> None:
+        run = asyncio.create_task(end())
+        await asyncio.sleep(0)
+        if ending == "cancelled":
+            run.cancel()
+        await asyncio.wait([run])
+        prompt.bind(Customer("Bob"))
+        await ScriptedAdapter(["Hello."]).evaluate_async(prompt, session=Session())
+        assert (run.cancelled(), run.cancelled() or run.exception() is None) == (
+            ending == "cancelled",
+            ending != "failed",
+        )
+
+    asyncio.run(main())
+
+
+def test_a_prompt_can_be_rendered_during_its_run_and_used_within_its_open_resources() -> None:
+    prompt = Prompt(template(resources={list: ["open"]})).bind(Customer("Ann"))
+    with prompt.resources, ScriptedAdapter(["One\ntwo."]).stream(prompt, session=Session()) as events:
+        next(events)
+
+        assert prompt.render().text == "## 1. Serve\n\nYou serve Ann."
+
+
+def test_a_second_turn_at_the_same_time_is_refused_by_the_session() -> None:
+    chat = Conversation(Prompt(template()).bind(Customer("Ann")), adapter=ScriptedAdapter(["One\ntwo."]))
+    with chat.stream("Hello") as events:
+        next(events)
+        with pytest.raises(SessionBusyError):
+            chat.send("Hello?")
+
+
+def test_conversations_made_of_one_prompt_do_not_change_each_other() -> None:
+    prompt = Prompt(template()).bind(Customer("Ann"))
+    first, second = ScriptedAdapter(["a"]), ScriptedAdapter(["b"])
+    chats = Conversation(prompt, adapter=first), Conversation(prompt, adapter=second)
+    chats[0].bind(Customer("Bob"))
+    with chats[0].stream("x") as events:
+        next(events)
+        chats[1].send("y")
+
+    assert (first_text(first)[-4:], first_text(second)[-4:], prompt.params) == ("Bob.", "Ann.", (Customer("Ann"),))
+
+
+def test_a_conversation_uses_the_resources_that_are_open_on_its_prompt() -> None:
+    @tool
+    def keep(*, context: ToolContext) -> str:
+        """Keep."""
+        kept.append(context.resources.get(Customer))
+        return "kept"
+
+    kept: list[Customer] = []
+    made = ResourceRegistry.of(Binding(Customer, lambda _: Customer(str(len(kept)))))
+    prompt = Prompt(template(keep, resources=made)).bind(Customer("Ann"))
+    chat = Conversation(prompt, adapter=ScriptedAdapter([call("keep"), "a", call("keep"), "b", call("keep"), "c"]))
+    with prompt.resources:
+        chat.send("x")
+        chat.send("y")
+    chat.send("z")
+
+    assert kept == [Customer("0"), Customer("0"), Customer("2")]
