@@ -26,8 +26,8 @@ from weakincentives.adapters.local.relevance import (
 )
 from weakincentives.adapters.local.replier import Replier
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import Span, Tokenizer
-from weakincentives.prompt.ranking import SectionText, section_texts
+from weakincentives.prompt import SectionVisibility, Span, Tokenizer
+from weakincentives.prompt.ranking import SectionText, section_text
 from weakincentives.runtime import Channel, InnerLoop, ModelReply, ModelRequest, PromptRendered, ProviderAdapter
 
 # Below this many weights, quoting finds the needed fact more often than composing; docs/local-model.md has the figures.
@@ -114,7 +114,9 @@ class LocalAdapter(ProviderAdapter):
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
         def sections() -> tuple[Sequence[Span], Mapping[str, SectionText]]:
             rendered = loop.session[PromptRendered].latest()
-            return () if rendered is None else rendered.spans, section_texts(loop.prompt.outline())
+            view = loop.prompt.view(loop.session)
+            closed = (node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL)
+            return () if rendered is None else rendered.spans, {node.key: section_text(node) for node in closed}
 
         yield LocalChannel(self.replier, sections, self._progress)
 
