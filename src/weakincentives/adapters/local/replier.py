@@ -106,10 +106,10 @@ class Replier:
             )
         if request.output is not None:
             return self._structured(request, outlook, found, sent, watch)
-        if not found and not outlook.results and not outlook.choices and not outlook.calls:
+        fits = bool(found or outlook.results)
+        if not (fits or outlook.read or outlook.choices or outlook.calls):
             written = write(self._engine, chat(request), watch, heard=heard, max_tokens=self._max_tokens)
             return _said(written.text.strip(), written, sent)
-        fits = bool(outlook.results or (found and found[0].score >= self._relevance.least))
         if fits and self._composes:
             return self._composed(outlook, found, watch, heard)
         text = _quotation(outlook, found) if fits else _NOTHING
@@ -117,21 +117,22 @@ class Replier:
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
 
     def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
-        """The sentences that were read, best first; the surrounding paragraph counts too, as it gives the topic."""
+        """The sentences that were read, best first, unless none fits; the paragraph counts too, as it gives the topic."""
         names = [f"`{tool.name}`" for tool in outlook.tools]
         paragraphs = [paragraph for page in outlook.read for paragraph in re.split(r"\n\s*\n", page)]
-        texts = [
-            (text, paragraph)
+        texts = {
+            text: paragraph
             for paragraph in paragraphs
             for text in sentences(paragraph)
             if not any(name in text for name in names)
-        ]
+        }
         if not texts:
             return []
-        own = self._relevance.sentences(outlook.question, [text for text, _ in texts])
-        around = self._relevance.sentences(outlook.question, [paragraph for _, paragraph in texts])
-        found = [Sentence((own[at] + around[at]) / 2, text, at) for at, (text, _) in enumerate(texts)]
-        return sorted(found, key=lambda sentence: -sentence.score)
+        own = self._relevance.sentences(outlook.question, list(texts))
+        around = self._relevance.sentences(outlook.question, list(texts.values()))
+        found = [Sentence((own[at] + around[at]) / 2, text, at) for at, text in enumerate(texts)]
+        found.sort(key=lambda sentence: -sentence.score)
+        return found if found[0].score >= self._relevance.least else []
 
     def _opening(self, outlook: Outlook) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
         """Open the section that matches best, and others that match nearly as well; search for those not listed."""
