@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from typing import Any
@@ -32,8 +32,8 @@ class Outlook:
     `question` is the user's last message, or else the last open section of the prompt; `said` is all of the user's
     messages, latest first; `instructions` are the sections open from the start; `earlier` is the conversation before
     the question. `choices` can be opened now: sections that the prompt lists or a search found, and those below them;
-    `unlisted` says that a search may find more. `read` was opened, and `results` are what tools returned since the
-    question.
+    `unlisted` says that a search may find more. `opened` are the sections opened so far, `read` is what they said, and
+    `results` are what tools returned since the question.
     """
 
     question: str
@@ -42,16 +42,19 @@ class Outlook:
     earlier: tuple[dict[str, str], ...]
     choices: tuple[SectionText, ...]
     unlisted: bool
+    opened: tuple[SectionText, ...]
     read: tuple[str, ...]
     results: tuple[str, ...]
     calls: tuple[tuple[str, str], ...]
     tools: tuple[Tool[Any, Any], ...]
 
 
-def outlook(request: ModelRequest, spans: Sequence[Span], closed: Mapping[str, SectionText]) -> Outlook:
+def outlook(
+    request: ModelRequest, spans: Sequence[Span], known: Mapping[str, SectionText], closed: Collection[str]
+) -> Outlook:
     """Take a request apart; without `spans`, the whole prompt is the question and nothing can be distinguished.
 
-    `closed` maps keys to the texts of closed sections.
+    `known` maps keys to the texts of sections not open from the start; `closed` are the keys of those still closed.
     """
     text = next((message.text for message in request.messages if message.role == "system"), "")
     results: list[str] = []
@@ -92,8 +95,9 @@ def outlook(request: ModelRequest, spans: Sequence[Span], closed: Mapping[str, S
         said="\n".join(said) or question,
         instructions="\n\n".join(instructions),
         earlier=tuple(_alternating(earlier)[:-1][-MAX_EARLIER:]),
-        choices=tuple(closed[key] for key in reachable if key not in opened),
+        choices=tuple(known[key] for key in reachable if key not in opened),
         unlisted=len(reachable) < len(closed) and any(tool.name == SEARCH for tool in offered),
+        opened=tuple(text for key, text in known.items() if key in opened or key not in closed),
         read=tuple(read),
         results=tuple(results),
         calls=tuple(calls),

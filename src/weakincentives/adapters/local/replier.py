@@ -92,9 +92,9 @@ class Replier:
             raise too_long(sent, self._engine, request.prompt_name)
         watch.check()
         found = self._best_sentences(outlook)
-        calls = self._tool_call(outlook, watch)
-        items: tuple[str, ...] = ()
-        if not calls and not outlook.results and not (found and found[0].score >= self._relevance.enough):
+        calls, items = self._opening(outlook, again=True)
+        calls = calls or self._tool_call(outlook, watch)
+        if not calls and not (found and found[0].score >= self._relevance.enough):
             calls, items = self._opening(outlook)
         if calls:
             first = len(outlook.calls) + 1
@@ -117,7 +117,7 @@ class Replier:
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
 
     def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
-        """The sentences that were read, best first, unless none fits; the paragraph counts too, as it gives the topic."""
+        """The sentences that were read, best first, or none if none fits; the paragraph counts too: it gives the topic."""
         names = [f"`{tool.name}`" for tool in outlook.tools]
         paragraphs = [paragraph for page in outlook.read for paragraph in re.split(r"\n\s*\n", page)]
         texts = {
@@ -134,16 +134,23 @@ class Replier:
         found.sort(key=lambda sentence: -sentence.score)
         return found if found[0].score >= self._relevance.least else []
 
-    def _opening(self, outlook: Outlook) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-        """Open the section that matches best, and others that match nearly as well; search for those not listed."""
+    def _opening(self, outlook: Outlook, *, again: bool = False) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+        """Open the section that matches best, and others that match nearly as well; search for those not listed.
+
+        With `again`, only for a later question of a conversation, and only if no section opened before matches better.
+        """
+        tool = next((tool.name for tool in outlook.tools if tool.name in OPENING_TOOLS), None)
+        opened = sum(name in OPENING_TOOLS for name, _ in outlook.calls)
+        left = self._max_opened - opened
+        if tool is None or left < 1 or outlook.results or (again and (opened or not outlook.earlier)):
+            return [], ()
         if outlook.unlisted and SEARCH not in (name for name, _ in outlook.calls):
             return [(SEARCH, json.dumps({"query": outlook.question}))], ()
-        tool = next((tool.name for tool in outlook.tools if tool.name in OPENING_TOOLS), None)
-        left = self._max_opened - sum(name in OPENING_TOOLS for name, _ in outlook.calls)
-        if tool is None or not outlook.choices or left < 1:
+        before = outlook.opened if again else ()
+        scores = self._relevance.sections(outlook.question, [*outlook.choices, *before])
+        ranked = sorted(zip(scores, outlook.choices, strict=False), key=lambda place: -place[0])
+        if not ranked or ranked[0][0] < max(scores):
             return [], ()
-        scores = self._relevance.sections(outlook.question, outlook.choices)
-        ranked = sorted(zip(scores, outlook.choices, strict=True), key=lambda place: -place[0])
         best = [{"key": section.key, "score": round(score, 3)} for score, section in ranked[:MAX_SHOWN]]
         ranking = {"type": "ranking", "by": self._relevance.name, "of": len(ranked), "best": best}
         keys = [section.key for score, section in ranked[:left] if score >= self._close * ranked[0][0]]
