@@ -117,7 +117,7 @@ class Replier:
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
 
     def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
-        """The sentences that were read, best first, or none if none fits; the paragraph counts too: it gives the topic."""
+        """The sentences that were read, best first, or none if none fits; the paragraph counts too, for the topic."""
         names = [f"`{tool.name}`" for tool in outlook.tools]
         paragraphs = [paragraph for page in outlook.read for paragraph in re.split(r"\n\s*\n", page)]
         texts = {
@@ -146,10 +146,12 @@ class Replier:
             return [], ()
         if outlook.unlisted and SEARCH not in (name for name, _ in outlook.calls):
             return [(SEARCH, json.dumps({"query": outlook.question}))], ()
+        if not outlook.choices:
+            return [], ()
         before = outlook.opened if again else ()
         scores = self._relevance.sections(outlook.question, [*outlook.choices, *before])
         ranked = sorted(zip(scores, outlook.choices, strict=False), key=lambda place: -place[0])
-        if not ranked or ranked[0][0] < max(scores):
+        if ranked[0][0] < max(scores):
             return [], ()
         best = [{"key": section.key, "score": round(score, 3)} for score, section in ranked[:MAX_SHOWN]]
         ranking = {"type": "ranking", "by": self._relevance.name, "of": len(ranked), "best": best}
