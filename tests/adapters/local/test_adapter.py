@@ -28,6 +28,7 @@ from weakincentives.prompt import (
     OpenOrRead,
     Prompt,
     PromptTemplate,
+    SearchSections,
     SectionVisibility,
     Tool,
     ToolContext,
@@ -277,6 +278,137 @@ def test_a_second_question_gets_an_answer_of_its_own(ranked: LocalAdapter) -> No
     first, second = chat.send("When do you close in the evening?"), chat.send("What is the weight of parcel PK-77?")
     assert first.text.startswith("It closes at six in the evening.")
     assert second.text == "Parcel PK-77 weighs 7 kilograms."
+
+
+def refund(params: Weigh, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult(f"Parcel {params.parcel} is refunded.")
+
+
+def desk(**options: Any) -> PromptTemplate[None]:
+    """A section with a lookup, and one with a change; the refunds of spoiled goods are below it."""
+    numbered = {"parcel": "The parcel, such as PK-12."}
+    track = Tool[Weigh, None](name="track", description="Where a parcel is.", handler=weigh, read_only=True)
+    pay = Tool[Weigh, None](name="refund", description="Refund a parcel.", handler=refund)
+    spoiled = MarkdownSection(
+        title="Spoiled goods",
+        key="spoiled",
+        template="The code for spoiled goods is SG-41.",
+        summary="The refund code for spoiled goods.",
+        visibility=SUMMARY,
+    )
+    sections = [
+        MarkdownSection(
+            title=key.title(),
+            key=key,
+            template=text,
+            summary=f"All about {key}.",
+            visibility=SUMMARY,
+            tools=[tool.with_descriptions(None, numbered)],
+            children=children,
+        )
+        for key, text, tool, children in (
+            ("shipping", "Parcels leave within a day.", track, []),
+            ("refunds", "Parcels under 14 days are refunded in full.", pay, [spoiled]),
+        )
+    ]
+    return PromptTemplate(ns="test", key="desk", sections=sections, **options)
+
+
+def told(adapter: LocalAdapter, *messages: str, **options: Any) -> tuple[list[str], list[str]]:
+    """What was called or opened, and what was answered, in one conversation."""
+    session = Session()
+    chat = Conversation(Prompt(desk(**options)), adapter=adapter, session=session)
+    answers = [chat.send(message).text for message in messages]
+    return [getattr(call.params, "section_key", call.name) for call in session[ToolInvoked].all()], answers
+
+
+NO_REQUESTS = """\
+Do NOT refund parcel PK-8, just tell me the rule for refunds.
+Please don\u2019t refund parcel PK-8 yet.
+Do not, under any circumstances, refund parcel PK-8.
+Do not cancel and refund parcel PK-8.
+I do not want a refund for parcel PK-8.
+No refund for parcel PK-8, please.
+Send a new one instead of refunding parcel PK-8.
+Please hold off on refunding parcel PK-8.
+Please make sure that nobody refunds parcel PK-8.
+What is the rule for refunds of parcel PK-8?
+How do I refund parcel PK-8?
+Could you tell me whether parcel PK-8 was refunded?
+did my refund for parcel PK-8 go through
+Do we need to refund parcel PK-8?
+I want to know the refund rules for parcel PK-8.
+Please list the steps to refund parcel PK-8.
+If it is late, please refund parcel PK-8.
+Parcel PK-8 was refunded last week.
+You refunded parcel PK-8 twice.
+My colleague said to refund parcel PK-8, is that right?
+Thanks for the refund of parcel PK-8!
+refund parcel PK-8? no thanks"""
+
+REQUESTS = """\
+Please refund parcel PK-8.
+Refund parcel PK-8
+ok, refund parcel PK-8 then
+Could you refund parcel PK-8?
+I want a refund for parcel PK-8.
+I need you to refund parcel PK-8.
+I'd like my money back for parcel PK-8, please give me a refund.
+Parcel PK-8 never arrived, please refund it.
+It doesn't work, please refund parcel PK-8.
+Do not tell me the rule, just refund parcel PK-8.
+Don't refund parcel PK-7, but refund parcel PK-8.
+What is the rule? And please refund parcel PK-8.
+Please refund parcel PK-8 and tell me when it is done."""
+
+
+@pytest.mark.parametrize(("messages", "refunded"), [(NO_REQUESTS, False), (REQUESTS, True)])
+def test_a_change_is_made_only_if_the_message_asks_for_it(ranked: LocalAdapter, messages: str, refunded: bool) -> None:
+    answers = {message: told(ranked, message)[1] for message in messages.splitlines()}
+    done = ["Parcel PK-8 is refunded."]
+    assert [message for message, answer in answers.items() if (answer == done) is not refunded] == []
+
+
+def test_a_message_about_a_change_is_not_answered_with_a_lookup(ranked: LocalAdapter) -> None:
+    messages = (
+        "Where is parcel PK-8?",
+        "Do not refund parcel PK-8, just tell me the rule.",
+        "Please refund parcel PK-8.",
+    )
+    called, answers = told(ranked, *messages)
+    assert called == ["shipping", "track", "refunds", "refund"]
+    assert answers[1].startswith("Parcels under 14 days are refunded in full.")
+    assert answers[2] == "Parcel PK-8 is refunded."
+
+
+def test_what_the_prompt_does_not_list_is_searched_for(ranked: LocalAdapter) -> None:
+    called, answers = told(ranked, "When do parcels leave?", disclosure=SearchSections(menu="none"))
+    assert (called, answers) == (["search_sections", "shipping"], ["Parcels leave within a day."])
+
+
+@pytest.mark.parametrize("menu", ["all", "none"])
+def test_where_nothing_fits_it_says_so(ranked: LocalAdapter, menu: Literal["all", "none"]) -> None:
+    _, answers = told(ranked, "What is the capital of France?", disclosure=SearchSections(menu=menu))
+    assert answers == ["The text does not say that."]
+
+
+def test_a_section_below_a_closed_one_is_opened_and_summaries_are_not_quoted(ranked: LocalAdapter) -> None:
+    called, answers = told(ranked, "How are refunds done?", "What is the refund code for spoiled goods?")
+    assert called == ["refunds", "refunds.spoiled"]
+    assert "The refund code for spoiled goods." not in answers[0]
+    assert answers[1].startswith("The code for spoiled goods is SG-41.")
+
+
+def test_a_later_question_opens_the_section_that_matches_better(ranked: LocalAdapter) -> None:
+    called, answers = told(
+        ranked, "When are parcels refunded?", "When do parcels leave?", "Are parcels refunded in full?"
+    )
+    assert called == ["refunds", "shipping"]
+    assert [answer.partition(".")[0] for answer in answers] == [
+        "Parcels under 14 days are refunded in full",
+        "Parcels leave within a day",
+        "Parcels under 14 days are refunded in full",
+    ]
 
 
 QUOTATION = "It closes at six in the evening. The shop opens at nine in the morning."

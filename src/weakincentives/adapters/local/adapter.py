@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal
@@ -26,12 +26,13 @@ from weakincentives.adapters.local.relevance import (
 )
 from weakincentives.adapters.local.replier import Replier
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import Span, Tokenizer
-from weakincentives.prompt.ranking import SectionText, section_texts
+from weakincentives.prompt import SectionVisibility, Span, Tokenizer
+from weakincentives.prompt.ranking import SectionText, section_text
 from weakincentives.runtime import Channel, InnerLoop, ModelReply, ModelRequest, PromptRendered, ProviderAdapter
 
 # Below this many weights, quoting finds the needed fact more often than composing; docs/local-model.md has the figures.
 SMALL = 1_000_000_000
+Sections = tuple[Sequence[Span], Mapping[str, SectionText], Collection[str]]
 
 
 class LocalAdapter(ProviderAdapter):
@@ -108,13 +109,17 @@ class LocalAdapter(ProviderAdapter):
         return self._replies == "compose" or (self._replies == "auto" and self.engine.parameters >= SMALL)
 
     def channel(self) -> Channel:
-        return LocalChannel(self.replier, lambda: ((), {}), self._progress)
+        return LocalChannel(self.replier, lambda: ((), {}, ()), self._progress)
 
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
-        def sections() -> tuple[Sequence[Span], Mapping[str, SectionText]]:
+        def sections() -> Sections:
             rendered = loop.session[PromptRendered].latest()
-            return () if rendered is None else rendered.spans, section_texts(loop.prompt.outline())
+            view = loop.prompt.view(loop.session)
+            closed = [node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL]
+            opened = [node for node in view.layout.full if view.decided_by(node) != "declared"]
+            known = {node.key: section_text(node) for node in (*closed, *opened)}
+            return () if rendered is None else rendered.spans, known, {node.key for node in closed}
 
         yield LocalChannel(self.replier, sections, self._progress)
 
@@ -133,13 +138,14 @@ class LocalAdapter(ProviderAdapter):
 class LocalChannel:
     """Sends requests to the model in this process.
 
-    `sections` returns where the sections are in the prompt and the texts of closed ones.
+    `sections` returns where the sections are in the prompt, the texts of those not open from the start, and the keys
+    of closed ones.
     """
 
     def __init__(
         self,
         replier: Replier,
-        sections: Callable[[], tuple[Sequence[Span], Mapping[str, SectionText]]],
+        sections: Callable[[], Sections],
         progress: Progress | None = None,
     ) -> None:
         self._replier = replier

@@ -1,4 +1,4 @@
-"""Finds tool arguments in the question itself: a small model may copy arguments but should not make them up."""
+"""Finds what a message asks to be done, and tool arguments: a small model may copy both but should not make them up."""
 
 from __future__ import annotations
 
@@ -11,6 +11,29 @@ from weakincentives.prompt import Tool
 
 _NUMBER = re.compile(r"(?<![\w.,-])-?\d+(?:[.,]\d+)?(?![\w-]|[.,]\d)")
 _CODE = re.compile(r"\b[A-Za-z]+[-_/#]?\d[\w-]*\b")
+# How a message asks for a change, in English. What is unclear is no request: a quotation does no harm, a change may.
+_POLITE = re.compile(
+    r"(?:\b(?:please|pls|kindly|go ahead|(?:can|could|would|will) (?:you|u))\W+)+(?:(?:and|just|do) )*([a-z]+)"
+)
+_WISH = re.compile(
+    r"(?<!do )(?<!did )\b(?:(?:i|we) (?:want|need|demand|request)|(?:i|we)(?:'d| would) like"
+    r"|(?:i'm|i am|we are) asking)\b(?:(?: you)? to(?: please)? ([a-z]+))?"
+)
+_COMMAND = re.compile(
+    r"(?:(?:and|also|hello|hi|instead|just|now|ok|okay|only|so|then|yes|no)\b\W*)*"
+    r"([a-z]+)\b(?! (?:of|with)\b)(?!.*\b(?:is|are|was|were|has|had|came|arrived)\b)"
+)
+_VERBS = frozenset({"give", "send", "issue", "process", "pay", "get", "have"})
+_INFORMS = (
+    r"(?!asking\b)(?:about|ask|asked|check|describe|explain|help|how|info|information|know|learn|look|policy|rule|said"
+    r"|say|see|show|status|tell|told|understand|what|when|where|whether|who|why)(?:s|ing)?\b"
+)
+_CONDITION = re.compile(r"\b(?:before|if(?! possible)|in case|suppose|unless|until)\b")
+_FORBIDS = re.compile(r"\b(?:\w+n't|avoid|cannot|dont|instead of|never|no(?!,)|nobody|not|rather|stop|without)(?!\w)")
+_HAPPENED = re.compile(r"\b(?:did|does|has|have|had|is|are|was|were)(?: not|n't| no)\b|\bnever \w+ed\b")
+_SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
+_TURN = re.compile(r"\bbut\b|,\s*(?=(?:instead|just|only|please)\b)")
+_CLAUSE = re.compile(rf"[,:]\s|\band (?={_INFORMS})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +42,32 @@ class Grounding:
 
     given: Mapping[str, Any]
     missing: tuple[str, ...]
+
+
+def requested(tool: Tool[Any, Any], message: str) -> tuple[str, str]:
+    """The sentences that ask a tool to do something, requests first, and the others; neither holds what is forbidden.
+
+    Questions about a change, conditions and reports are no requests.
+    """
+    wanted: list[str] = []
+    beside: list[str] = []
+    for sentence in _SENTENCE.split(message.replace("\u2019", "'")):
+        parts = [part for part in _TURN.split(sentence) if not _FORBIDS.search(_HAPPENED.sub("", part.lower()))]
+        clauses = [clause.strip() for part in parts for clause in _CLAUSE.split(part)]
+        asking = [clause for clause in clauses if _asks(tool, clause.lower(), sentence.lower().rstrip())]
+        (wanted if asking else beside).extend([*asking, *(clause for clause in clauses if clause not in asking)])
+    return "\n".join(wanted), "\n".join(beside)
+
+
+def _asks(tool: Tool[Any, Any], clause: str, sentence: str) -> bool:
+    if _CONDITION.search(sentence) or re.search(rf"\b{_INFORMS}", clause):
+        return False
+    begins = re.split(r"\b(?:an?|the|of|for|to|where)\b", tool.description.lower())[0]
+    verbs = _VERBS.union(re.findall("[a-z]+", begins), re.findall("^[a-z]+", tool.name))
+    found = [_POLITE.search(clause)]
+    if not sentence.endswith("?"):
+        found += [_WISH.search(clause), _COMMAND.match(clause)]
+    return any(match[1] is None or {match[1], f"{match[1]}s"} & verbs for match in found if match)
 
 
 def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:

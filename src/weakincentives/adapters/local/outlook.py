@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, zip_longest
 from typing import Any
 
 from weakincentives.prompt import SectionVisibility, Span, Tool
@@ -14,10 +14,14 @@ from weakincentives.prompt.ranking import SectionText
 from weakincentives.runtime import Message, ModelRequest
 
 OPENING_TOOLS = ("read_section", "open_sections")
+SEARCH = "search_sections"
 MAX_EARLIER = 4
-_HEADING = re.compile(r"^#{1,6} +(?:(?:\d+\.)+ +)?(.+?)\s*$", re.MULTILINE)
-_KEY = re.compile(r'key "([^"]+)"')
-_SUFFIX = "\n---\n"
+_HEADING = re.compile(r"^#{1,6} +(?:(?:\d+\.)+ +)?.+?\s*$", re.MULTILINE)
+_HIT = re.compile(r'^- "([^"]+)": ', re.MULTILINE)
+# A closed section below one that was read: its summary is not yet an answer.
+_SUMMARY = re.compile(
+    r"^#{1,6} (?:(?!^#{1,6} ).)*?^---\n\[This section is summarized\b[^\n]*", re.MULTILINE | re.DOTALL
+)
 _SYSTEM = "You are a helpful assistant. Answer briefly."
 
 
@@ -27,8 +31,9 @@ class Outlook:
 
     `question` is the user's last message, or else the last open section of the prompt; `said` is all of the user's
     messages, latest first; `instructions` are the sections open from the start; `earlier` is the conversation before
-    the question. `choices` can be opened now, `read` was opened, and `results` are what tools returned since the
-    question.
+    the question. `choices` can be opened now: sections that the prompt lists or a search found, and those below them;
+    `unlisted` says that a search may find more. `opened` are the sections opened so far, `read` is what they said, and
+    `results` are what tools returned since the question.
     """
 
     question: str
@@ -36,35 +41,38 @@ class Outlook:
     instructions: str
     earlier: tuple[dict[str, str], ...]
     choices: tuple[SectionText, ...]
+    unlisted: bool
+    opened: tuple[SectionText, ...]
     read: tuple[str, ...]
     results: tuple[str, ...]
     calls: tuple[tuple[str, str], ...]
     tools: tuple[Tool[Any, Any], ...]
 
 
-def outlook(request: ModelRequest, spans: Sequence[Span], known: Mapping[str, SectionText]) -> Outlook:
+def outlook(
+    request: ModelRequest, spans: Sequence[Span], known: Mapping[str, SectionText], closed: Collection[str]
+) -> Outlook:
     """Take a request apart; without `spans`, the whole prompt is the question and nothing can be distinguished.
 
-    `known` maps keys to the texts of closed sections.
+    `known` maps keys to the texts of sections not open from the start; `closed` are the keys of those still closed.
     """
     text = next((message.text for message in request.messages if message.role == "system"), "")
     results: list[str] = []
     calls: list[tuple[str, str]] = []
     said: list[str] = []
     earlier: list[dict[str, str]] = []
-    question, instructions, read, choices, opened = text, [], [], [], []
+    question, instructions, read, listed, opened = text, [], [], set(), []
     for span in spans:
         if span.role == "user":
             continue
         part = text[span.start : span.end]
         if span.visibility is SectionVisibility.SUMMARY:
-            choices.append(_choice(".".join(span.path), part, known))
+            listed.add(".".join(span.path))
         elif span.decided_by == "declared":
             question = _body(part) or question
             instructions.append(part.strip())
         else:
             read.append(part)
-            opened.append(".".join(span.path))
     for message in request.messages:
         if message.role == "user":
             question, results, calls = _body(message.text), [], []
@@ -74,19 +82,22 @@ def outlook(request: ModelRequest, spans: Sequence[Span], known: Mapping[str, Se
         for call in message.tool_calls:
             calls.append((call.name, call.arguments))
             opened += _keys(call.arguments) if call.name in OPENING_TOOLS else []
-        if message.role == "tool" and message.name not in OPENING_TOOLS:
+        if message.role == "tool" and message.name == SEARCH:
+            listed.update(_HIT.findall(message.text))
+        elif message.role == "tool" and message.name not in OPENING_TOOLS:
             results.append(message.text)
         elif message.role == "tool" and message.success:
-            read.append(message.text.partition("\n\n")[2])
-            choices += _nested(message, known)
+            read.append(_SUMMARY.sub("", message.text.partition("\n\n")[2]))
     offered = tuple(tool for tool in request.tools if tool.name not in request.revoked)
-    left = {choice.key: choice for choice in choices if choice.key not in opened}
+    reachable = [key for key in closed if not listed.isdisjoint(accumulate(key.split("."), "{}.{}".format))]
     return Outlook(
         question=question,
         said="\n".join(said) or question,
         instructions="\n\n".join(instructions),
         earlier=tuple(_alternating(earlier)[:-1][-MAX_EARLIER:]),
-        choices=tuple(left.values()),
+        choices=tuple(known[key] for key in reachable if key not in opened),
+        unlisted=len(reachable) < len(closed) and any(tool.name == SEARCH for tool in offered),
+        opened=tuple(text for key, text in known.items() if key in opened or key not in closed),
         read=tuple(read),
         results=tuple(results),
         calls=tuple(calls),
@@ -106,24 +117,10 @@ def chat(request: ModelRequest) -> list[dict[str, str]]:
     return messages
 
 
-def _choice(key: str, part: str, known: Mapping[str, SectionText]) -> SectionText:
-    heading = _HEADING.search(part)
-    title = heading[1] if heading else key
-    summary = " ".join(_body(part).partition(_SUFFIX)[0].split())
-    return replace(known.get(key) or SectionText(key), title=title, summary=summary)
-
-
 def _alternating(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     """The last of each side's consecutive messages, since chat templates require alternating turns."""
     pairs = zip_longest(messages, messages[1:])
     return [message for message, after in pairs if after is None or after["role"] != message["role"]]
-
-
-def _nested(message: Message, known: Mapping[str, SectionText]) -> list[SectionText]:
-    """Summarized sections within a section that was read."""
-    parts = [part for part in re.split(r"(?=^#{1,6} )", message.text, flags=re.MULTILINE) if _SUFFIX in part]
-    found = ((_KEY.search(part.rpartition(_SUFFIX)[2]), part) for part in parts)
-    return [_choice(key[1], part, known) for key, part in found if key]
 
 
 def _body(part: str) -> str:

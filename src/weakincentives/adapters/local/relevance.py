@@ -34,10 +34,14 @@ _CLAUSE = re.compile(r"[,;:.]\s+")
 
 
 class Relevance(Protocol):
-    """Scores of about 0 to 1, comparable only within one implementation; `enough` is a good score for a sentence."""
+    """Scores of about 0 to 1, comparable only within one implementation.
+
+    `enough` is a good score for a sentence; one below `least` has nothing to do with the question.
+    """
 
     name: str
     enough: float
+    least: float
 
     def sections(self, question: str, sections: Sequence[SectionText]) -> list[float]:
         """A score for each section, by its summary, its text and its tools."""
@@ -51,6 +55,7 @@ class WordRelevance:
 
     name = "shared words"
     enough = 0.45
+    least = 0.05
 
     def sections(self, question: str, sections: Sequence[SectionText]) -> list[float]:
         return _index(tuple(sections)).scores(question)
@@ -63,6 +68,8 @@ class VectorRelevance:
     """Similarity of meaning, plus a little for shared words."""
 
     enough = 0.45
+    # Every right answer in bench/local has a higher score.
+    least = 0.24
 
     def __init__(self, vectors: Vectors, name: str) -> None:
         self.name = name

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from weakincentives.adapters.local.arguments import Grounding, ground
+from weakincentives.adapters.local.arguments import Grounding, ground, requested
 from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
 from weakincentives.adapters.local.engine import Engine
-from weakincentives.adapters.local.outlook import OPENING_TOOLS, Outlook, chat
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, SEARCH, Outlook, chat
 from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
@@ -92,9 +92,9 @@ class Replier:
             raise too_long(sent, self._engine, request.prompt_name)
         watch.check()
         found = self._best_sentences(outlook)
-        calls = self._tool_call(outlook, watch)
-        items: tuple[str, ...] = ()
-        if not calls and not outlook.results and not (found and found[0].score >= self._relevance.enough):
+        calls, items = self._opening(outlook, again=True)
+        calls = calls or self._tool_call(outlook, watch)
+        if not calls and not (found and found[0].score >= self._relevance.enough):
             calls, items = self._opening(outlook)
         if calls:
             first = len(outlook.calls) + 1
@@ -106,40 +106,53 @@ class Replier:
             )
         if request.output is not None:
             return self._structured(request, outlook, found, sent, watch)
-        if not found and not outlook.results:
+        fits = bool(found or outlook.results)
+        if not (fits or outlook.read or outlook.choices or outlook.calls):
             written = write(self._engine, chat(request), watch, heard=heard, max_tokens=self._max_tokens)
             return _said(written.text.strip(), written, sent)
-        if self._composes:
+        if fits and self._composes:
             return self._composed(outlook, found, watch, heard)
-        text = _quotation(outlook, found)
+        text = _quotation(outlook, found) if fits else _NOTHING
         heard(text)
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
 
     def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
-        """The sentences that were read, best first; the surrounding paragraph counts too, as it gives the topic."""
+        """The sentences that were read, best first, or none if none fits; the paragraph counts too, for the topic."""
         names = [f"`{tool.name}`" for tool in outlook.tools]
         paragraphs = [paragraph for page in outlook.read for paragraph in re.split(r"\n\s*\n", page)]
-        texts = [
-            (text, paragraph)
+        texts = {
+            text: paragraph
             for paragraph in paragraphs
             for text in sentences(paragraph)
             if not any(name in text for name in names)
-        ]
+        }
         if not texts:
             return []
-        own = self._relevance.sentences(outlook.question, [text for text, _ in texts])
-        around = self._relevance.sentences(outlook.question, [paragraph for _, paragraph in texts])
-        found = [Sentence((own[at] + around[at]) / 2, text, at) for at, (text, _) in enumerate(texts)]
-        return sorted(found, key=lambda sentence: -sentence.score)
+        own = self._relevance.sentences(outlook.question, list(texts))
+        around = self._relevance.sentences(outlook.question, list(texts.values()))
+        found = [Sentence((own[at] + around[at]) / 2, text, at) for at, text in enumerate(texts)]
+        found.sort(key=lambda sentence: -sentence.score)
+        return found if found[0].score >= self._relevance.least else []
 
-    def _opening(self, outlook: Outlook) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-        """Open the section that matches best, and others that match nearly as well."""
+    def _opening(self, outlook: Outlook, *, again: bool = False) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+        """Open the section that matches best, and others that match nearly as well; search for those not listed.
+
+        With `again`, only for a later question of a conversation, and only if no section opened before matches better.
+        """
         tool = next((tool.name for tool in outlook.tools if tool.name in OPENING_TOOLS), None)
-        left = self._max_opened - sum(name in OPENING_TOOLS for name, _ in outlook.calls)
-        if tool is None or not outlook.choices or left < 1:
+        opened = sum(name in OPENING_TOOLS for name, _ in outlook.calls)
+        left = self._max_opened - opened
+        if tool is None or left < 1 or outlook.results or (again and (opened or not outlook.earlier)):
             return [], ()
-        scores = self._relevance.sections(outlook.question, outlook.choices)
-        ranked = sorted(zip(scores, outlook.choices, strict=True), key=lambda place: -place[0])
+        if outlook.unlisted and SEARCH not in (name for name, _ in outlook.calls):
+            return [(SEARCH, json.dumps({"query": outlook.question}))], ()
+        if not outlook.choices:
+            return [], ()
+        before = outlook.opened if again else ()
+        scores = self._relevance.sections(outlook.question, [*outlook.choices, *before])
+        ranked = sorted(zip(scores, outlook.choices, strict=False), key=lambda place: -place[0])
+        if ranked[0][0] < max(scores):
+            return [], ()
         best = [{"key": section.key, "score": round(score, 3)} for score, section in ranked[:MAX_SHOWN]]
         ranking = {"type": "ranking", "by": self._relevance.name, "of": len(ranked), "best": best}
         keys = [section.key for score, section in ranked[:left] if score >= self._close * ranked[0][0]]
@@ -151,11 +164,14 @@ class Replier:
     def _tool_call(self, outlook: Outlook, watch: Watch) -> list[tuple[str, str]]:
         """Call a tool whose arguments are in the conversation; a tool with effects never gets invented arguments."""
         called = {name for name, _ in outlook.calls}
-        for tool in outlook.tools:
-            if tool.name in (*OPENING_TOOLS, "collapse_section", "search_sections", *called):
+        tools = [tool for tool in outlook.tools if tool.name not in (*OPENING_TOOLS, "collapse_section", SEARCH)]
+        asked = outlook.said if self._composes else outlook.question
+        for tool in tools:
+            if tool.name in called:
                 continue
-            grounding = ground(tool, outlook.said if self._composes else outlook.question)
-            if grounding is None or not self._fits(tool, grounding, outlook):
+            wanted, beside = ("", asked) if tool.read_only else requested(tool, asked)
+            grounding = ground(tool, f"{wanted}\n{beside}")
+            if grounding is None or not self._fits(tool, grounding, asked if tool.read_only else wanted, tools):
                 continue
             arguments: Mapping[str, Any] = grounding.given
             if grounding.missing:
@@ -168,14 +184,18 @@ class Replier:
                 return [(tool.name, text)]
         return []
 
-    def _fits(self, tool: Tool[Any, Any], grounding: Grounding, outlook: Outlook) -> bool:
-        """A lookup needs one argument from the user; a change needs all of them, and a request for it."""
-        if tool.read_only and any(value is not None for value in grounding.given.values()):
-            return True
-        if not tool.read_only and grounding.missing:
+    def _fits(self, tool: Tool[Any, Any], grounding: Grounding, asked: str, tools: Sequence[Tool[Any, Any]]) -> bool:
+        """A change needs all its arguments and a request; a lookup needs one of its arguments, or a question about it.
+
+        A message about a change is not answered with a lookup that happens to need the same number.
+        """
+        if not tool.read_only and (grounding.missing or not asked):
             return False
-        asked = outlook.said if self._composes else outlook.question
-        return self._relevance.sentences(asked, [tool.description])[0] >= self._relevance.enough
+        changes = [other.description for other in tools if not other.read_only and other is not tool]
+        own, *others = self._relevance.sentences(asked, [tool.description, *changes])
+        if tool.read_only and any(value is not None for value in grounding.given.values()):
+            return max(others, default=0.0) < max(own, self._relevance.enough)
+        return own >= self._relevance.enough
 
     def _confirmed(self, tool: Tool[Any, Any], arguments: str, outlook: Outlook, watch: Watch) -> bool:
         """Whether the model agrees that the user is asking for this change."""

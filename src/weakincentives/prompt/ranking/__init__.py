@@ -1,6 +1,6 @@
 """Rankers: find the sections that a text is about."""
 
-from weakincentives.prompt.ranking.finder import CLEAR, Found, SectionFinder, section_texts
+from weakincentives.prompt.ranking.finder import CLEAR, Found, SectionFinder, section_text
 from weakincentives.prompt.ranking.lexical import Index, LexicalIndex, LexicalRanker, Ranker, SectionText
 from weakincentives.prompt.ranking.text import bm25, sentences, terms
 from weakincentives.prompt.ranking.vectors import StaticRanker, VectorRanker
@@ -17,7 +17,7 @@ __all__ = [
     "StaticRanker",
     "VectorRanker",
     "bm25",
-    "section_texts",
+    "section_text",
     "sentences",
     "terms",
 ]

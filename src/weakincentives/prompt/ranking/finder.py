@@ -83,11 +83,6 @@ def section_text(node: Node) -> SectionText:
     )
 
 
-def section_texts(outline: Outline) -> dict[str, SectionText]:
-    """The searchable text of each section, by key."""
-    return {node.key: section_text(node) for node in outline.nodes}
-
-
 def matching_sentence(node: Node, text: str) -> str:
     """The sentence or tool that shares most with a text; the first one if none shares anything."""
     pieces = section_text(node).pieces

@@ -19,7 +19,10 @@ PREFIX = 5
 _END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[^\sa-z])|(?<=[。！？])")
 _RULE = re.compile(r"\|[\s:|-]+\|?")
 _BULLET = re.compile(r"(?:[-*+]|\d+[.)])\s+")
-_NOTE = re.compile(r"\[(?:Tools now available|This section is summarized|Opening it costs)[^\]]*\]|-{3,}")
+_NOTE = re.compile(
+    r"\[(?:Tools now available|This section is summarized|Opening it costs)[^\]]*\]|-{3,}"
+    r"|`[^`]+` is the subsection `[^`]+`\.|Files of this skill, in `[^`]+` of the workspace: .*"
+)
 
 
 def sentences(markdown: str) -> list[str]:
