@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.telemetry.agents import record_durable_run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.viewer import Viewer, export_run
 
@@ -371,3 +372,21 @@ def test_an_exported_run_opens_from_disk(runs: Path, run_ids: Sequence[str], ope
     expect(page.locator(".hit").first).to_contain_text("smallest reversible")
     page.goto(f"{file.as_uri()}#/run/{run_ids[0]}/events?event=6")
     expect(page.get_by_label("Event")).to_contain_text("read_section")
+
+
+def test_a_durable_run_can_be_opened_from_the_list(tmp_path: Path, open_page: Open) -> None:
+    record_durable_run(tmp_path / "runs.db", "order 1/2")
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        page.locator(".run-row:not(.head) a").click()
+        expect(page.locator(".answer")).to_have_text("Three.")
+        expect(page).to_have_url(re.compile("#/run/desk%2Forder%201%2F2/turn/1"))
+        page.close()
+
+
+def test_an_answer_that_is_no_document_is_shown_with_its_status(viewer: Viewer, open_page: Open) -> None:
+    page = open_page("about:blank")
+    page.route("**/api/runs*", lambda route: route.fulfill(status=200, body="<html>Sign in to the proxy"))
+    page.goto(viewer.url)
+    problem = "The server answered 200 without a document: <html>Sign in to the proxy"
+    expect(page.get_by_role("alert")).to_have_text(problem)

@@ -11,10 +11,11 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import anyio.to_thread
 from starlette.applications import Starlette
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -43,6 +44,16 @@ HEADERS = (
 )
 
 
+class Quoted(StringConvertor):
+    """A run id in a path: that of a durable run contains a slash, which is escaped."""
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
+
+
+register_url_convertor("quoted", Quoted())
+
+
 def viewer_app(
     documents: Documents,
     *,
@@ -67,13 +78,13 @@ def viewer_app(
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
             Route("/api/groups", _json(lambda r: _groups(documents, r))),
             Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
-            Route("/api/runs/{run_id}/script", _json(lambda r: documents.script(**r.path_params))),
-            Route("/api/runs/{run_id}", _json(lambda r: documents.run(**r.path_params))),
-            Route("/api/runs/{run_id}/turns/{n:int}", _json(lambda r: documents.turn(**r.path_params))),
-            Route("/api/runs/{run_id}/prompts/{seq:int}", _json(lambda r: documents.prompt(**r.path_params))),
-            Route("/api/runs/{run_id}/messages", _json(lambda r: _messages(documents, r))),
-            Route("/api/runs/{run_id}/events", _json(lambda r: _events(documents, r))),
-            Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**r.path_params))),
+            Route("/api/runs/{run_id:quoted}/script", _json(lambda r: documents.script(**r.path_params))),
+            Route("/api/runs/{run_id:quoted}", _json(lambda r: documents.run(**r.path_params))),
+            Route("/api/runs/{run_id:quoted}/turns/{n:int}", _json(lambda r: documents.turn(**r.path_params))),
+            Route("/api/runs/{run_id:quoted}/prompts/{seq:int}", _json(lambda r: documents.prompt(**r.path_params))),
+            Route("/api/runs/{run_id:quoted}/messages", _json(lambda r: _messages(documents, r))),
+            Route("/api/runs/{run_id:quoted}/events", _json(lambda r: _events(documents, r))),
+            Route("/api/runs/{run_id:quoted}/events/{seq:int}", _json(lambda r: documents.event(**r.path_params))),
             Route("/api/search", _json(lambda r: _search(documents, r))),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/changes", changes),
@@ -227,7 +238,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         problem = self._problem(scope)
         if problem is None:
-            await self._app(scope, receive, self._guarded(send))
+            # In the path as the client sent it, a slash inside a run id is still escaped.
+            await self._app({**scope, "path": scope["raw_path"].decode("latin-1")}, receive, self._guarded(send))
         elif scope["type"] == "http":
             status, text = problem
             headers = [*self._headers, (b"content-type", b"text/plain; charset=utf-8")]
