@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Wink
-from tests.telemetry.agents import FAIL, prompt, run
+from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.runtime import Conversation, ModelReply
@@ -198,3 +198,32 @@ def test_a_file_without_finished_runs_has_nothing_to_advise(wink: Wink) -> None:
     with record(wink.folder / "runs.db"):
         pass
     assert wink("report", "runs.db").stderr == "no successful runs, so there is nothing to advise\n"
+
+
+def test_a_durable_run_is_named_by_the_id_that_the_list_prints(wink: Wink) -> None:
+    (wink.folder / ".wink").mkdir()
+    record_durable_run(wink.folder / ".wink" / "runs.db", "order.1")
+    assert wink("runs", "list").stdout.splitlines()[1].split()[0] == "desk/order.1"
+    assert wink("runs", "show", "desk/order.1").stdout == wink("runs", "show").stdout != ""
+    assert wink("runs", "export", "desk/o").stdout == wink("runs", "export").stdout != ""
+    refused = wink("runs", "show", "desk/odder.1").stderr
+    assert "there is no file 'desk/odder.1', nor one run of that name" in refused
+    assert refused.rstrip().endswith("did you mean 'desk/order.1'?")
+
+
+def test_an_empty_name_is_no_run(wink: Wink, runs: list[str]) -> None:
+    for words in (["show"], ["export"], ["prune"]):
+        assert "There is no run ''" in wink("runs", *words, "runs.db", "").stderr
+    assert len(wink.json("runs", "list", "runs.db")) == len(runs)
+
+
+def test_runs_alone_takes_the_options_of_list(wink: Wink, runs: list[str]) -> None:
+    listed = wink("runs", "--json", "--limit", "1", WINK_RECORD="runs.db").stdout
+    assert [row["run_id"] for row in json.loads(listed)] == runs[1:]
+    assert "did you mean '--limit'?" in wink("runs", "--limt", "1").stderr
+
+
+def test_a_prefix_of_several_runs_is_refused_with_their_ids(wink: Wink) -> None:
+    for key in ("o-1", "o-2"):
+        record_durable_run(wink.folder / "runs.db", key)
+    assert "begin with 'desk/o': 'desk/o-1', 'desk/o-2'" in wink("runs", "show", "runs.db", "desk/o").stderr

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.durable import DurableMainLoop
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
 from weakincentives.runtime import MainLoop, PromptResponse
 from weakincentives.session import Session, observing
@@ -86,6 +87,9 @@ def run(*script: Any, session: Session | None = None, bound: Prompt[Any] | None 
 
 def record_durable_run(file: Path, key: str) -> str:
     """Record a durable run, whose id consists of the loop's name and the key."""
+    pytest.importorskip("dbos", reason="needs the durable engine: pip install 'weakincentives[durable]'")
+    from weakincentives.durable import DurableMainLoop
+
     with (
         record(file),
         DurableMainLoop("desk", lambda add: prompt(), ScriptedAdapter(SCRIPT), str(file.with_name("work.db"))) as loop,

@@ -25,7 +25,7 @@ from weakincentives.cli.output import (
     progress,
     report_damage,
 )
-from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question
+from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question, runs_file
 
 if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
@@ -62,13 +62,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     prune.add_argument("--keep", type=number(0), metavar="N", help="delete all runs but the newest N")
     for verb in (listing, show, prune):
         verb.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(verb="list", **vars(listing.parse_args([])))
+    parser.set_defaults(verb="list")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from weakincentives.telemetry import RunStore
 
-    file, names = file_and_runs(arguments.names)
+    if arguments.verb == "list":
+        file, names = runs_file(*arguments.names[:1]), arguments.names[1:]
+    else:
+        file, names = file_and_runs(arguments.names)
     if arguments.verb == "prune":
         return prune_runs(file, names, arguments)
     if len(names) > {"list": 0, "show": 1}.get(arguments.verb, len(names)):

@@ -165,7 +165,8 @@ class RunStore(EventReader):
         if not run_id or not rows:
             raise RunNotFoundError(f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows those it has.")
         if len(rows) > 1 and rows[0][0] != run_id:
-            raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}; give more of the id.")
+            some = ", ".join(repr(row[0]) for row in rows)
+            raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}: {some}; give more of the id.")
         return _summary(rows[0])
 
     def events(

@@ -248,7 +248,7 @@ function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
   const lacking = chosen?.requires_model && !model && !name.includes(":") ? "name a model" : chosen?.problem;
   return html`<section class="runner"><h2>Run</h2>
     <label>Adapter<select value=${name} onChange=${(event) => onAdapter(named(about.adapters.find((one) => one.name === event.target.value)))}>
-      ${about.adapters.map((one) => html`<option value=${one.name}>${visible(one.name)}${one.problem ? ` (${one.problem})` : ""}</option>`)}</select></label>
+      ${about.adapters.map((one) => html`<option value=${one.name}>${visible(one.name)}${missing(one) ? ` (${missing(one)})` : ""}</option>`)}</select></label>
     ${chosen && !chosen.name.includes(":") && html`<label>Model<input list="models" value=${model} placeholder=${chosen.requires_model ? "required" : "its own"} onInput=${(event) => onAdapter(event.target.value ? `${name}:${event.target.value}` : name)} />
       <datalist id="models">${chosen.models.map((one) => html`<option value=${one}></option>`)}</datalist></label>`}
     <label>Message<small>optional: what the user says</small><textarea rows="2" value=${message} onInput=${(event) => onMessage(event.target.value)}></textarea></label>
@@ -257,6 +257,9 @@ function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
       <span role="status" class=${told ? "bad" : "quiet"}>${visible(told || (running ? "running, see below" : lacking || ""))}</span></div>
   </section>`;
 }
+
+// What an adapter lacks; of one without known models, the key depends on the model too.
+const missing = (choice) => choice.problem || (choice.requires_model && !choice.models.length ? "name a model" : "");
 
 const named = (choice) => (choice ? (choice.requires_model && choice.models.length ? `${choice.name}:${choice.models[0]}` : choice.name) : "");
 
