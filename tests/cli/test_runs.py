@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from tests.cli.conftest import Wink
 from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.runtime import Conversation, ModelReply
+from weakincentives.runtime import Conversation, ModelReply, TextDelta
 from weakincentives.telemetry import RunStore, record
 
 
@@ -227,3 +229,49 @@ def test_a_prefix_of_several_runs_is_refused_with_their_ids(wink: Wink) -> None:
     for key in ("o-1", "o-2"):
         record_durable_run(wink.folder / "runs.db", key)
     assert "begin with 'desk/o': 'desk/o-1', 'desk/o-2'" in wink("runs", "show", "runs.db", "desk/o").stderr
+
+
+def test_a_result_is_shown_as_the_model_read_it_even_if_its_class_is_unknown(wink: Wink) -> None:
+    script = """
+from dataclasses import dataclass
+from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, Session, ToolResult, tool
+from weakincentives.adapters.scripted import call
+from weakincentives.telemetry import record
+
+@dataclass(frozen=True)
+class Fare:
+    cents: int
+
+    def render(self):
+        return f"{self.cents / 100:.2f} EUR"
+
+@tool
+def fare(to: str) -> ToolResult[Fare]:
+    "The fare."
+    return ToolResult("The fare:", Fare(1250))
+
+sections = [MarkdownSection(key="t", title="T", template="Go.", tools=[fare])]
+with record("runs.db"):
+    ScriptedAdapter([call("fare", to="x"), "Done."]).evaluate(
+        Prompt(PromptTemplate(ns="t", key="t", sections=sections)), session=Session()
+    )
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=wink.folder, check=True)
+    told = wink("runs", "show", "runs.db").stdout
+    assert 'tool    fare({"to": "x"}) -> The fare:\n\n        12.50 EUR\nmodel   turn 2' in told
+    assert wink("runs", "show", "runs.db", "--turn", "1").stdout.endswith("=== fare worked\nThe fare:\n\n12.50 EUR\n")
+
+
+def test_a_stopped_run_shows_what_was_said_and_that_a_request_is_not_counted(wink: Wink) -> None:
+    with record(wink.folder / "runs.db"):
+        chat = Conversation(prompt(), adapter=ScriptedAdapter(["One\ntwo"]))
+        with chat.stream("Count.") as stream:
+            assert isinstance(next(iter(stream)), TextDelta)
+    lines = wink("runs", "show", "runs.db").stdout.splitlines()
+    assert [line for line in lines if line.startswith(("answer", "stopped"))] == [
+        "answer  One",
+        "stopped by the caller",
+    ]
+    assert lines[-1].startswith("sent    0 tokens in 0 turns, not counting the unfinished request")
+    (row,) = wink.json("runs", "list", "runs.db")
+    assert (row["status"], row["answer"]) == ("interrupted", "One\n")

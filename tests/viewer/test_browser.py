@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.telemetry.agents import record_durable_run
+from tests.telemetry.agents import FAIL, prompt, record_durable_run
 from tests.viewer.hosted import record_hosted_run
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.runtime import Conversation, ToolStarted
+from weakincentives.telemetry import record
 from weakincentives.viewer import Viewer, export_run
 
 if TYPE_CHECKING:
@@ -390,3 +393,31 @@ def test_an_answer_that_is_no_document_is_shown_with_its_status(viewer: Viewer, 
     page.goto(viewer.url)
     problem = "The server answered 200 without a document: <html>Sign in to the proxy"
     expect(page.get_by_role("alert")).to_have_text(problem)
+
+
+def test_a_stream_stopped_in_its_first_turn_shows_what_it_said(tmp_path: Path, open_page: Open) -> None:
+    chat = Conversation(prompt(), adapter=ScriptedAdapter(["One\ntwo"]))
+    with record(tmp_path / "runs.db"), chat.stream("Count.") as stream:
+        next(iter(stream))
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        expect(page.locator(".run-row:not(.head)")).to_contain_text("One")
+        page.get_by_role("link", name="Count.").click()
+        expect(page.locator(".outcome .reply")).to_have_text("One")
+        expect(page.locator(".outcome")).to_contain_text("Stopped by its caller")
+        expect(page.locator(".request")).to_contain_text("Count.")
+        expect(page.locator(".facts")).to_contain_text("0 + 1")
+        page.close()
+
+
+def test_a_run_stopped_before_a_tool_call_has_no_further_request(tmp_path: Path, open_page: Open) -> None:
+    with record(tmp_path / "runs.db"):
+        stream = Conversation(prompt(FAIL), adapter=ScriptedAdapter([call("fail")])).stream("Go.")
+        with stream:
+            next(event for event in stream if isinstance(event, ToolStarted))
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        page.get_by_role("link", name="Go.").click()
+        expect(page.locator(".outcome")).to_contain_text("Stopped by its caller")
+        expect(page.locator(".page.run")).to_contain_text("of 1")
+        page.close()

@@ -83,9 +83,12 @@ def print_labelled(label: str, text: str, style: str = "") -> None:
         print_line(f"{label if index == 0 else '':{LABEL}}{line}".rstrip(), style=style)
 
 
-def print_spent(ledger: Ledger, seconds: float, cost: float | None = None, *, answered: bool = True) -> None:
+def print_spent(
+    ledger: Ledger, seconds: float, cost: float | None = None, *, answered: bool = True, cut_off: bool = False
+) -> None:
     """Print what a run used and, if it answered, what it would have used with everything open."""
-    text = f"{ledger.sent_tokens:,} tokens in {plural(ledger.turns, 'turn')}, {seconds:.1f} s"
+    more = ", not counting the unfinished request" if cut_off else ""
+    text = f"{ledger.sent_tokens:,} tokens in {plural(ledger.turns, 'turn')}{more}, {seconds:.1f} s"
     if cost is not None:
         text += f", ${cost:.4f}"
     if answered and ledger.full_prompt_tokens:

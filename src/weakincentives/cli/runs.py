@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -178,12 +179,31 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     asked = question(store, run.run_id) or run.question
     if asked:
         print_labelled("asked", shortened(asked, MAX_QUESTION), "1")
-    for recorded in store.all_events(run.run_id):
-        print_story(recorded.event, asked=asked)
-    print_spent(ledger_of(history), run.duration, run.cost, answered=run.status == "ok")
+    for event in as_read(recorded.event for recorded in store.all_events(run.run_id)):
+        print_story(event, asked=asked)
+    cut_off = run.status != "running" and store.pending_turn(run.run_id) is not None
+    print_spent(ledger_of(history), run.duration, run.cost, answered=run.status == "ok", cut_off=cut_off)
+
+
+def as_read(events: Iterable[Any]) -> Iterator[Any]:
+    """The events, with each tool call's result as the model read it: its class may be unknown to this process."""
+    from weakincentives.runtime import Message, ModelCalled, PromptRendered, ToolInvoked
+
+    turn: list[Any] = []
+    for event in events:
+        if isinstance(event, ModelCalled | PromptRendered):
+            yield from turn
+            turn = []
+        if isinstance(event, Message) and event.role == "tool":
+            for at, made in enumerate(turn):
+                if isinstance(made, ToolInvoked) and made.call_id == event.call_id:
+                    turn[at] = replace(made, result=replace(made.result, message=event.text, value=None))
+        turn.append(event)
+    yield from turn
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> None:
+    from weakincentives.runtime import ToolInvoked
     from weakincentives.telemetry import plain
 
     if as_json:
@@ -206,8 +226,9 @@ def show_turn(turn: Turn, *, as_json: bool) -> None:
         print_block(f"--- {message.role} {message.name}", message.text or ", ".join(message.tools), message.tool_calls)
     if turn.reply is not None:
         print_block("=== reply", turn.reply.text, turn.reply.tool_calls)
-    for invoked in turn.tool_calls:
-        print_block(f"=== {invoked.name} {'worked' if invoked.success else 'failed'}", invoked.result.message)
+    for event in as_read(recorded.event for recorded in turn.events):
+        if isinstance(event, ToolInvoked):
+            print_block(f"=== {event.name} {'worked' if event.success else 'failed'}", event.result.message)
     for recorded in turn.events:
         if recorded.kind == "HostedToolInvoked":
             used = plain(recorded.event)

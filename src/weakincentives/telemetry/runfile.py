@@ -19,6 +19,7 @@ from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
     PROMPT_TURN,
     EvaluationFailed,
+    EvaluationStopped,
     Message,
     ModelCalled,
     PromptExecuted,
@@ -100,6 +101,9 @@ class Tally:
                     # The prompt's own user sections have headings; the question is the text below them.
                     said = _HEADING.sub("", event.text) if event.name == PROMPT_TURN else event.text
                     self.columns["question"] = said.strip()[:MAX_LINE]
+                elif event.role == "assistant" and not event.tool_calls and not event.rebased:
+                    # The whole answer, or what was said of it when the run was stopped.
+                    self.columns["answer"] = event.text[:MAX_LINE]
             case ModelCalled():
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
@@ -118,6 +122,8 @@ class Tally:
                 if event.adapter:
                     self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}")
                     self.columns.update(adapter=event.adapter, model=event.model)
+            case EvaluationStopped():
+                self.end("interrupted", at, open_runs)
             case PromptExecuted():
                 self.columns["answer"] = event.text[:MAX_LINE]
                 self.end("halted" if event.halted else "ok", at, open_runs)

@@ -118,7 +118,8 @@ function Head({ whole, tab, at }) {
       <${Fact} name="Model" value=${visible(run.model)} hint=${`by the ${run.adapter} adapter`} />
       <${Fact} name="Started" value=${moment(run.started)} />
       <${Fact} name=${running ? "Takes" : "Took"} value=${duration(useTaken(run))} />
-      <${Fact} name="Turns" value=${count(run.turns)} />
+      <${Fact} name="Turns" value=${count(run.turns) + (whole.pending && !running ? " + 1" : "")}
+        hint=${whole.pending && !running ? "The last request got no whole reply, so its tokens are not known" : ""} />
       <${Fact} name="Input" value=${short(usage.input_tokens)} hint=${`${count(usage.input_tokens)} tokens`} />
       <${Fact} name="Cached" value=${percent(usage.cached_tokens, usage.input_tokens)} hint=${`${count(usage.cached_tokens)} tokens`} />
       <${Fact} name="Output" value=${short(usage.output_tokens)} />
