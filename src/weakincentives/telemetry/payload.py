@@ -22,7 +22,7 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
-from weakincentives.prompt import Span
+from weakincentives.prompt import SectionVisibility, Span
 from weakincentives.redaction import REDACTED, Redactor, is_secret_name
 from weakincentives.runtime import ModelCalled, PromptRendered
 from weakincentives.serde import load_tagged
@@ -105,7 +105,10 @@ class Packer:
     def _keep_rows(self, items: Sequence[Any]) -> Any:
         if not items:
             return dump(())
-        return self._keep_json({"$": "rows", "v": pack_rows(items, lambda value: self._walk(dump(value)))}, self.texts)
+        return self._keep_json({"$": "rows", "v": pack_rows(items, self._cell)}, self.texts)
+
+    def _cell(self, name: str, value: Any) -> Any:
+        return dump(value) if name in _FIXED else self._walk(dump(value))
 
     def _keep_json(self, data: Any, kept: dict[str, str], *, shortest: int = LONG) -> Any:
         text = msgspec.json.encode(data).decode()
@@ -145,18 +148,27 @@ class Packer:
             return self._encoded(data, "utf-8", "surrogatepass")
         if tag in _BYTES:
             return self._encoded(data, "latin-1", "replace")
-        if tag == "blob":
+        if tag in _KEPT:
             return data
         if tag in MAPPINGS:
             return {"$": tag, "v": [self._pair(pair) for pair in data["v"]]}
+        if isinstance(tag, str) and tag.startswith(_OWN):
+            return {"$": tag, "v": self._fields(data["v"])}
+        if isinstance(data.get("v"), str) and self.redactor.text(data["v"]) != data["v"]:
+            return self._walk(data["v"])  # A date or a path with something redacted in it is only a text.
         if tag is not None:
             return {"$": tag, "v": self._pair(data["v"]) if tag == "tuple" else self._walk(data["v"])}
         # In {"name": "API_KEY", "value": "..."} the name of the secret is itself a value.
         named = ("value",) if is_secret_name(data.get("name", data.get("key"))) else ()
         return {
-            self.redactor.text(key): self._secret(item) if key in named or is_secret_name(key) else self._walk(item)
+            key: self._secret(item) if key in named or is_secret_name(key) else self._walk(item)
             for key, item in data.items()
         }
+
+    def _fields(self, data: Any) -> Any:
+        """The fields of one of our own values, of which some are not text."""
+        clean = self._walk(data)
+        return {**clean, **{name: data[name] for name in _FIXED & data.keys()}} if isinstance(data, dict) else clean
 
     def _pair(self, items: list[Any]) -> list[Any]:
         """A name and its value, as in a mapping or in headers."""
@@ -197,25 +209,25 @@ class Packer:
             return data
 
 
-def pack_rows(items: Sequence[Any], dump: Callable[[Any], Any]) -> Any:
+def pack_rows(items: Sequence[Any], dump: Callable[[str, Any], Any]) -> Any:
     """Instances of one dataclass as a table: field names once, each distinct value once, then indexes.
 
-    `dump` turns a field into data.
+    `dump` turns a field, given its name, into data.
     """
     cls = type(items[0])
     names = [field.name for field in fields(cls)]
     values: list[Any] = []
     known: dict[bytes, int] = {}
 
-    def number(value: Any) -> int:
-        data = dump(value)
+    def number(name: str, value: Any) -> int:
+        data = dump(name, value)
         key = msgspec.json.encode(data)
         if key not in known:
             known[key] = len(values)
             values.append(data)
         return known[key]
 
-    rows = [[number(getattr(item, name)) for name in names] for item in items]
+    rows = [[number(name, getattr(item, name)) for name in names] for item in items]
     return {"class": f"{cls.__module__}:{cls.__qualname__}", "names": names, "values": values, "rows": rows}
 
 
@@ -370,6 +382,12 @@ _PACKED = re.compile(r'"\$":"(?:text|texts|json|rows)"')
 _REFERENCE = re.compile(r'"\$":"(json|texts?)","v":(?:"(\w+)"|\[([^\[\]]*)\])')
 _HASH = re.compile(r"\w+")
 _BLOB = re.compile(r'"\$":"blob","v":\{"sha256":"([0-9a-f]{64})"')
+# Whatever a user's patterns match, these stay as they are, or the event could not be read: digests of media, and in our
+# own values the fields that are ids or one of a few words.
+_KEPT = frozenset({"blob", f"{SectionVisibility.__module__}:{SectionVisibility.__qualname__}"})
+_OWN = ("weakincentives.runtime.", "weakincentives.prompt.")
+_IDS = {"call_id", "continues", "conversation_id", "id", "response_id", "run_id"}
+_FIXED = frozenset(_IDS | {"action", "decided_by", "role", "stop_reason"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})
 _BYTES = frozenset({"bytes", "bytearray"})
 _TEXTS = _BYTES | {"str"}
