@@ -10,8 +10,11 @@ import pytest
 from tests.cli.conftest import Wink
 from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
+from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.runtime import Conversation, ModelReply, TextDelta
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.runtime import Conversation, MainLoop, ModelReply, TextDelta
+from weakincentives.session import Session
 from weakincentives.telemetry import RunStore, record
 
 
@@ -275,3 +278,26 @@ def test_a_stopped_run_shows_what_was_said_and_that_a_request_is_not_counted(win
     assert lines[-1].startswith("sent    0 tokens in 0 turns, not counting the unfinished request")
     (row,) = wink.json("runs", "list", "runs.db")
     assert (row["status"], row["answer"]) == ("interrupted", "One\n")
+
+
+def test_the_model_that_took_over_is_named(wink: Wink) -> None:
+    down = PromptEvaluationError("503 down", phase="request")
+    first = ScriptedAdapter([call("read_section", section_key="guide"), down], model="gpt-5.6")
+    adapter = FallbackAdapter(first, ScriptedAdapter(["Done."], model="claude-opus-5"))
+    run_id = (
+        MainLoop(recorder=record(wink.folder / "runs.db")).execute(prompt(), session=Session(), adapter=adapter).run_id
+    )
+    told = wink("runs", "show", "runs.db", run_id).stdout
+    assert "failed  PromptEvaluationError: 503 down\nmodel   claude-opus-5 goes on\nmodel   turn 2: " in told
+    assert told.count("goes on") == 1
+
+
+def test_a_run_names_the_override_whose_texts_it_used(wink: Wink) -> None:
+    (wink.folder / "script.json").write_text('["Hello."]', encoding="utf-8")
+    words = ("run", "desk:template", "-p", "Guest.name=Ada", "-q", "-a", "scripted:script.json")
+    assert wink(*words).returncode == 0
+    assert "override" not in wink("runs", "show").stdout
+    wink("overrides", "edit", "desk:template", "welcome", "--tag", "calm", "--from", "-", stdin="Greet ${name} calmly.")
+    assert wink(*words, "--tag", "calm").returncode == 0
+    assert "prompt  desk with override 'calm' on script.json: " in wink("runs", "show").stdout
+    assert wink.json("runs", "show")["overrides_tag"] == "calm"

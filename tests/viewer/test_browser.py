@@ -12,7 +12,9 @@ import pytest
 from tests.telemetry.agents import FAIL, prompt, record_durable_run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.prompt import JsonPromptOverridesStore, Prompt
 from weakincentives.runtime import Conversation, ToolStarted
+from weakincentives.session import Session
 from weakincentives.telemetry import record
 from weakincentives.viewer import Viewer, export_run
 
@@ -420,4 +422,31 @@ def test_a_run_stopped_before_a_tool_call_has_no_further_request(tmp_path: Path,
         page.get_by_role("link", name="Go.").click()
         expect(page.locator(".outcome")).to_contain_text("Stopped by its caller")
         expect(page.locator(".page.run")).to_contain_text("of 1")
+        page.close()
+
+
+def test_the_total_cost_says_of_how_many_runs_the_price_is_known(tmp_path: Path, open_page: Open) -> None:
+    with record(tmp_path / "runs.db"):
+        for model in ("gpt-5.6", "a-model-of-ours", "gpt-5.6"):
+            ScriptedAdapter(["Done."], model=model).evaluate(prompt(), session=Session())
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        expect(page.locator(".totals > div").last).to_have_text(re.compile(r"Cost\$0\.\d+ of 2 of 3 runs"))
+        page.get_by_role("button", name="By prompt").click()
+        expect(page.locator(".group-row:not(.head)")).to_contain_text("of 2 of 3 runs")
+        page.close()
+
+
+def test_the_head_of_a_run_names_the_override_it_used(tmp_path: Path, open_page: Open) -> None:
+    bound = prompt()
+    store = JsonPromptOverridesStore(tmp_path / "overrides")
+    words = bound.template.descriptor.override_section(("intro",), "Be kind.")
+    store.upsert(bound.template.descriptor.new_override("kind").with_section(("intro",), words))
+    tuned = Prompt(bound.template, overrides_store=store, overrides_tag="kind")
+    with record(tmp_path / "runs.db"):
+        ScriptedAdapter(["Done."]).evaluate(tuned, session=Session())
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        page.locator(".run-row:not(.head) a").click()
+        expect(page.locator(".facts")).to_contain_text("Overridekind")
         page.close()

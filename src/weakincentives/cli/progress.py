@@ -102,7 +102,9 @@ def print_spent(
 def _rendered(event: PromptRendered) -> str:
     shown = sum(section.shown_tokens for section in event.sections)
     full = shown + sum(section.unshown_tokens for section in event.sections)
-    return f"prompt  {event.prompt_name} on {event.model}: {shown:,} tokens shown, {full:,} with everything open"
+    changed = f" with override {event.overrides_tag!r}" if event.overrides_tag else ""
+    name = f"{event.prompt_name}{changed} on {event.model}"
+    return f"prompt  {name}: {shown:,} tokens shown, {full:,} with everything open"
 
 
 def _called(event: ModelCalled) -> str:

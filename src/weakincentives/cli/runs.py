@@ -165,13 +165,14 @@ def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str
         for step in history.steps
         for section in step.sections
     ]
-    return {"turn_list": turns, "disclosure": disclosure, "errors": errors}
+    tag = history.renders[-1].overrides_tag if history.renders else ""
+    return {"overrides_tag": tag, "turn_list": turns, "disclosure": disclosure, "errors": errors}
 
 
 def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     """Print the story of a run: the question, what each turn opened and called, the answer, and the usage."""
     from weakincentives.cli.progress import print_labelled, print_spent, print_story
-    from weakincentives.runtime import ledger_of
+    from weakincentives.runtime import EvaluationFailed, ModelCalled, ledger_of
 
     heading = f"{run.run_id}  {run.status}  {run.prompt} on {run.adapter} {run.model}  {moment(run.started)}"
     print_line(printable(heading, one_line=True), style=STATUS_STYLES.get(run.status, ""))
@@ -179,9 +180,15 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     asked = question(store, run.run_id) or run.question
     if asked:
         print_labelled("asked", shortened(asked, MAX_QUESTION), "1")
+    model, failed = "", False
     for event in as_read(recorded.event for recorded in store.all_events(run.run_id)):
+        if isinstance(event, ModelCalled):
+            if failed or model not in ("", event.model):
+                print_labelled("model", f"{event.model} goes on")
+            model, failed = event.model, False
+        failed = failed or isinstance(event, EvaluationFailed)
         print_story(event, asked=asked)
-    cut_off = run.status != "running" and store.pending_turn(run.run_id) is not None
+    cut_off = run.status == "interrupted" and store.pending_turn(run.run_id) is not None
     print_spent(ledger_of(history), run.duration, run.cost, answered=run.status == "ok", cut_off=cut_off)
 
 

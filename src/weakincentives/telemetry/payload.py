@@ -136,7 +136,8 @@ class Packer:
         self._known[text] = (reference, kept)
         return reference
 
-    def _walk(self, data: Any) -> Any:
+    def _walk(self, data: Any, fixed: frozenset[str] = frozenset()) -> Any:
+        """The data without secrets; `fixed` are the fields of a record that stay as they are."""
         if isinstance(data, str):
             return self._keep(data) if len(data) >= LONG else self.redactor.text(data)
         if isinstance(data, list):
@@ -152,23 +153,23 @@ class Packer:
             return data
         if tag in MAPPINGS:
             return {"$": tag, "v": [self._pair(pair) for pair in data["v"]]}
-        if isinstance(tag, str) and tag.startswith(_OWN):
-            return {"$": tag, "v": self._fields(data["v"])}
-        if isinstance(data.get("v"), str) and self.redactor.text(data["v"]) != data["v"]:
-            return self._walk(data["v"])  # A date or a path with something redacted in it is only a text.
+        if tag == "tuple":
+            return {"$": tag, "v": self._pair(data["v"])}
         if tag is not None:
-            return {"$": tag, "v": self._pair(data["v"]) if tag == "tuple" else self._walk(data["v"])}
+            inner = data["v"]
+            if isinstance(inner, str) and self.redactor.text(inner) != inner:
+                return self._walk(inner)  # A date or a path with something redacted in it is only a text.
+            return {"$": tag, "v": self._walk(inner, _FIXED if tag.startswith(_OWN) else frozenset())}
         # In {"name": "API_KEY", "value": "..."} the name of the secret is itself a value.
         named = ("value",) if is_secret_name(data.get("name", data.get("key"))) else ()
         return {
-            key: self._secret(item) if key in named or is_secret_name(key) else self._walk(item)
+            key: item
+            if key in fixed
+            else self._secret(item)
+            if key in named or is_secret_name(key)
+            else self._walk(item)
             for key, item in data.items()
         }
-
-    def _fields(self, data: Any) -> Any:
-        """The fields of one of our own values, of which some are not text."""
-        clean = self._walk(data)
-        return {**clean, **{name: data[name] for name in _FIXED & data.keys()}} if isinstance(data, dict) else clean
 
     def _pair(self, items: list[Any]) -> list[Any]:
         """A name and its value, as in a mapping or in headers."""

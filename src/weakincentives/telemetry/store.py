@@ -131,7 +131,8 @@ class RunStore(EventReader):
     ) -> list[dict[str, Any]]:
         """Totals over groups of runs, the newest group first; `filters` are those of `list_runs`.
 
-        `compared_tokens` is the input of the runs that count towards `full_prompt_tokens`, those that have ended.
+        `compared_tokens` is the input of the runs that count towards `full_prompt_tokens`, those that have ended, and
+        `priced` counts the runs whose cost is known.
         """
         where, values = self._filter(search, **filters)
         first = "(SELECT question FROM runs WHERE conversation_id = r.conversation_id ORDER BY started LIMIT 1)"
@@ -141,6 +142,7 @@ class RunStore(EventReader):
             "answered": "sum(status = 'ok')",
             "failed": "sum(status = 'failed')",
             **{name: f"sum({name})" for name in ("turns", "input_tokens", "cached_tokens", "cost")},
+            "priced": "count(cost)",
             "compared_tokens": "sum(iif(full_prompt_tokens IS NULL, 0, input_tokens))",
             "full_prompt_tokens": "coalesce(sum(full_prompt_tokens), 0)",
             "updated": "max(updated)",

@@ -274,6 +274,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
     calls = {turn.number: turn.seq for turn in history.turns}
     return {
         "run": summary(run),
+        "overrides_tag": history.renders[-1].overrides_tag if history.renders else "",
         "turns": _turns(history, ledger),
         "steps": [_step(store, run.run_id, step, calls) for step in history.openings()],
         "lanes": _lanes(history),
