@@ -194,11 +194,11 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
 
 def as_read(events: Iterable[Any]) -> Iterator[Any]:
     """The events, with each tool call's result as the model read it: its class may be unknown to this process."""
-    from weakincentives.runtime import Message, ModelCalled, PromptRendered, ToolInvoked
+    from weakincentives.runtime import Message, ModelCalled, ToolInvoked
 
     turn: list[Any] = []
     for event in events:
-        if isinstance(event, ModelCalled | PromptRendered):
+        if isinstance(event, ModelCalled):
             yield from turn
             turn = []
         if isinstance(event, Message) and event.role == "tool":

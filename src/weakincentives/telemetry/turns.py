@@ -263,11 +263,11 @@ def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[i
         return None
     fresh = reader.of_kinds(run_id, ["Message", "ToolInvoked", *_ENDS], max(called, start))
     messages = [recorded for recorded in fresh if isinstance(recorded.event, Message)]
-    replies = [recorded for recorded in messages if recorded.event.role == "assistant" and not recorded.event.rebased]
-    # The first is the reply to the last call.
-    cut_off = replies[called > start :][-1:]
     ends = [recorded for recorded in fresh if recorded.kind in _ENDS]
-    if not messages or _unanswered(messages) or (messages[-1].event.role == "assistant" and not cut_off):
+    replies = sum(recorded.event.role == "assistant" and not recorded.event.rebased for recorded in messages)
+    cut_off = messages[-1:] if messages and messages[-1].event.role == "assistant" else []
+    # The first reply is the one to the last call.
+    if not messages or _unanswered(messages) or (cut_off and replies <= (called > start)):
         return None
     if called > start and messages[-1].event.role == "tool" and ends and ends[-1].kind == "EvaluationStopped":
         invoked = {recorded.event.call_id for recorded in fresh if isinstance(recorded.event, ToolInvoked)}

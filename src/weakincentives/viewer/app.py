@@ -15,7 +15,6 @@ from urllib.parse import parse_qs, unquote
 
 import anyio.to_thread
 from starlette.applications import Starlette
-from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -44,16 +43,6 @@ HEADERS = (
 )
 
 
-class Quoted(StringConvertor):
-    """A run id in a path: that of a durable run contains a slash, which is escaped."""
-
-    def convert(self, value: str) -> str:
-        return unquote(value)
-
-
-register_url_convertor("quoted", Quoted())
-
-
 def viewer_app(
     documents: Documents,
     *,
@@ -78,13 +67,13 @@ def viewer_app(
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
             Route("/api/groups", _json(lambda r: _groups(documents, r))),
             Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
-            Route("/api/runs/{run_id:quoted}/script", _json(lambda r: documents.script(**r.path_params))),
-            Route("/api/runs/{run_id:quoted}", _json(lambda r: documents.run(**r.path_params))),
-            Route("/api/runs/{run_id:quoted}/turns/{n:int}", _json(lambda r: documents.turn(**r.path_params))),
-            Route("/api/runs/{run_id:quoted}/prompts/{seq:int}", _json(lambda r: documents.prompt(**r.path_params))),
-            Route("/api/runs/{run_id:quoted}/messages", _json(lambda r: _messages(documents, r))),
-            Route("/api/runs/{run_id:quoted}/events", _json(lambda r: _events(documents, r))),
-            Route("/api/runs/{run_id:quoted}/events/{seq:int}", _json(lambda r: documents.event(**r.path_params))),
+            Route("/api/runs/{run_id}/script", _json(lambda r: documents.script(**_named(r)))),
+            Route("/api/runs/{run_id}", _json(lambda r: documents.run(**_named(r)))),
+            Route("/api/runs/{run_id}/turns/{n:int}", _json(lambda r: documents.turn(**_named(r)))),
+            Route("/api/runs/{run_id}/prompts/{seq:int}", _json(lambda r: documents.prompt(**_named(r)))),
+            Route("/api/runs/{run_id}/messages", _json(lambda r: _messages(documents, r))),
+            Route("/api/runs/{run_id}/events", _json(lambda r: _events(documents, r))),
+            Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**_named(r)))),
             Route("/api/search", _json(lambda r: _search(documents, r))),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/changes", changes),
@@ -175,16 +164,21 @@ def _search(documents: Documents, request: Request) -> Any:
 
 
 def _messages(documents: Documents, request: Request) -> Any:
-    return documents.messages(**request.path_params, start=_number(request, "start"), stop=_number(request, "stop"))
+    return documents.messages(**_named(request), start=_number(request, "start"), stop=_number(request, "stop"))
 
 
 def _events(documents: Documents, request: Request) -> Any:
     return documents.events(
-        **request.path_params,
+        **_named(request),
         offset=_number(request, "offset"),
         limit=min(_number(request, "limit", 200), 500),
         kinds=request.query_params.getlist("kind"),
     )
+
+
+def _named(request: Request) -> dict[str, Any]:
+    """What the path names; the id of a durable run contains a slash, which is escaped."""
+    return {name: unquote(value) if isinstance(value, str) else value for name, value in request.path_params.items()}
 
 
 def _number(request: Request, name: str, default: int = 0) -> int:

@@ -107,7 +107,7 @@ class Documents:
         document = self._turn(turn, called, request, turn.called.messages if turn.called else 0)
         if pending is not None:
             # The run ended with the request after this turn.
-            document["ended"] = []
+            document["ended"] = [event for event in document["ended"] if not event["kind"].startswith("Evaluation")]
         return document
 
     def request(self, run_id: str, called: int) -> Ranges:
