@@ -80,7 +80,7 @@ class Redactor:
 
     def add(self, patterns: Iterable[str | re.Pattern[str]]) -> None:
         """Also look for these patterns."""
-        self._patterns = tuple(dict.fromkeys((*self._patterns, *(re.compile(pattern) for pattern in patterns))))
+        self._patterns = tuple(dict.fromkeys((*self._patterns, *compile_patterns(patterns))))
         self._cache = {}
 
     def text(self, text: str) -> str:
@@ -95,12 +95,12 @@ class Redactor:
         return clean
 
     def _clean(self, text: str, depth: int = 0) -> str:
-        if len(text) < MIN_TEXT:
-            return text
         if self._values is not None:
             text = self._values.sub(REDACTED, text)
         for pattern in self._patterns:
             text = pattern.sub(_replacement, text)
+        if len(text) < MIN_TEXT:
+            return text
         lower = text.lower()
         hints = {hint for hint in _HINTS if hint in lower}
         if hints:
@@ -156,6 +156,21 @@ class NoRedaction(Redactor):
 
     def text(self, text: str) -> str:
         return text
+
+
+def compile_patterns(patterns: Iterable[str | re.Pattern[str]]) -> tuple[re.Pattern[str], ...]:
+    """The patterns, compiled; refuses those that would ruin every text."""
+    if isinstance(patterns, str | re.Pattern):
+        raise TypeError(f"The patterns to redact must be a list, got {patterns!r}; write [...] around it.")
+    found = []
+    for pattern in patterns:
+        try:
+            found.append(re.compile(pattern))
+        except (re.error, TypeError) as error:
+            raise ValueError(f"The pattern {pattern!r} to redact must be a regular expression: {error}.") from None
+        if found[-1].search(""):
+            raise ValueError(f"The pattern {pattern!r} to redact must not match an empty text.")
+    return tuple(found)
 
 
 def is_secret_name(name: Any) -> bool:

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Wink
-from tests.telemetry.agents import FAIL, prompt, run
+from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
+from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.runtime import Conversation, ModelReply
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.runtime import Conversation, MainLoop, ModelReply, TextDelta
+from weakincentives.session import Session
 from weakincentives.telemetry import RunStore, record
 
 
@@ -198,3 +203,101 @@ def test_a_file_without_finished_runs_has_nothing_to_advise(wink: Wink) -> None:
     with record(wink.folder / "runs.db"):
         pass
     assert wink("report", "runs.db").stderr == "no successful runs, so there is nothing to advise\n"
+
+
+def test_a_durable_run_is_named_by_the_id_that_the_list_prints(wink: Wink) -> None:
+    (wink.folder / ".wink").mkdir()
+    record_durable_run(wink.folder / ".wink" / "runs.db", "order.1")
+    assert wink("runs", "list").stdout.splitlines()[1].split()[0] == "desk/order.1"
+    assert wink("runs", "show", "desk/order.1").stdout == wink("runs", "show").stdout != ""
+    assert wink("runs", "export", "desk/o").stdout == wink("runs", "export").stdout != ""
+    refused = wink("runs", "show", "desk/odder.1").stderr
+    assert "there is no file 'desk/odder.1', nor one run of that name" in refused
+    assert refused.rstrip().endswith("did you mean 'desk/order.1'?")
+
+
+def test_an_empty_name_is_no_run(wink: Wink, runs: list[str]) -> None:
+    for words in (["show"], ["export"], ["prune"]):
+        assert "There is no run ''" in wink("runs", *words, "runs.db", "").stderr
+    assert len(wink.json("runs", "list", "runs.db")) == len(runs)
+
+
+def test_runs_alone_takes_the_options_of_list(wink: Wink, runs: list[str]) -> None:
+    listed = wink("runs", "--json", "--limit", "1", WINK_RECORD="runs.db").stdout
+    assert [row["run_id"] for row in json.loads(listed)] == runs[1:]
+    assert "did you mean '--limit'?" in wink("runs", "--limt", "1").stderr
+
+
+def test_a_prefix_of_several_runs_is_refused_with_their_ids(wink: Wink) -> None:
+    for key in ("o-1", "o-2"):
+        record_durable_run(wink.folder / "runs.db", key)
+    assert "begin with 'desk/o': 'desk/o-1', 'desk/o-2'" in wink("runs", "show", "runs.db", "desk/o").stderr
+
+
+def test_a_result_is_shown_as_the_model_read_it_even_if_its_class_is_unknown(wink: Wink) -> None:
+    script = """
+from dataclasses import dataclass
+from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, Session, ToolResult, tool
+from weakincentives.adapters.scripted import call
+from weakincentives.telemetry import record
+
+@dataclass(frozen=True)
+class Fare:
+    cents: int
+
+    def render(self):
+        return f"{self.cents / 100:.2f} EUR"
+
+@tool
+def fare(to: str) -> ToolResult[Fare]:
+    "The fare."
+    return ToolResult("The fare:", Fare(1250))
+
+sections = [MarkdownSection(key="t", title="T", template="Go.", tools=[fare])]
+with record("runs.db"):
+    ScriptedAdapter([call("fare", to="x"), "Done."]).evaluate(
+        Prompt(PromptTemplate(ns="t", key="t", sections=sections)), session=Session()
+    )
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=wink.folder, check=True)
+    told = wink("runs", "show", "runs.db").stdout
+    assert 'tool    fare({"to": "x"}) -> The fare:\n\n        12.50 EUR\nmodel   turn 2' in told
+    assert wink("runs", "show", "runs.db", "--turn", "1").stdout.endswith("=== fare worked\nThe fare:\n\n12.50 EUR\n")
+
+
+def test_a_stopped_run_shows_what_was_said_and_that_a_request_is_not_counted(wink: Wink) -> None:
+    with record(wink.folder / "runs.db"):
+        chat = Conversation(prompt(), adapter=ScriptedAdapter(["One\ntwo"]))
+        with chat.stream("Count.") as stream:
+            assert isinstance(next(iter(stream)), TextDelta)
+    lines = wink("runs", "show", "runs.db").stdout.splitlines()
+    assert [line for line in lines if line.startswith(("answer", "stopped"))] == [
+        "answer  One",
+        "stopped by the caller",
+    ]
+    assert lines[-1].startswith("sent    0 tokens in 0 turns, not counting the unfinished request")
+    (row,) = wink.json("runs", "list", "runs.db")
+    assert (row["status"], row["answer"]) == ("interrupted", "One\n")
+
+
+def test_the_model_that_took_over_is_named(wink: Wink) -> None:
+    down = PromptEvaluationError("503 down", phase="request")
+    first = ScriptedAdapter([call("read_section", section_key="guide"), down], model="gpt-5.6")
+    adapter = FallbackAdapter(first, ScriptedAdapter(["Done."], model="claude-opus-5"))
+    run_id = (
+        MainLoop(recorder=record(wink.folder / "runs.db")).execute(prompt(), session=Session(), adapter=adapter).run_id
+    )
+    told = wink("runs", "show", "runs.db", run_id).stdout
+    assert "failed  PromptEvaluationError: 503 down\nmodel   claude-opus-5 goes on\nmodel   turn 2: " in told
+    assert told.count("goes on") == 1
+
+
+def test_a_run_names_the_override_whose_texts_it_used(wink: Wink) -> None:
+    (wink.folder / "script.json").write_text('["Hello."]', encoding="utf-8")
+    words = ("run", "desk:template", "-p", "Guest.name=Ada", "-q", "-a", "scripted:script.json")
+    assert wink(*words).returncode == 0
+    assert "override" not in wink("runs", "show").stdout
+    wink("overrides", "edit", "desk:template", "welcome", "--tag", "calm", "--from", "-", stdin="Greet ${name} calmly.")
+    assert wink(*words, "--tag", "calm").returncode == 0
+    assert "prompt  desk with override 'calm' on script.json: " in wink("runs", "show").stdout
+    assert wink.json("runs", "show")["overrides_tag"] == "calm"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.viewer_runs import investigate
+from tests.cli.conftest import Wink
 from weakincentives.cli import main
 
 
@@ -48,6 +51,8 @@ def test_it_serves_until_it_is_interrupted(recorded: Path) -> None:
         (["nowhere.db"], "There is no run file at 'nowhere.db'", 1),
         (["{file}", "--run", "zzz"], "There is no run 'zzz'", 1),
         (["{file}", "--export", "/nowhere/run.html"], "cannot write /nowhere/run.html", 2),
+        (["{file}", "--export", ""], "cannot write .: Is a directory", 2),
+        (["{file}", "--run", ""], "There is no run ''", 1),
     ],
 )
 def test_what_cannot_be_done_is_said(
@@ -55,3 +60,22 @@ def test_what_cannot_be_done_is_said(
 ) -> None:
     assert main(["view", *(word.format(file=recorded) for word in words)]) == code
     assert message in capsys.readouterr().err
+
+
+def test_play_refuses_an_adapter_that_does_not_exist(wink: Wink) -> None:
+    refused = wink("play", "desk:template", "--adapter", "nope", "--no-open")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "no adapter 'nope'; there are local, openai" in refused.stderr
+
+
+def test_play_says_which_adapters_lack_a_key(wink: Wink) -> None:
+    pytest.importorskip("claude_agent_sdk", reason="needs the SDK: pip install 'weakincentives[claude]'")
+    command = [sys.executable, "-m", "weakincentives.cli", "play", "desk:template", "--port", "0", "--no-open"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "CLAUDE_"))}
+    with subprocess.Popen(command, cwd=wink.folder, env=kept, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().partition("#")[0].replace("/?", "/api/play?")
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            problems = {choice["name"]: choice["problem"] for choice in json.load(answer)["adapters"]}
+        process.terminate()
+    assert problems["claude"] == "set ANTHROPIC_API_KEY"

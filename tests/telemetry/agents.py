@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
 from weakincentives.runtime import MainLoop, PromptResponse
 from weakincentives.session import Session, observing
+from weakincentives.telemetry import record
 
 GUIDE = "How to work here, in detail. " * 40
 
@@ -79,3 +83,15 @@ def run(*script: Any, session: Session | None = None, bound: Prompt[Any] | None 
     adapter = ScriptedAdapter(script or SCRIPT, **options)
     response: PromptResponse[Any] = loop.execute(bound or prompt(), session=session or Session(), adapter=adapter)
     return response
+
+
+def record_durable_run(file: Path, key: str) -> str:
+    """Record a durable run, whose id consists of the loop's name and the key."""
+    pytest.importorskip("dbos", reason="needs the durable engine: pip install 'weakincentives[durable]'")
+    from weakincentives.durable import DurableMainLoop
+
+    with (
+        record(file),
+        DurableMainLoop("desk", lambda add: prompt(), ScriptedAdapter(SCRIPT), str(file.with_name("work.db"))) as loop,
+    ):
+        return loop.execute(Add(1, 2), key=key).run_id

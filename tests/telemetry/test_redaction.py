@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from weakincentives.adapters.scripted import call
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolResult
 from weakincentives.runtime import Message, ModelReply, PromptRendered, ToolInvoked
 from weakincentives.session import Session
-from weakincentives.telemetry import Redactor, RunStore, read_run, record
+from weakincentives.telemetry import Redactor, RunStore, Unreadable, read_run, record
 
 KEY = "sk-" + "ant-api03-" + "Zx81" * 8
 SECRETS = [
@@ -190,3 +191,38 @@ def test_arguments_that_the_model_wrote_are_redacted(tmp_path: Path) -> None:
     response = run(call("add", a=1, b=2, password="hunter2-long"), "Done.", recorder=record(path))
     invoked = [event for event in read_run(path, response.run_id) if isinstance(event, ToolInvoked)]
     assert json.loads(invoked[0].arguments)["password"] == "[redacted]"
+
+
+@pytest.mark.parametrize("pattern", ["section", "user|tool", "(?i)summary", "[0-9a-f]+", "(?i)[a-z]+", r"\d{4}"])
+def test_a_pattern_of_ones_own_changes_texts_but_leaves_the_recording_whole(tmp_path: Path, pattern: str) -> None:
+    def when(params: None, *, context: Any) -> ToolResult[date]:
+        return ToolResult("Then.", date(2026, 11, 16))
+
+    tool = Tool[None, date](name="when", description="Tell the date.", handler=when)
+    script = (call("read_section", section_key="guide"), call("when"), "Done with section 4711.")
+    response = run(*script, bound=prompt(tool), recorder=record(tmp_path / "runs.db", redact=[pattern]))
+    with RunStore(tmp_path / "runs.db") as store:
+        assert len(store.history(response.run_id).turns) == 3
+        assert [message.role for message in store.turn(response.run_id, 2).messages] == ["system", "assistant", "tool"]
+        assert [event.kind for event in store.all_events(response.run_id) if isinstance(event.event, Unreadable)] == []
+        assert store.problems == []
+
+
+def test_a_pattern_of_ones_own_is_looked_for_in_short_texts_too(tmp_path: Path) -> None:
+    response = run("Ann", recorder=record(tmp_path / "runs.db", redact=["Ann"]))
+    assert read_run(tmp_path / "runs.db", response.run_id)[-1].text == "[redacted]"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "error", "message"),
+    [
+        ("acme", TypeError, "must be a list, got 'acme'"),
+        (["a", "("], ValueError, r"The pattern '\(' to redact must be a regular expression: missing \)"),
+        (["x*"], ValueError, "The pattern 'x\\*' to redact must not match an empty text"),
+    ],
+)
+def test_patterns_that_would_ruin_the_recording_are_refused(
+    tmp_path: Path, patterns: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        record(tmp_path / "runs.db", redact=patterns)

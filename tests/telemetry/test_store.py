@@ -8,8 +8,10 @@ import pytest
 from tests.disclosure.desk import desk
 from tests.disclosure.test_own_strategy import LookUp
 from tests.runtime.test_history import changing
-from tests.telemetry.agents import SCRIPT, prompt, run
+from tests.telemetry.agents import FAIL, SCRIPT, prompt, run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.errors import BudgetExceededError
+from weakincentives.limits import Budget
 from weakincentives.prompt import (
     CollapseSection,
     MarkdownSection,
@@ -19,7 +21,7 @@ from weakincentives.prompt import (
     SetVisibilityOverride,
 )
 from weakincentives.runtime import ModelReply, ledger, run_history
-from weakincentives.session import Session
+from weakincentives.session import Session, Snapshot
 from weakincentives.telemetry import RunNotFoundError, RunStore, Turn, record
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -125,6 +127,22 @@ def test_the_ledger_of_a_recorded_run_is_that_of_its_session(path: Path) -> None
         response = run(*SCRIPT[1:], session=session, supports_dynamic_tools=dynamic, recorder=record(path))
         with RunStore(path) as store:
             assert store.ledger(response.run_id) == ledger(session)
+
+
+def test_the_ledger_is_that_of_the_session_even_if_call_ids_repeat(path: Path) -> None:
+    session = Session()
+    first = ScriptedAdapter([call("read_section", call_id="c1", section_key="guide")])
+    with record(path), pytest.raises(BudgetExceededError):
+        first.evaluate(prompt(FAIL), session=session, budget=Budget(max_turns=1))
+    resumed = Session()
+    resumed.restore(Snapshot.from_json(session.snapshot().to_json()))
+    with record(path):
+        run_id = ScriptedAdapter([call("fail", call_id="c1"), "Done."]).resume(prompt(FAIL), session=resumed).run_id
+    with RunStore(path) as store:
+        recorded = store.ledger(run_id)
+    assert recorded == ledger(resumed)
+    assert [row.full_prompt_tokens is None for row in recorded.rows] == [True, False, False]
+    assert [section.sent_tokens > 500 for section in recorded.sections] == [False, True, False]
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

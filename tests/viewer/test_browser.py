@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.telemetry.agents import FAIL, prompt, record_durable_run
 from tests.viewer.hosted import record_hosted_run
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.prompt import JsonPromptOverridesStore, Prompt
+from weakincentives.runtime import Conversation, ToolStarted
+from weakincentives.session import Session
+from weakincentives.telemetry import record
 from weakincentives.viewer import Viewer, export_run
 
 if TYPE_CHECKING:
@@ -371,3 +377,76 @@ def test_an_exported_run_opens_from_disk(runs: Path, run_ids: Sequence[str], ope
     expect(page.locator(".hit").first).to_contain_text("smallest reversible")
     page.goto(f"{file.as_uri()}#/run/{run_ids[0]}/events?event=6")
     expect(page.get_by_label("Event")).to_contain_text("read_section")
+
+
+def test_a_durable_run_can_be_opened_from_the_list(tmp_path: Path, open_page: Open) -> None:
+    record_durable_run(tmp_path / "runs.db", "order 1/2")
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        page.locator(".run-row:not(.head) a").click()
+        expect(page.locator(".answer")).to_have_text("Three.")
+        expect(page).to_have_url(re.compile("#/run/desk%2Forder%201%2F2/turn/1"))
+        page.close()
+
+
+def test_an_answer_that_is_no_document_is_shown_with_its_status(viewer: Viewer, open_page: Open) -> None:
+    page = open_page("about:blank")
+    page.route("**/api/runs*", lambda route: route.fulfill(status=200, body="<html>Sign in to the proxy"))
+    page.goto(viewer.url)
+    problem = "The server answered 200 without a document: <html>Sign in to the proxy"
+    expect(page.get_by_role("alert")).to_have_text(problem)
+
+
+def test_a_stream_stopped_in_its_first_turn_shows_what_it_said(tmp_path: Path, open_page: Open) -> None:
+    chat = Conversation(prompt(), adapter=ScriptedAdapter(["One\ntwo"]))
+    with record(tmp_path / "runs.db"), chat.stream("Count.") as stream:
+        next(iter(stream))
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        expect(page.locator(".run-row:not(.head)")).to_contain_text("One")
+        page.get_by_role("link", name="Count.").click()
+        expect(page.locator(".outcome .reply")).to_have_text("One")
+        expect(page.locator(".outcome")).to_contain_text("Stopped by its caller")
+        expect(page.locator(".request")).to_contain_text("Count.")
+        expect(page.locator(".facts")).to_contain_text("0 + 1")
+        page.close()
+
+
+def test_a_run_stopped_before_a_tool_call_has_no_further_request(tmp_path: Path, open_page: Open) -> None:
+    with record(tmp_path / "runs.db"):
+        stream = Conversation(prompt(FAIL), adapter=ScriptedAdapter([call("fail")])).stream("Go.")
+        with stream:
+            next(event for event in stream if isinstance(event, ToolStarted))
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        page.get_by_role("link", name="Go.").click()
+        expect(page.locator(".outcome")).to_contain_text("Stopped by its caller")
+        expect(page.locator(".page.run")).to_contain_text("of 1")
+        page.close()
+
+
+def test_the_total_cost_says_of_how_many_runs_the_price_is_known(tmp_path: Path, open_page: Open) -> None:
+    with record(tmp_path / "runs.db"):
+        for model in ("gpt-5.6", "a-model-of-ours", "gpt-5.6"):
+            ScriptedAdapter(["Done."], model=model).evaluate(prompt(), session=Session())
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        expect(page.locator(".totals > div").last).to_have_text(re.compile(r"Cost\$0\.\d+ of 2 of 3 runs"))
+        page.get_by_role("button", name="By prompt").click()
+        expect(page.locator(".group-row:not(.head)")).to_contain_text("of 2 runs")
+        page.close()
+
+
+def test_the_head_of_a_run_names_the_override_it_used(tmp_path: Path, open_page: Open) -> None:
+    bound = prompt()
+    store = JsonPromptOverridesStore(tmp_path / "overrides")
+    words = bound.template.descriptor.override_section(("intro",), "Be kind.")
+    store.upsert(bound.template.descriptor.new_override("kind").with_section(("intro",), words))
+    tuned = Prompt(bound.template, overrides_store=store, overrides_tag="kind")
+    with record(tmp_path / "runs.db"):
+        ScriptedAdapter(["Done."]).evaluate(tuned, session=Session())
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        page.locator(".run-row:not(.head) a").click()
+        expect(page.locator(".facts")).to_contain_text("Overridekind")
+        page.close()

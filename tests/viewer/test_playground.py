@@ -74,6 +74,7 @@ def test_a_section_cycles_through_hidden_summary_and_full(page: Any) -> None:
     page.locator('.node[data-section="escalation"] .cycle').click()
     expect(page.locator('.piece[data-section="escalation"]')).to_have_count(0)
     expect(page.locator(".cache")).to_contain_text("breaks at section architecture")
+    expect(page.locator(".costs")).to_contain_text(re.compile(r"Declared\d+ tokens fewer than declared"))
     page.get_by_role("button", name="As declared").click()
     expect(page.locator(".cache")).to_contain_text("stay cached")
     expect(page.locator('.piece[data-section="escalation"]')).to_have_count(1)
@@ -223,3 +224,19 @@ def test_a_run_that_cannot_begin_says_why(tmp_path: Path) -> None:
         (token,) = parse_qs(urlsplit(viewer.url).query)["token"]
         status, text = request(viewer, "POST", "/api/play/run", {}, **{"x-wink-token": token})
     assert (status, json.loads(text)) == (200, {"error": "OSError: the model file is gone"})
+
+
+def test_what_an_adapter_does_not_send_does_not_count_as_cached(tmp_path: Path) -> None:
+    class Toolless(ScriptedAdapter):
+        sends_tools = False
+
+    for kind, sends in ((Toolless, False), (ScriptedAdapter, True)):
+        playground = Playground(
+            on_call_template(),
+            adapters=[AdapterChoice("scripted")],
+            make_adapter=lambda name, kind=kind: kind(SCRIPT),
+            overrides=JsonPromptOverridesStore(tmp_path / "overrides"),
+        )
+        shown = playground.render({"params": {"Incident": {"service": "a", "symptom": "b"}}})
+        assert (shown["tokens"]["tools"] > 0) is sends
+        assert shown["cache"] == {"tokens": shown["tokens"]["total"], "breaks_at": "", "section": ""}

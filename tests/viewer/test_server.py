@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.telemetry.agents import record_durable_run
+
 if TYPE_CHECKING:
     from weakincentives.viewer import Viewer
 
@@ -96,3 +98,15 @@ def test_a_taken_port_is_said_so(viewer: Viewer, runs: Path) -> None:
 
     with pytest.raises(ViewerError, match=f"Cannot listen on port {viewer.port}: .*--port"):
         Viewer(runs, port=viewer.port)
+
+
+def test_a_durable_run_is_found_by_its_escaped_id_whatever_its_key(tmp_path: Path) -> None:
+    from weakincentives.viewer import Viewer
+
+    assert record_durable_run(tmp_path / "runs.db", "a/script") == "desk/a/script"
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        run = json.loads(ask(viewer, "/api/runs/desk%2Fa%2Fscript").body)
+        turn = json.loads(ask(viewer, "/api/runs/desk%2Fa%2Fscript/turns/4").body)
+        script = json.loads(ask(viewer, "/api/runs/desk%2Fa%2Fscript/script").body)
+    assert run["run"]["run_id"] == turn["run_id"] == "desk/a/script"
+    assert "'Three.'" in script["text"]

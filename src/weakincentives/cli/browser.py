@@ -51,8 +51,9 @@ def run_view(arguments: argparse.Namespace) -> int:
 
     file = runs_file(arguments.file)
     with RunStore(file) as store:
-        run_id = named_run(store, arguments.run).run_id if arguments.run or arguments.export else ""
-    if arguments.export:
+        is_named = arguments.run is not None or arguments.export is not None
+        run_id = named_run(store, arguments.run).run_id if is_named else ""
+    if arguments.export is not None:
         return _export(file, run_id, Path(arguments.export))
     return serve(file, run_id, port=arguments.port, browser=not arguments.no_open)
 
@@ -81,9 +82,12 @@ def run_play(arguments: argparse.Namespace) -> int:
     from weakincentives.viewer import Playground, Viewer
 
     prompt = named_prompt(arguments.target)
+    given = arguments.adapter or default("adapter")
+    if given:
+        make_adapter(argparse.Namespace(adapter=given))  # Refuses one that cannot be had before anything is served.
     playground = Playground(
         prompt,
-        adapters=_choices(arguments.adapter or default("adapter")),
+        adapters=_choices(given),
         make_adapter=lambda name: make_adapter(argparse.Namespace(adapter=name)),
         overrides=open_store(arguments),
     )
@@ -144,6 +148,6 @@ def _problem(spec: AdapterSpec) -> str:
     """What the adapter lacks to run; empty if nothing is known to be missing."""
     if spec.package_needed and find_spec(spec.package_needed) is None:
         return f"pip install 'weakincentives[{spec.provider}]'"
-    if spec.key_variable and not os.environ.get(spec.key_variable):
-        return f"set {spec.key_variable}"
+    if spec.key_variables and not any(map(os.environ.get, spec.key_variables)):
+        return f"set {spec.key_variables[0]}"
     return ""

@@ -117,9 +117,14 @@ def fail(message: str, code: int) -> int:
 
 
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """The arguments, in any order; a command with subcommands has its own after their names."""
+    """The arguments, in any order; a command with subcommands has its own after their names.
+
+    One with a default subcommand takes the options of that one without its name.
+    """
     if any(isinstance(action, argparse._SubParsersAction) for action in parser._actions):
-        return parser.parse_args(words)
+        verb = parser.get_default("verb")
+        bare = not words or (words[0].startswith("-") and words[0] not in {"-h", "--help"})
+        return parser.parse_args([verb, *words] if verb and bare else words)
     return parser.parse_intermixed_args(words)
 
 

@@ -84,9 +84,12 @@ def print_labelled(label: str, text: str, style: str = "") -> None:
         print_line(f"{label if index == 0 else '':{LABEL}}{line}".rstrip(), style=style)
 
 
-def print_spent(ledger: Ledger, seconds: float, cost: float | None = None, *, answered: bool = True) -> None:
+def print_spent(
+    ledger: Ledger, seconds: float, cost: float | None = None, *, answered: bool = True, cut_off: bool = False
+) -> None:
     """Print what a run used and, if it answered, what it would have used with everything open."""
-    text = f"{ledger.sent_tokens:,} tokens in {plural(ledger.turns, 'turn')}, {seconds:.1f} s"
+    more = ", not counting the unfinished request" if cut_off else ""
+    text = f"{ledger.sent_tokens:,} tokens in {plural(ledger.turns, 'turn')}{more}, {seconds:.1f} s"
     if cost is not None:
         text += f", ${cost:.4f}"
     if answered and ledger.full_prompt_tokens:
@@ -100,7 +103,9 @@ def print_spent(ledger: Ledger, seconds: float, cost: float | None = None, *, an
 def _rendered(event: PromptRendered) -> str:
     shown = sum(section.shown_tokens for section in event.sections)
     full = shown + sum(section.unshown_tokens for section in event.sections)
-    return f"prompt  {event.prompt_name} on {event.model}: {shown:,} tokens shown, {full:,} with everything open"
+    changed = f" with override {event.overrides_tag!r}" if event.overrides_tag else ""
+    name = f"{event.prompt_name}{changed} on {event.model}"
+    return f"prompt  {name}: {shown:,} tokens shown, {full:,} with everything open"
 
 
 def _called(event: ModelCalled) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weakincentives.cli.commands import default
-from weakincentives.cli.output import UsageError, did_you_mean, progress
+from weakincentives.cli.output import UsageError, progress
 
 if TYPE_CHECKING:
     from weakincentives.telemetry import Recorder, RunStore, RunSummary
@@ -46,22 +47,35 @@ def recorder(given: str | None = None) -> Recorder | None:
 
 
 def file_and_runs(words: list[str]) -> tuple[str, list[str]]:
-    """The run file and the runs that the words name; a first word that cannot be an id is the file."""
-    if words and ("." in words[0] or "/" in words[0] or Path(words[0]).is_file()):
+    """The run file and the runs that the words name; a first word that names no file is a run of the default file."""
+    if words and Path(words[0]).is_file():
         return words[0], words[1:]
-    return runs_file(), words
+    file = runs_file()
+    # It may be a file that is missing, or a durable run: its id contains a slash, and its key may contain dots.
+    if words and ("." in words[0] or "/" in words[0]):
+        from weakincentives.telemetry import RunFileError, RunNotFoundError, RunStore
+
+        try:
+            with RunStore(file) as store:
+                named_run(store, words[0])
+        except (RunFileError, RunNotFoundError) as error:
+            raise UsageError(f"there is no file {words[0]!r}, nor one run of that name: {error}") from None
+    return file, words
 
 
-def named_run(store: RunStore, name: str = "") -> RunSummary:
+def named_run(store: RunStore, name: str | None = None) -> RunSummary:
     """The run whose id is or begins with this name; without a name, the newest."""
-    if name:
+    if name is not None:
         from weakincentives.telemetry import RunNotFoundError
 
         try:
             return store.run(name)
         except RunNotFoundError as error:
-            known = [run.run_id[: max(len(name), 4)] for run in store.list_runs(200)]
-            raise RunNotFoundError(f"{str(error).rstrip('.')}{did_you_mean(name, known)}") from None
+            known = {run.run_id[: max(len(name), 4)]: run.run_id for run in store.list_runs(200)}
+            # If it is the beginning of several, the error names some.
+            close = [] if any(key.startswith(name) for key in known) else get_close_matches(name, known, n=1)
+            hint = f"; did you mean {known[close[0]]!r}?" if close else ""
+            raise RunNotFoundError(f"{str(error).rstrip('.')}{hint}") from None
     newest = store.list_runs(1)
     if not newest:
         raise UsageError(f"there are no runs in {store.path}")

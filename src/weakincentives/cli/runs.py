@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from weakincentives.cli.output import (
     progress,
     report_damage,
 )
-from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question
+from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question, runs_file
 
 if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
@@ -60,13 +61,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     prune.add_argument("--keep", type=number(0), metavar="N", help="delete all runs but the newest N")
     for verb in (listing, show, prune):
         verb.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(verb="list", **vars(listing.parse_args([])))
+    parser.set_defaults(verb="list")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from weakincentives.telemetry import RunStore
 
-    file, names = file_and_runs(arguments.names)
+    if arguments.verb == "list":
+        file, names = runs_file(*arguments.names[:1]), arguments.names[1:]
+    else:
+        file, names = file_and_runs(arguments.names)
     if arguments.verb == "prune":
         return prune_runs(file, names, arguments)
     if len(names) > {"list": 0, "show": 1}.get(arguments.verb, len(names)):
@@ -159,13 +163,14 @@ def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str
         for step in history.steps
         for section in step.sections
     ]
-    return {"turn_list": turns, "disclosure": disclosure, "errors": errors}
+    tag = history.renders[-1].overrides_tag if history.renders else ""
+    return {"overrides_tag": tag, "turn_list": turns, "disclosure": disclosure, "errors": errors}
 
 
 def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     """Print the story of a run: the question, what each turn opened and called, the answer, and the usage."""
     from weakincentives.cli.progress import print_labelled, print_spent, print_story
-    from weakincentives.runtime import ledger_of
+    from weakincentives.runtime import EvaluationFailed, ModelCalled, ledger_of
 
     heading = f"{run.run_id}  {run.status}  {run.prompt} on {run.adapter} {run.model}  {moment(run.started)}"
     print_line(printable(heading, one_line=True), style=STATUS_STYLES.get(run.status, ""))
@@ -173,12 +178,37 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     asked = question(store, run.run_id) or run.question
     if asked:
         print_labelled("asked", shortened(asked, MAX_QUESTION), "1")
-    for recorded in store.all_events(run.run_id):
-        print_story(recorded.event, asked=asked)
-    print_spent(ledger_of(history), run.duration, run.cost, answered=run.status == "ok")
+    model, failed = "", False
+    for event in as_read(recorded.event for recorded in store.all_events(run.run_id)):
+        if isinstance(event, ModelCalled):
+            if failed or model not in ("", event.model):
+                print_labelled("model", f"{event.model} goes on")
+            model, failed = event.model, False
+        failed = failed or isinstance(event, EvaluationFailed)
+        print_story(event, asked=asked)
+    cut_off = run.status == "interrupted" and store.pending_turn(run.run_id) is not None
+    print_spent(ledger_of(history), run.duration, run.cost, answered=run.status == "ok", cut_off=cut_off)
+
+
+def as_read(events: Iterable[Any]) -> Iterator[Any]:
+    """The events, with each tool call's result as the model read it: its class may be unknown to this process."""
+    from weakincentives.runtime import Message, ModelCalled, ToolInvoked
+
+    turn: list[Any] = []
+    for event in events:
+        if isinstance(event, ModelCalled):
+            yield from turn
+            turn = []
+        if isinstance(event, Message) and event.role == "tool":
+            for at, made in enumerate(turn):
+                if isinstance(made, ToolInvoked) and made.call_id == event.call_id:
+                    turn[at] = replace(made, result=replace(made.result, message=event.text, value=None))
+        turn.append(event)
+    yield from turn
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> None:
+    from weakincentives.runtime import ToolInvoked
     from weakincentives.runtime.history import SHOWS
     from weakincentives.telemetry import plain
 
@@ -202,8 +232,9 @@ def show_turn(turn: Turn, *, as_json: bool) -> None:
         print_block(f"--- {message.role} {message.name}", message.text or ", ".join(message.tools), message.tool_calls)
     if turn.reply is not None:
         print_block("=== reply", turn.reply.text, turn.reply.tool_calls)
-    for invoked in turn.tool_calls:
-        print_block(f"=== {invoked.name} {'worked' if invoked.success else 'failed'}", invoked.result.message)
+    for event in as_read(recorded.event for recorded in turn.events):
+        if isinstance(event, ToolInvoked):
+            print_block(f"=== {event.name} {'worked' if event.success else 'failed'}", event.result.message)
     for recorded in turn.events:
         if recorded.kind == "HostedToolInvoked":
             used = plain(recorded.event)

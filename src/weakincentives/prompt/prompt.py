@@ -145,7 +145,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             for tool in node.tools
             if (words := applied.tools.get(tool.name)) is not None
         }
-        return self.outline.overridden(bodies, tools)
+        return self.outline.overridden(bodies, tools) if bodies or tools else self.outline
 
     def with_output(self, output_type: Any) -> PromptTemplate[Any]:
         """The template with this output type; raises if it already declares a different one."""
@@ -438,6 +438,11 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         if self._overrides_store is None:
             return self.template.outline
         return self.template.overridden(self._overrides_store, self._overrides_tag)
+
+    @property
+    def overrides_tag(self) -> str:
+        """The tag of the stored override that is applied; empty if there is none."""
+        return "" if self.outline() is self.template.outline else self._overrides_tag
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
         """A tool of the section with this key, shown or not; built-in tools have the key ''."""

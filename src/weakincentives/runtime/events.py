@@ -53,7 +53,8 @@ class PromptRendered(RunEvent):
     """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted tools last.
 
     `overrides` are the session's at this moment. `continues` is the run whose conversation continues here with the same
-    text, and `read` are the sections whose content is already in it.
+    text, and `read` are the sections whose content is already in it. `overrides_tag` is that of the stored override of
+    its texts, if one was applied.
     """
 
     run_id: str
@@ -74,6 +75,7 @@ class PromptRendered(RunEvent):
     overrides: Overrides = field(default_factory=dict)
     continues: str = ""
     read: tuple[str, ...] = ()
+    overrides_tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)

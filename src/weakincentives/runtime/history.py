@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, Literal, get_args
 
 from weakincentives.prompt import (
@@ -206,15 +207,24 @@ class RunHistory:
 
 def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     """The history of a run of the session, by default the last one."""
-    last = session[events.PromptRendered].latest()
+    renders = session[events.PromptRendered].view()
     if run_id is None:
-        run_id = last.run_id if last else ""
+        run_id = renders[-1].run_id if renders else ""
+    later = takewhile(lambda render: render.run_id != run_id, reversed(renders))
+    # A run that continues no other begins a new conversation in place of the one before.
+    messages = session[Message].view() if all(render.continues for render in later) else ()
     kinds: list[type[Any]] = [kind for kind in _TAKES if issubclass(kind, events.RunEvent)]
     logged = [event for kind in kinds for event in session[kind].view() if event.run_id == run_id]
     logged.sort(key=lambda event: event.timestamp)
     builder = HistoryBuilder(run_id)
-    for event in (*session[Message].view(), *logged):
+    before = [event.messages for event in logged if isinstance(event, events.ModelCalled)]
+    ends = iter([*before[1:], None])
+    for event in logged:
         builder.add(event)
+        if isinstance(event, events.ModelCalled):
+            # Messages have no time, but each call says how many came before it.
+            for message in messages[event.messages : next(ends)]:
+                builder.add(message)
     return builder.build()
 
 
@@ -355,7 +365,7 @@ class HistoryBuilder:
 
     def _hear(self, event: Message) -> None:
         if event.role == "tool":
-            self._texts[event.call_id] = event.text
+            self._texts.setdefault(event.call_id, event.text)
 
     def _use(self, use: ToolUse) -> None:
         if use.rolled_back:
@@ -511,7 +521,8 @@ class HistoryBuilder:
         if self._open_turn is not None:
             self._turns.append(self._closed_turn())
         self._open_turn = None
-        self._uses = []
+        # Call ids may repeat in later turns.
+        self._uses, self._texts = [], {}
 
     def _closed_turn(self) -> HistoryTurn:
         assert self._open_turn is not None

@@ -498,6 +498,7 @@ class InnerLoop:
             builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
             definitions=self._definitions(),
             overrides=self._overrides(),
+            overrides_tag=self.prompt.overrides_tag,
         )
 
     def _emit_opened(self, view: View) -> None:

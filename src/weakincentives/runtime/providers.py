@@ -27,7 +27,7 @@ class AdapterSpec:
     encode, and `accepts_codecs` says whether a user may add more. Tools added by one of the `cache_safe_routes` leave
     the beginning of the request unchanged. `prefix_keys` are the fields of a request that a provider's prompt cache
     depends on, besides the conversation in `conversation_key`. `prices` are US dollars per million tokens.
-    `package_needed` is the package the adapter imports, and `key_variable` the environment variable that holds its key.
+    `package_needed` is the package the adapter imports; one of the environment variables `key_variables` holds its key.
     """
 
     name: str
@@ -42,7 +42,7 @@ class AdapterSpec:
     conversation_key: str = ""
     prices: Mapping[str, Prices] = field(default_factory=dict)
     package_needed: str = ""
-    key_variable: str = ""
+    key_variables: tuple[str, ...] = ()
 
     @property
     def package(self) -> str:

@@ -22,7 +22,7 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
-from weakincentives.prompt import Span
+from weakincentives.prompt import SectionVisibility, Span
 from weakincentives.redaction import REDACTED, Redactor, is_secret_name
 from weakincentives.runtime import ModelCalled, PromptRendered
 from weakincentives.serde import load_tagged
@@ -105,7 +105,10 @@ class Packer:
     def _keep_rows(self, items: Sequence[Any]) -> Any:
         if not items:
             return dump(())
-        return self._keep_json({"$": "rows", "v": pack_rows(items, lambda value: self._walk(dump(value)))}, self.texts)
+        return self._keep_json({"$": "rows", "v": pack_rows(items, self._cell)}, self.texts)
+
+    def _cell(self, name: str, value: Any) -> Any:
+        return dump(value) if name in _FIXED else self._walk(dump(value))
 
     def _keep_json(self, data: Any, kept: dict[str, str], *, shortest: int = LONG) -> Any:
         text = msgspec.json.encode(data).decode()
@@ -133,7 +136,8 @@ class Packer:
         self._known[text] = (reference, kept)
         return reference
 
-    def _walk(self, data: Any) -> Any:
+    def _walk(self, data: Any, fixed: frozenset[str] = frozenset()) -> Any:
+        """The data without secrets; `fixed` are the fields of a record that stay as they are."""
         if isinstance(data, str):
             return self._keep(data) if len(data) >= LONG else self.redactor.text(data)
         if isinstance(data, list):
@@ -145,16 +149,25 @@ class Packer:
             return self._encoded(data, "utf-8", "surrogatepass")
         if tag in _BYTES:
             return self._encoded(data, "latin-1", "replace")
-        if tag == "blob":
+        if tag in _KEPT:
             return data
         if tag in MAPPINGS:
             return {"$": tag, "v": [self._pair(pair) for pair in data["v"]]}
+        if tag == "tuple":
+            return {"$": tag, "v": self._pair(data["v"])}
         if tag is not None:
-            return {"$": tag, "v": self._pair(data["v"]) if tag == "tuple" else self._walk(data["v"])}
+            inner = data["v"]
+            if isinstance(inner, str) and self.redactor.text(inner) != inner:
+                return self._walk(inner)  # A date or a path with something redacted in it is only a text.
+            return {"$": tag, "v": self._walk(inner, _FIXED if tag.startswith(_OWN) else frozenset())}
         # In {"name": "API_KEY", "value": "..."} the name of the secret is itself a value.
         named = ("value",) if is_secret_name(data.get("name", data.get("key"))) else ()
         return {
-            self.redactor.text(key): self._secret(item) if key in named or is_secret_name(key) else self._walk(item)
+            key: item
+            if key in fixed
+            else self._secret(item)
+            if key in named or is_secret_name(key)
+            else self._walk(item)
             for key, item in data.items()
         }
 
@@ -197,25 +210,25 @@ class Packer:
             return data
 
 
-def pack_rows(items: Sequence[Any], dump: Callable[[Any], Any]) -> Any:
+def pack_rows(items: Sequence[Any], dump: Callable[[str, Any], Any]) -> Any:
     """Instances of one dataclass as a table: field names once, each distinct value once, then indexes.
 
-    `dump` turns a field into data.
+    `dump` turns a field, given its name, into data.
     """
     cls = type(items[0])
     names = [field.name for field in fields(cls)]
     values: list[Any] = []
     known: dict[bytes, int] = {}
 
-    def number(value: Any) -> int:
-        data = dump(value)
+    def number(name: str, value: Any) -> int:
+        data = dump(name, value)
         key = msgspec.json.encode(data)
         if key not in known:
             known[key] = len(values)
             values.append(data)
         return known[key]
 
-    rows = [[number(getattr(item, name)) for name in names] for item in items]
+    rows = [[number(name, getattr(item, name)) for name in names] for item in items]
     return {"class": f"{cls.__module__}:{cls.__qualname__}", "names": names, "values": values, "rows": rows}
 
 
@@ -370,6 +383,12 @@ _PACKED = re.compile(r'"\$":"(?:text|texts|json|rows)"')
 _REFERENCE = re.compile(r'"\$":"(json|texts?)","v":(?:"(\w+)"|\[([^\[\]]*)\])')
 _HASH = re.compile(r"\w+")
 _BLOB = re.compile(r'"\$":"blob","v":\{"sha256":"([0-9a-f]{64})"')
+# Whatever a user's patterns match, these stay as they are, or the event could not be read: digests of media, and in our
+# own values the fields that are ids or one of a few words.
+_KEPT = frozenset({"blob", f"{SectionVisibility.__module__}:{SectionVisibility.__qualname__}"})
+_OWN = ("weakincentives.runtime.", "weakincentives.prompt.")
+_IDS = {"call_id", "continues", "conversation_id", "id", "response_id", "run_id"}
+_FIXED = frozenset(_IDS | {"action", "decided_by", "role", "stop_reason"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})
 _BYTES = frozenset({"bytes", "bytearray"})
 _TEXTS = _BYTES | {"str"}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.limits import Prices
-from weakincentives.redaction import NoRedaction, Redactor
+from weakincentives.redaction import NoRedaction, Redactor, compile_patterns
 from weakincentives.runtime import Run
 from weakincentives.session import Session, observing
 from weakincentives.telemetry.payload import Packer
@@ -55,7 +55,7 @@ class Recorder:
         prices: Mapping[str, Prices] | None = None,
     ) -> None:
         self.path = Path(path)
-        self._patterns = None if redact is None else tuple(re.compile(pattern) for pattern in redact)
+        self._patterns = None if redact is None else compile_patterns(redact)
         self._prices = prices
         self._entered: list[_Writer] = []
 

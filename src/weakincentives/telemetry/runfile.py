@@ -101,6 +101,9 @@ class Tally:
             case Message():
                 if event.role == "user" and not self.turns:
                     self.columns["question"] = question_in(event)[:MAX_LINE]
+                elif event.role == "assistant" and not event.tool_calls and not event.rebased:
+                    # The whole answer, or what was said of it when the run was stopped.
+                    self.columns["answer"] = event.text[:MAX_LINE]
             case ModelCalled():
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)

@@ -131,7 +131,8 @@ class RunStore(EventReader):
     ) -> list[dict[str, Any]]:
         """Totals over groups of runs, the newest group first; `filters` are those of `list_runs`.
 
-        `compared_tokens` is the input of the runs that count towards `full_prompt_tokens`, those that have ended.
+        `compared_tokens` is the input of the runs that count towards `full_prompt_tokens`, those that have ended, and
+        `priced` counts the runs whose cost is known.
         """
         where, values = self._filter(search, **filters)
         first = "(SELECT question FROM runs WHERE conversation_id = r.conversation_id ORDER BY started LIMIT 1)"
@@ -141,6 +142,7 @@ class RunStore(EventReader):
             "answered": "sum(status = 'ok')",
             "failed": "sum(status = 'failed')",
             **{name: f"sum({name})" for name in ("turns", "input_tokens", "cached_tokens", "cost")},
+            "priced": "count(cost)",
             "compared_tokens": "sum(iif(full_prompt_tokens IS NULL, 0, input_tokens))",
             "full_prompt_tokens": "coalesce(sum(full_prompt_tokens), 0)",
             "updated": "max(updated)",
@@ -165,7 +167,8 @@ class RunStore(EventReader):
         if not run_id or not rows:
             raise RunNotFoundError(f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows those it has.")
         if len(rows) > 1 and rows[0][0] != run_id:
-            raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}; give more of the id.")
+            some = ", ".join(repr(row[0]) for row in rows)
+            raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}: {some}; give more of the id.")
         return _summary(rows[0])
 
     def events(

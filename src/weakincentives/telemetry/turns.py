@@ -41,6 +41,8 @@ _CHANGES = (
     "ClearAllVisibilityOverrides",
     "CollapseSection",
 )
+# Events that end a run without an answer.
+_ENDS = ("EvaluationFailed", "EvaluationStopped")
 # Events read for a history, besides the messages in which the model read what was opened.
 _KINDS = tuple(cls.__name__ for cls in EVENTS if cls not in (Message, HostedToolInvoked))
 # Tool calls that request sections, and a few others; in a long run, only the index finds them quickly.
@@ -249,7 +251,7 @@ def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool 
 def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[int]] | None:
     """The turn after the last one, if the run got as far as calling the model again, and the ids of its messages.
 
-    Its reply is still pending, or the run ended there; `events` are those of the failure, if it failed.
+    Its reply is still pending, or the run ended there; `events` say how, and `reply` is what a stopped stream had said.
     """
     ((called, start),) = reader.query(
         "SELECT coalesce(max(CASE kind WHEN 'ModelCalled' THEN seq END), 0), "
@@ -259,10 +261,18 @@ def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[i
     )
     if start is None:
         return None
-    fresh = reader.of_kinds(run_id, ["Message", "EvaluationFailed"], max(called, start))
+    fresh = reader.of_kinds(run_id, ["Message", "ToolInvoked", *_ENDS], max(called, start))
     messages = [recorded for recorded in fresh if isinstance(recorded.event, Message)]
-    if not messages or messages[-1].event.role == "assistant" or _unanswered(messages):
+    ends = [recorded for recorded in fresh if recorded.kind in _ENDS]
+    replies = sum(recorded.event.role == "assistant" and not recorded.event.rebased for recorded in messages)
+    cut_off = messages[-1:] if messages and messages[-1].event.role == "assistant" else []
+    # The first reply is the one to the last call.
+    if not messages or _unanswered(messages) or (cut_off and replies <= (called > start)):
         return None
+    if called > start and messages[-1].event.role == "tool" and ends and ends[-1].kind == "EvaluationStopped":
+        invoked = {recorded.event.call_id for recorded in fresh if isinstance(recorded.event, ToolInvoked)}
+        if messages[-1].event.call_id not in invoked:
+            return None  # It was stopped before the call was made, so there was no further request.
     rendered, before = _evaluation(reader, run_id, float("inf"))
     turn = _turn(
         run_id,
@@ -273,11 +283,12 @@ def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[i
         called=None,
         messages=(),
         complete=True,
-        reply=None,
+        reply=cut_off[0].event if cut_off else None,
         tool_calls=(),
-        events=tuple(recorded for recorded in fresh if recorded.kind == "EvaluationFailed"),
+        events=(*cut_off, *ends),
     )
-    return turn, _conversation(reader, run_id, float("inf"), pending=True)
+    ids = _conversation(reader, run_id, float("inf"), pending=True)
+    return turn, ids[:-1] if cut_off else ids
 
 
 def _turn(run_id: str, n: int, rendered: RecordedEvent | None, state: RunState, **facts: Any) -> Turn:

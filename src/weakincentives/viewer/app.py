@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -67,13 +67,13 @@ def viewer_app(
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
             Route("/api/groups", _json(lambda r: _groups(documents, r))),
             Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
-            Route("/api/runs/{run_id}/script", _json(lambda r: documents.script(**r.path_params))),
-            Route("/api/runs/{run_id}", _json(lambda r: documents.run(**r.path_params))),
-            Route("/api/runs/{run_id}/turns/{n:int}", _json(lambda r: documents.turn(**r.path_params))),
-            Route("/api/runs/{run_id}/prompts/{seq:int}", _json(lambda r: documents.prompt(**r.path_params))),
+            Route("/api/runs/{run_id}/script", _json(lambda r: documents.script(**_named(r)))),
+            Route("/api/runs/{run_id}", _json(lambda r: documents.run(**_named(r)))),
+            Route("/api/runs/{run_id}/turns/{n:int}", _json(lambda r: documents.turn(**_named(r)))),
+            Route("/api/runs/{run_id}/prompts/{seq:int}", _json(lambda r: documents.prompt(**_named(r)))),
             Route("/api/runs/{run_id}/messages", _json(lambda r: _messages(documents, r))),
             Route("/api/runs/{run_id}/events", _json(lambda r: _events(documents, r))),
-            Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**r.path_params))),
+            Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**_named(r)))),
             Route("/api/search", _json(lambda r: _search(documents, r))),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/changes", changes),
@@ -164,16 +164,21 @@ def _search(documents: Documents, request: Request) -> Any:
 
 
 def _messages(documents: Documents, request: Request) -> Any:
-    return documents.messages(**request.path_params, start=_number(request, "start"), stop=_number(request, "stop"))
+    return documents.messages(**_named(request), start=_number(request, "start"), stop=_number(request, "stop"))
 
 
 def _events(documents: Documents, request: Request) -> Any:
     return documents.events(
-        **request.path_params,
+        **_named(request),
         offset=_number(request, "offset"),
         limit=min(_number(request, "limit", 200), 500),
         kinds=request.query_params.getlist("kind"),
     )
+
+
+def _named(request: Request) -> dict[str, Any]:
+    """What the path names; the id of a durable run contains a slash, which is escaped."""
+    return {name: unquote(value) if isinstance(value, str) else value for name, value in request.path_params.items()}
 
 
 def _number(request: Request, name: str, default: int = 0) -> int:
@@ -227,7 +232,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         problem = self._problem(scope)
         if problem is None:
-            await self._app(scope, receive, self._guarded(send))
+            # In the path as the client sent it, a slash inside a run id is still escaped.
+            await self._app({**scope, "path": scope["raw_path"].decode("latin-1")}, receive, self._guarded(send))
         elif scope["type"] == "http":
             status, text = problem
             headers = [*self._headers, (b"content-type", b"text/plain; charset=utf-8")]

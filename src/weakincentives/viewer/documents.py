@@ -107,8 +107,8 @@ class Documents:
         request = self.request(turn.run_id, called)
         document = self._turn(turn, called, request, turn.called.messages if turn.called else 0)
         if pending is not None:
-            # The failed request is the one after this turn.
-            document["ended"] = [event for event in document["ended"] if event["kind"] != "EvaluationFailed"]
+            # The run ended with the request after this turn.
+            document["ended"] = [event for event in document["ended"] if not event["kind"].startswith("Evaluation")]
         return document
 
     def request(self, run_id: str, called: int) -> Ranges:
@@ -275,6 +275,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
     calls = {turn.number: turn.seq for turn in history.turns}
     return {
         "run": summary(run),
+        "overrides_tag": history.renders[-1].overrides_tag if history.renders else "",
         "turns": _turns(history, ledger),
         "steps": [_step(store, run.run_id, step, calls) for step in history.openings()],
         "lanes": _lanes(history),
@@ -454,7 +455,7 @@ def turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
             during = []
         elif recorded.kind == "HostedToolInvoked":
             hosted.append({"seq": recorded.seq, **fields})
-        elif recorded.kind in ("RunRestarted", "PromptExecuted", "EvaluationFailed"):
+        elif recorded.kind in ("RunRestarted", "PromptExecuted", "EvaluationFailed", "EvaluationStopped"):
             ended.append({"kind": recorded.kind, **fields})
     return {"reply": reply, "calls": list(calls.values()), "hosted": hosted, "ended": ended}
 

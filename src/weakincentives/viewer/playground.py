@@ -101,11 +101,11 @@ class Playground:
         base, before = adapter.explain(declared), declared.render()
         total = explained.text_tokens + explained.tool_tokens
         prices = prices_for(adapter.model)
-        count, define = adapter.tokenizer.count, adapter.define_tool
+        config = adapter.config()
         return {
             "sections": list(self._sections(explained, base, hidden, self._override(wanted))),
             "pieces": pieces_of(rendered.text, rendered.spans),
-            "tools": _tools(rendered, define),
+            "tools": _tools(rendered, adapter.define_tool),
             "tokens": {
                 "text": explained.text_tokens,
                 "tools": explained.tool_tokens,
@@ -116,7 +116,7 @@ class Playground:
             "model": adapter.model,
             "route": explained.route,
             "prices": None if prices is None else _costs(prices, total, base.full_tokens),
-            "cache": prefix_kept(before, rendered, count, define),
+            "cache": prefix_kept(before, rendered, config.count_tokens, config.sent_tool),
         }
 
     def save(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,10 +323,17 @@ def prefix_kept(
     count: Callable[[str], int],
     define: Callable[[AnyTool], str],
 ) -> dict[str, Any]:
-    """How much of a cached request is still a prefix, and where it breaks; tools come first, then the text."""
+    """How much of a cached request is still a prefix, and where it breaks; tools come first, then the text.
+
+    `define` returns a tool as it is sent, or an empty text if it is not.
+    """
     cached = 0
     old, new = (
-        [(tool.name, define(tool)) for tool in cast(tuple[AnyTool, ...], (*one.tools, *one.hosted_tools))]
+        [
+            (tool.name, sent)
+            for tool in cast(tuple[AnyTool, ...], (*one.tools, *one.hosted_tools))
+            if (sent := define(tool))
+        ]
         for one in (before, now)
     )
     for index, (name, definition) in enumerate(new):

@@ -16,6 +16,7 @@ SPEC = AdapterSpec(
     adapter="ClaudeAgentSDKAdapter",
     provider="claude",
     package_needed="claude_agent_sdk",
+    key_variables=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_BASE_URL"),
     requires_model=False,
     accepts_codecs=False,
 )

@@ -44,7 +44,13 @@ async function fetched(path, params = {}) {
 }
 
 async function answered(answer) {
-  const document = await answer.json();
+  const text = await answer.text();
+  let document;
+  try {
+    document = JSON.parse(text);
+  } catch {
+    throw new Error(`The server answered ${answer.status} without a document: ${text.slice(0, 300) || answer.statusText}`);
+  }
   if (!answer.ok || (document.error && !("done" in document))) throw new Error(document.error);
   return document;
 }

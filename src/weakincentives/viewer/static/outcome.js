@@ -14,13 +14,13 @@ export function Outcome({ whole, turn, selected, onSelect }) {
   return html`<section class="outcome panel" aria-label="Reply and tools">
     <div class="panel-head">
       <h2>Reply</h2>
-      <span class="quiet">${turn.pending ? (whole.run.status === "running" ? "not yet" : "none") : html`${duration(called.latency)} · ${plural(usage.output_tokens, "token")}${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} reasoning` : ""} · ${STOPS[called.stop_reason] ?? called.stop_reason}${called.retries ? ` · ${plural(called.retries, "retry", "retries")}` : ""}`}</span>
+      <span class="quiet">${turn.pending ? (whole.run.status === "running" ? "not yet" : reply ? "cut off, not counted" : "none") : html`${duration(called.latency)} · ${plural(usage.output_tokens, "token")}${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} reasoning` : ""} · ${STOPS[called.stop_reason] ?? called.stop_reason}${called.retries ? ` · ${plural(called.retries, "retry", "retries")}` : ""}`}</span>
     </div>
     <div class="panel-body">
       ${turn.n > 1 && html`<a class="compare-link" href=${link("compare", [], { a: `${turn.run_id}:${turn.n - 1}`, b: `${turn.run_id}:${turn.n}` })}>Compare with turn ${turn.n - 1} <kbd>d</kbd></a>`}
       ${reply?.text && html`<div class="reply"><${Prose} value=${reply.text} /></div>`}
       ${turn.pending && whole.run.status === "running" && (said ? html`<div class="reply"><${Prose} value=${said} /></div>` : html`<${Loading} label="The model has this request" />`)}
-      ${turn.pending && whole.run.status !== "running" && html`<p class="quiet pad">This request got no reply.</p>`}
+      ${turn.pending && !reply && whole.run.status !== "running" && html`<p class="quiet pad">This request got no reply.</p>`}
       ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
       <${Some} key=${turn.n} of=${calls} first=${40} each=${(call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`} />
@@ -97,6 +97,9 @@ function Ended({ event, said, run }) {
   if (event.kind === "RunRestarted") {
     return html`<article class="ended warn"><header><${Icon} name="restart" /><strong>Restarts with more open</strong></header>
       <p>${event.section_keys.map((key) => html`<code>${visible(key)}</code> `)}${event.reason && html`<span class="quiet">“${visible(event.reason.slice(0, 600))}”</span>`}</p></article>`;
+  }
+  if (event.kind === "EvaluationStopped") {
+    return html`<article class="ended warn"><header><${Icon} name="cross" /><strong>Stopped by its caller</strong></header></article>`;
   }
   if (event.kind === "EvaluationFailed") {
     return html`<article class="ended bad"><header><${Icon} name="alert" /><strong>${visible(event.error)}</strong>${event.phase && html`<span class="quiet">in ${event.phase}</span>`}</header>

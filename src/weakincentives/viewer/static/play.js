@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api, live, play } from "wink/api.js";
 import { diff, lines } from "wink/diff.js";
-import { classes, count, money, percent, plural, signed } from "wink/format.js";
+import { classes, count, money, percent, plural } from "wink/format.js";
 import { RawSwitch } from "wink/markdown.js";
 import { Offered, Piece } from "wink/request.js";
 import { entitle, go, link, route } from "wink/state.js";
@@ -194,7 +194,7 @@ function Cost({ now }) {
     <dl class="details">
       <dt>Text</dt><dd>${count(tokens.text)} tokens</dd>
       <dt>Tools</dt><dd>${count(tokens.tools)} tokens, ${plural(now.tools.length, "tool")}</dd>
-      <dt>Declared</dt><dd>${tokens.total === tokens.declared ? "as declared" : `${signed(tokens.total - tokens.declared)} tokens than declared`}</dd>
+      <dt>Declared</dt><dd>${tokens.total === tokens.declared ? "as declared" : `${plural(Math.abs(tokens.total - tokens.declared), "token")} ${tokens.total < tokens.declared ? "fewer" : "more"} than declared`}</dd>
       <dt>All open</dt><dd>${count(tokens.full)} tokens, ${saved >= 0 ? `${percent(saved, tokens.full)} less here` : `${percent(-saved, tokens.full)} more here`}</dd>
       <dt>Price</dt><dd>${prices ? html`${money(prices.fresh)} a request, ${money(prices.cached)} from the cache, ${money(prices.full)} with all open` : `not known for ${visible(now.model)}`}</dd>
       <dt>Cache</dt><dd class="cache">${cache.breaks_at ? html`breaks at <code>${visible(cache.breaks_at)}</code>: ${count(cache.tokens)} tokens before it stay cached` : `all ${count(cache.tokens)} tokens are those of the declared prompt and stay cached`}</dd>
@@ -248,7 +248,7 @@ function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
   const lacking = chosen?.requires_model && !model && !name.includes(":") ? "name a model" : chosen?.problem;
   return html`<section class="runner"><h2>Run</h2>
     <label>Adapter<select value=${name} onChange=${(event) => onAdapter(named(about.adapters.find((one) => one.name === event.target.value)))}>
-      ${about.adapters.map((one) => html`<option value=${one.name}>${visible(one.name)}${one.problem ? ` (${one.problem})` : ""}</option>`)}</select></label>
+      ${about.adapters.map((one) => html`<option value=${one.name}>${visible(one.name)}${missing(one) ? ` (${missing(one)})` : ""}</option>`)}</select></label>
     ${chosen && !chosen.name.includes(":") && html`<label>Model<input list="models" value=${model} placeholder=${chosen.requires_model ? "required" : "its own"} onInput=${(event) => onAdapter(event.target.value ? `${name}:${event.target.value}` : name)} />
       <datalist id="models">${chosen.models.map((one) => html`<option value=${one}></option>`)}</datalist></label>`}
     <label>Message<small>optional: what the user says</small><textarea rows="2" value=${message} onInput=${(event) => onMessage(event.target.value)}></textarea></label>
@@ -257,6 +257,9 @@ function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
       <span role="status" class=${told ? "bad" : "quiet"}>${visible(told || (running ? "running, see below" : lacking || ""))}</span></div>
   </section>`;
 }
+
+// What an adapter lacks; of one without known models, the key depends on the model too.
+const missing = (choice) => choice.problem || (choice.requires_model && !choice.models.length ? "name a model" : "");
 
 const named = (choice) => (choice ? (choice.requires_model && choice.models.length ? `${choice.name}:${choice.models[0]}` : choice.name) : "");
 

@@ -96,6 +96,7 @@ function Head({ whole, tab, at }) {
   const { run, ledger } = whole;
   const { usage } = run;
   const running = run.status === "running";
+  const cut = whole.pending && run.status === "interrupted";
   const answer = run.answer || (running ? "" : run.error ? "" : "no answer");
   return html`<div class="run-head">
     <div class="title">
@@ -115,10 +116,12 @@ function Head({ whole, tab, at }) {
     <div class="story"><p>${visible(whole.story)}</p><div class="spacer"></div><${Actions} run=${run} at=${at} /></div>
     <dl class="facts">
       <${Fact} name="Prompt" value=${visible(run.prompt_name || run.prompt)} hint=${`${run.prompt}, run ${run.run_id}`} />
+      ${whole.overrides_tag && html`<${Fact} name="Override" value=${visible(whole.overrides_tag)} hint="The tag of the stored override that changed its texts" />`}
       <${Fact} name="Model" value=${visible(run.model)} hint=${`by the ${run.adapter} adapter`} />
       <${Fact} name="Started" value=${moment(run.started)} />
       <${Fact} name=${running ? "Takes" : "Took"} value=${duration(useTaken(run))} />
-      <${Fact} name="Turns" value=${count(run.turns)} />
+      <${Fact} name="Turns" value=${count(run.turns) + (cut ? " + 1" : "")}
+        hint=${cut ? "The last request got no whole reply, so its tokens are not known" : ""} />
       <${Fact} name="Input" value=${short(usage.input_tokens)} hint=${`${count(usage.input_tokens)} tokens`} />
       <${Fact} name="Cached" value=${percent(usage.cached_tokens, usage.input_tokens)} hint=${`${count(usage.cached_tokens)} tokens`} />
       <${Fact} name="Output" value=${short(usage.output_tokens)} />

@@ -109,9 +109,12 @@ function Totals({ sums }) {
       <${Share} sent=${sums.compared_tokens} full=${sums.full_prompt_tokens} label=${`${percent(sums.compared_tokens, sums.full_prompt_tokens)} of what everything open would have sent`} /></dd></div>
     <div><dt>Saved</dt><dd class=${saved < 0 ? "bad" : "good"}>${percent(saved, sums.full_prompt_tokens)}</dd></div>
     <div><dt>From the cache</dt><dd>${percent(sums.cached_tokens, sums.input_tokens)}</dd></div>
-    <div><dt>Cost</dt><dd>${money(sums.cost)}</dd></div>
+    <div><dt>Cost</dt><dd>${money(sums.cost)}${isPartial(sums) && html`<small> of ${count(sums.priced)} of ${plural(sums.runs, "run")}</small>`}</dd></div>
   </dl>`;
 }
+
+// Whether the cost is that of only some runs, since the prices of some models are not known.
+const isPartial = (sums) => sums.priced > 0 && sums.priced < sums.runs;
 
 function Row({ run, selected, ticked, onTick }) {
   const sent = run.usage.input_tokens;
@@ -153,7 +156,7 @@ function Groups({ by, filters }) {
       <span role="cell" class="n">${count(one.turns)}</span>
       <span role="cell" class="sent-cell"><small>${short(one.compared_tokens)} of ${short(one.full_prompt_tokens)}</small><${Share} sent=${one.compared_tokens} full=${one.full_prompt_tokens} label="Tokens sent, of what everything open would have sent" /></span>
       <span role="cell" class="n">${percent(one.full_prompt_tokens - one.compared_tokens, one.full_prompt_tokens)}</span>
-      <span role="cell" class="n">${money(one.cost)}</span>
+      <span role="cell" class="n">${money(one.cost)}${isPartial(one) && html`<small>of ${plural(one.priced, "run")}</small>`}</span>
       <span role="cell" class="n quiet">${moment(one.updated)}</span>
     </div>`)}
   </div>`}<//>`;
