@@ -82,20 +82,13 @@ class VisibilityState:
         decided = {index[old]: decider for old, decider in self.decided.items() if old in index}
         return VisibilityState(bytes(packed), decided, tuple(index[old] for old in self.opened if old in index))
 
-    def by_key(self, outline: Outline) -> dict[str, SectionVisibility]:
-        return {node.key: PACKED[self.packed[node.index]] for node in outline.nodes}
-
-
-def state_from_keys(outline: Outline, visibility: Mapping[str, SectionVisibility]) -> VisibilityState:
-    """The state described by `by_key`; sections it does not name are absent."""
-    absent = SectionVisibility.ABSENT
-    packed = bytes(PACKED.index(visibility.get(node.key, absent)) for node in outline.nodes)
-    decided: dict[int, Decider] = {
-        node.index: "override"
-        for node in outline.nodes
-        if not node.selects and packed[node.index] not in (ABSENT, outline.base[node.index])
-    }
-    return VisibilityState(packed, decided)
+    def chosen(self, outline: Outline) -> dict[str, SectionVisibility]:
+        """What was neither declared nor selected, by section key."""
+        return {
+            outline.nodes[index].key: PACKED[self.packed[index]]
+            for index, decider in self.decided.items()
+            if decider != "selector"
+        }
 
 
 def declared_state(outline: Outline, params: Params, session: Session | None, overrides: Overrides) -> VisibilityState:

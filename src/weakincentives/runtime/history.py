@@ -206,8 +206,24 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     logged.sort(key=lambda event: event.timestamp)
     builder = HistoryBuilder(run_id)
     for event in (*session[Message].view(), *logged):
-        builder.add(event)
+        builder.add(_whole(session, event) if isinstance(event, events.PromptRendered) else event)
     return builder.build()
+
+
+def _whole(session: Session, render: events.PromptRendered) -> events.PromptRendered:
+    """A render with what the session keeps only in the later one that continues it."""
+    later = next((other for other in session[events.PromptRendered].view() if other.continues == render.run_id), None)
+    if render.text or later is None:
+        return render
+    later = _whole(session, later)
+    definitions = dict(zip((*later.tools, *later.hosted_tools), later.definitions, strict=False))
+    return replace(
+        render,
+        text=later.text,
+        spans=later.spans,
+        sections=render.sections or later.sections,
+        definitions=tuple(definitions.get(name, "") for name in (*render.tools, *render.hosted_tools)),
+    )
 
 
 class HistoryBuilder:
@@ -299,13 +315,7 @@ class HistoryBuilder:
         The full prompt would have had them from the beginning, so they belong to the render too.
         """
         for section in event.sections:
-            known = self._sections.get(section.path)
-            if known is not None:
-                full, tools, tokens = section.full_tokens, section.tools, section.tool_tokens
-                section = replace(known, full_tokens=full, tools=tools, tool_tokens=tokens)
-            else:
-                section = replace(section, visibility=HIDDEN, shown_tokens=0)
-            self._sections[section.path] = section
+            self._sections[section.path] = section.after(self._sections.get(section.path))
             self._paths[".".join(section.path)] = section.path
         if self._renders:
             self._renders[-1] = replace(self._renders[-1], sections=tuple(self._sections.values()))
@@ -521,6 +531,7 @@ _OPENED_BY = {
     "rule": "its rule applies",
     "search": "the user's words call for it",
     "provider": "the provider's search found it",
+    "code": "the program opened it",
 }
 _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
     events.PromptRendered: HistoryBuilder._begin,

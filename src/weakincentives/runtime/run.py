@@ -52,10 +52,11 @@ def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One evaluation so far. `visibility` is what it began with, by section key; `read` are the sections read since.
+    """One evaluation so far. `visibility` is what was chosen for it rather than declared, by section key.
 
-    `opening` says that it stopped so that a new evaluation can open sections. `unsaid` are sections that were opened
-    without the model asking and whose text it has not read yet.
+    `opening` says that it stopped so that a new evaluation can open sections. `told` is what the model has learned of
+    sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
+    with a hash of the text.
     """
 
     run_id: str
@@ -64,12 +65,16 @@ class Run:
     visibility: Mapping[str, SectionVisibility]
     tools: tuple[ToolRef, ...] = ()
     last_used: Mapping[str, int] = field(default_factory=dict)
-    read: tuple[str, ...] = ()
+    told: Mapping[str, str] = field(default_factory=dict)
     output_retries: int = 0
     opening: bool = False
-    unsaid: tuple[str, ...] = ()
     conversation_id: str = ""
     spent: Spent = field(default_factory=Spent)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The closed sections whose text the model has read."""
+        return tuple(key for key, told in self.told.items() if told.startswith("read "))
 
     def updated(self, changes: Mapping[str, Any]) -> Run:
         """Like `dataclasses.replace`, at half the cost: a run is saved twice per turn."""
