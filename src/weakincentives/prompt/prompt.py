@@ -325,16 +325,23 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         self._run = _RunBase(None if session is None else weakref.ref(session), outline, state)
         return self._rendered(self.view(session))
 
-    def resume(self, session: Session, visibility: Mapping[str, SectionVisibility]) -> None:
-        """Continue the session's run, for which these visibilities were chosen; what code decides is asked again."""
+    def resume(
+        self,
+        session: Session,
+        chosen: Mapping[str, SectionVisibility],
+        selected: Mapping[str, SectionVisibility],
+    ) -> None:
+        """Continue the session's run with the visibilities of `decisions`; other sections decide anew."""
         outline = self._run_outline()
-        chosen = {node.path: shown for key, shown in visibility.items() if (node := outline.by_key.get(key))}
-        state = declared_state(outline, Params(outline, self._bound), session, chosen)
+        overrides = {node.path: shown for key, shown in chosen.items() if (node := outline.by_key.get(key))}
+        state = declared_state(outline, Params(outline, self._bound), session, overrides, selected)
         self._run = _RunBase(weakref.ref(session), outline, state)
 
-    def chosen_visibility(self) -> dict[str, SectionVisibility]:
-        """What was chosen for the run rather than declared, by section key; pass it to `resume`."""
-        return {} if self._run is None else self._run.state.chosen(self._run.outline)
+    def decisions(self) -> tuple[dict[str, SectionVisibility], dict[str, SectionVisibility]]:
+        """The visibilities that were chosen for the run, and those that the code of sections decided, by key."""
+        assert self._run is not None
+        _, outline, state = self._run
+        return state.chosen(outline), state.selected(outline)
 
     def view(self, session: Session | None = None) -> View:
         """What is shown and offered now; for the session of a run, the base is what the run began with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Literal
 
 from weakincentives.errors import PromptRenderError, UnboundParamsError
@@ -83,16 +84,23 @@ class VisibilityState:
         return VisibilityState(bytes(packed), decided, tuple(index[old] for old in self.opened if old in index))
 
     def chosen(self, outline: Outline) -> dict[str, SectionVisibility]:
-        """What was neither declared nor selected, by section key."""
-        return {
-            outline.nodes[index].key: PACKED[self.packed[index]]
-            for index, decider in self.decided.items()
-            if decider != "selector"
-        }
+        """What was neither declared nor decided by the section's code, by key."""
+        nodes = (outline.nodes[index] for index, decider in self.decided.items() if decider != "selector")
+        return {node.key: PACKED[self.packed[node.index]] for node in nodes}
+
+    def selected(self, outline: Outline) -> dict[str, SectionVisibility]:
+        """What sections whose code decides show, or that they are absent, by key."""
+        return {node.key: PACKED[self.packed[node.index]] for node in outline.dynamic}
 
 
-def declared_state(outline: Outline, params: Params, session: Session | None, overrides: Overrides) -> VisibilityState:
-    """What the author declared, with the caller's overrides applied."""
+def declared_state(
+    outline: Outline,
+    params: Params,
+    session: Session | None,
+    overrides: Overrides,
+    selected: Mapping[str, SectionVisibility] = MappingProxyType({}),
+) -> VisibilityState:
+    """What the author declared, with the caller's overrides applied; sections in `selected` are not asked again."""
     if not outline.dynamic and not overrides:
         return VisibilityState(outline.base)
     unknown = [path for path in overrides if path not in outline.by_path]
@@ -108,7 +116,9 @@ def declared_state(outline: Outline, params: Params, session: Session | None, ov
     for node in outline.dynamic:
         if any(states[up.index] == ABSENT for up in outline.ancestors(node)):
             continue
-        if node.may_be_disabled and not _is_enabled(node, params, session):
+        if node.key in selected:
+            states[node.index] = PACKED.index(selected[node.key])
+        elif node.may_be_disabled and not _is_enabled(node, params, session):
             states[node.index] = ABSENT
         elif node.selects:
             visibility = _asked(node, "declared_visibility", params[node.source], session=session)

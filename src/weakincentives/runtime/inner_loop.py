@@ -184,7 +184,7 @@ class InnerLoop:
         self._context_tokens = 0
         self._conversation = session[Message]
         self._runs = session[Run]
-        self._run = Run("", "", "", {})
+        self._run = Run("", "", "")
 
     @property
     def owner(self) -> str:
@@ -411,11 +411,13 @@ class InnerLoop:
         self._check_content(rendered.user_parts, earlier=False)
         # A restart keeps the results of tools, and with them what the model has read.
         before = self._runs.latest() if restarts else None
+        chosen, selected = self.prompt.decisions()
         self._run = Run(
             run_id=self.scope.run_id,
             prompt_ns=self.prompt.ns,
             prompt_key=self.prompt.key,
-            visibility=self.prompt.chosen_visibility(),
+            chosen=chosen,
+            selected=selected,
             conversation_id=self.scope.conversation_id,
             told={} if before is None else {key: before.told[key] for key in before.read},
         )
@@ -532,8 +534,8 @@ class InnerLoop:
 
     def _continue(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Take over the state of a run; return its open calls."""
-        self.prompt.resume(self.session, run.visibility)
-        self._run = run
+        self.prompt.resume(self.session, run.chosen, {} if self._beginning == "turn" else run.selected)
+        self._run = replace(run, selected=self.prompt.decisions()[1])
         # Messages from here on belong to this run, for observers too.
         self._save()
         # A section that can no longer be loaded has lost its tools; the model is told so below.

@@ -52,7 +52,8 @@ def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One evaluation so far. `visibility` is what was chosen for it rather than declared, by section key.
+    """One evaluation so far. `chosen` and `selected` are the visibilities it began with, if they were not declared, by
+    section key: those chosen for it, and those that the code of sections decided.
 
     `opening` says that it stopped so that a new evaluation can open sections. `told` is what the model has learned of
     sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
@@ -62,7 +63,8 @@ class Run:
     run_id: str
     prompt_ns: str
     prompt_key: str
-    visibility: Mapping[str, SectionVisibility]
+    chosen: Mapping[str, SectionVisibility] = field(default_factory=dict)
+    selected: Mapping[str, SectionVisibility] = field(default_factory=dict)
     tools: tuple[ToolRef, ...] = ()
     last_used: Mapping[str, int] = field(default_factory=dict)
     told: Mapping[str, str] = field(default_factory=dict)
