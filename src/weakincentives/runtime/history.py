@@ -206,24 +206,20 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     logged.sort(key=lambda event: event.timestamp)
     builder = HistoryBuilder(run_id)
     for event in (*session[Message].view(), *logged):
-        builder.add(_whole(session, event) if isinstance(event, events.PromptRendered) else event)
+        builder.add(_whole(session, event) if isinstance(event, events.PromptRendered) and not event.text else event)
     return builder.build()
 
 
 def _whole(session: Session, render: events.PromptRendered) -> events.PromptRendered:
     """A render with what the session keeps only in the later one that continues it."""
-    later = next((other for other in session[events.PromptRendered].view() if other.continues == render.run_id), None)
-    if render.text or later is None:
-        return render
-    later = _whole(session, later)
-    definitions = dict(zip((*later.tools, *later.hosted_tools), later.definitions, strict=False))
-    return replace(
-        render,
-        text=later.text,
-        spans=later.spans,
-        sections=render.sections or later.sections,
-        definitions=tuple(definitions.get(name, "") for name in (*render.tools, *render.hosted_tools)),
-    )
+    following = {other.continues: other for other in session[events.PromptRendered].view()}
+    later, sections = render, render.sections
+    while not later.text and later.run_id in following:
+        later = following[later.run_id]
+        sections = sections or later.sections
+    sent = dict(zip((*later.tools, *later.hosted_tools), later.definitions, strict=False))
+    definitions = tuple(sent.get(name, "") for name in (*render.tools, *render.hosted_tools))
+    return replace(render, text=later.text, spans=later.spans, sections=sections, definitions=definitions)
 
 
 class HistoryBuilder:

@@ -574,9 +574,6 @@ class InnerLoop:
             return
         view = self.prompt.view(self.session)
         found = prompt_difference(Told(render, self._run.told), view, removed_tools, texts=texts)
-        if found.told or removed_tools:
-            left = tuple(ref for ref in self._run.tools if ref.name not in removed_tools)
-            self._save(told={**self._run.told, **found.told}, tools=left)
         if found.changed or found.user_changed or found.removed_sections or removed_tools:
             self._emit(
                 events.PromptChanged,
@@ -584,7 +581,7 @@ class InnerLoop:
                 removed_sections=tuple(found.removed_sections),
                 removed_tools=tuple(removed_tools),
             )
-        if opened := tuple(key for key in found.opened if not any(related(key, up) for up in self._announced)):
+        if opened := tuple(key for key in found.applying if not any(related(key, up) for up in self._announced)):
             self._announce_opened(opened, "code")
         if note := found.note():
             self._say(Message("system", note))
@@ -595,6 +592,9 @@ class InnerLoop:
             self._say(Message("system", text) if literal else Message("user", text, name=PROMPT_TURN))
         if found.user_changed:
             self._say(Message("user", "\n\n".join(found.user_changed.values())))
+        if found.told or removed_tools:
+            left = tuple(ref for ref in self._run.tools if ref.name not in removed_tools)
+            self._save(told={**self._run.told, **found.told}, tools=left)
 
     def _render_error(self, message: str) -> PromptEvaluationError:
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="render")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -84,22 +84,19 @@ class Told:
     def __init__(self, render: PromptRendered, since: Mapping[str, str]) -> None:
         self.render = render
         self.since = since
-        self._spans = {".".join(span.path): span for span in render.spans}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._spans, **self.since})
+        self.spans = {".".join(span.path): span for span in render.spans}
 
     def state(self, key: str) -> str:
         """What the model has of a section, in the words of `Run.told`."""
         if key in self.since:
             return self.since[key].partition(" ")[0]
-        return self._spans[key].visibility.value if key in self._spans else "absent"
+        return self.spans[key].visibility.value if key in self.spans else "absent"
 
     def has_text(self, key: str, text: str) -> bool:
         """Whether the model was told this text, as `View.own_text` returns it."""
         if key in self.since:
             return self.since[key].endswith(_digest(text))
-        span = self._spans[key]
+        span = self.spans[key]
         shown = _PRICE.sub("", self.render.text[span.start : span.end])
         # Numbers and levels of headings depend on the other sections.
         return _LEVEL.sub("", text, count=1) in (_NUMBER.sub("", shown, count=1), _LEVEL.sub("", shown, count=1))
@@ -122,14 +119,13 @@ class Told:
 class PromptDifference:
     """How a prompt differs from what the model was told; new texts are by section key.
 
-    New text of user sections is what the user says, not an instruction. `opened` are all sections that are newly open;
-    `applying` is the text of the outermost ones. `told` is what the model knows once it was told all this.
+    New text of user sections is what the user says, not an instruction. `applying` are the sections that are newly
+    open, with what is in them. `told` is what the model knows once it was told all this.
     """
 
     changed: dict[str, str] = field(default_factory=dict)
     user_changed: dict[str, str] = field(default_factory=dict)
     applying: dict[str, str] = field(default_factory=dict)
-    opened: list[str] = field(default_factory=list)
     removed_sections: list[str] = field(default_factory=list)
     removed_tools: Sequence[str] = ()
     told: dict[str, str] = field(default_factory=dict)
@@ -163,17 +159,15 @@ def prompt_difference(
         was, now = told.state(key), view.own_visibility(node).value
         if was == "read" and now == "summary":
             now = was
-        if now == "full" and was not in ("full", "read"):
-            found.opened.append(key)
-            if node.index >= opened_until:
-                opened_until = node.end
-                said = found.user_changed if view.is_user(node.path) else found.applying
-                said[key] = view.content(node.path)
+        if now == "full" and was not in ("full", "read") and node.index >= opened_until:
+            opened_until = node.end
+            said = found.user_changed if view.is_user(node.path) else found.applying
+            said[key] = view.content(node.path)
         if node.index < opened_until:
             found.told[key] = _told(view, node.path, now)
         elif texts or was != now:
             _compare(found, told, view, node.path, now)
-    for key in told:
+    for key in {**told.spans, **told.since}:
         if key in shown or (was := told.state(key)) == "absent":
             continue
         path = view.find(key)
@@ -190,13 +184,13 @@ def prompt_difference(
 def _compare(found: PromptDifference, told: Told, view: View, path: SectionPath, now: str) -> None:
     """Add a section if the model was not told its text."""
     key = ".".join(path)
-    text, was = _own_text(view, path, now), told.state(key)
+    was, text = told.state(key), _own_text(view, path, now)
     if was == "absent" or (was, now) == ("full", "summary") or not told.has_text(key, text):
         said = found.user_changed if view.is_user(path) else found.changed
         said[key] = text
     elif was == now:
         return
-    found.told[key] = f"{now} {_digest(text)}"
+    found.told[key] = _told(view, path, now)
 
 
 def _own_text(view: View, path: SectionPath, state: str) -> str:
