@@ -665,6 +665,10 @@ class InnerLoop:
             told = Told(render, self._run.told)
             learned = told.after_disclosure(self.prompt.view(self.session), read, closed)
             changes["told"] = {**self._run.told, **learned}
+            now = self.session[VisibilityOverrides].latest()
+            moved = _overrides_in(now).items() ^ _overrides_in(self._told_overrides).items()
+            if all(".".join(path) in learned for path, _ in moved):
+                self._told_overrides = now
         self._save(spent=meter.spent, **changes)
         for outcome in outcomes:
             self._say(self._result_message(outcome))
@@ -858,9 +862,7 @@ class InnerLoop:
     def _overrides(self) -> Overrides:
         """The session's overrides as of the last request, or for the first one."""
         seen = self._seen_overrides
-        if seen is _NOT_SEEN:
-            seen = self.session[VisibilityOverrides].latest()
-        return seen.overrides if isinstance(seen, VisibilityOverrides) else {}
+        return _overrides_in(self.session[VisibilityOverrides].latest() if seen is _NOT_SEEN else seen)
 
     def _definitions(self) -> tuple[str, ...]:
         """Every tool offered so far, as the adapter sends it, hosted tools last."""
@@ -876,6 +878,10 @@ class InnerLoop:
         for message in messages:
             self.session.dispatch(message)
             self._messages += 1
+
+
+def _overrides_in(found: object) -> Overrides:
+    return found.overrides if isinstance(found, VisibilityOverrides) else {}
 
 
 def phase_of(error: Exception) -> str:

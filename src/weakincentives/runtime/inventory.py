@@ -7,11 +7,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 
 from weakincentives.content import Media
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt import AnyTool, Placed, SectionPath, SectionVisibility, View
+from weakincentives.prompt import AnyTool, Placed, SectionPath, SectionVisibility, Span, View
 from weakincentives.runtime.events import PromptRendered, SectionState
 from weakincentives.runtime.media import estimate_tokens
 
@@ -84,13 +85,16 @@ class Told:
     def __init__(self, render: PromptRendered, since: Mapping[str, str]) -> None:
         self.render = render
         self.since = since
-        self.spans = {".".join(span.path): span for span in render.spans}
+
+    @cached_property
+    def spans(self) -> dict[str, Span]:
+        return {".".join(span.path): span for span in self.render.spans}
 
     def state(self, key: str) -> str:
         """What the model has of a section, in the words of `Run.told`."""
         if key in self.since:
             return self.since[key].partition(" ")[0]
-        return self.spans[key].visibility.value if key in self.spans else "absent"
+        return self.spans[key].visibility if key in self.spans else "absent"
 
     def has_text(self, key: str, text: str) -> bool:
         """Whether the model was told this text, as `View.own_text` returns it."""
@@ -111,7 +115,7 @@ class Told:
                     top = up
             for inner, shown in view.within(top.path):
                 closed = shown is SectionVisibility.FULL and not view.is_open(inner)
-                learned[".".join(inner)] = _told(view, inner, "read" if closed else shown.value)
+                learned[".".join(inner)] = _told(view, inner, "read" if closed else shown)
         return learned
 
 
@@ -156,9 +160,8 @@ def prompt_difference(
         shown.add(key)
         if same and key not in told.since:
             continue
-        was, now = told.state(key), view.own_visibility(node).value
-        if was == "read" and now == "summary":
-            now = was
+        was = told.state(key)
+        now = "read" if was == "read" and not view.is_open(node.path) else str(view.own_visibility(node))
         if now == "full" and was not in ("full", "read") and node.index >= opened_until:
             opened_until = node.end
             said = found.user_changed if view.is_user(node.path) else found.applying
