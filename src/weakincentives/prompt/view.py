@@ -141,7 +141,8 @@ class View:
         for below in self.outline.subtree(node) if everything else (node,):
             if states[below.index] != ABSENT:
                 states[below.index] = FULL
-        return self._text_of(("content", bytes(states), node.index), bytes(states), node)
+        layout = self._cached(("content", bytes(states), node.index), lambda: self._laid_out(bytes(states), node))
+        return "".join(layout.fill(self._params, self._price()))
 
     def existing(self) -> Iterator[Node]:
         """Every enabled section, shown or not."""
@@ -319,10 +320,6 @@ class View:
         """The text laid out on first use; most views are only asked what opening would add."""
         states = self.state.packed
         return self._cached(("layout", states), lambda: self._laid_out(states))
-
-    def _text_of(self, key: tuple[Any, ...], states: bytes, root: Node) -> str:
-        layout = self._cached(key, lambda: self._laid_out(states, root))
-        return "".join(layout.fill(self._params, self._price()))
 
     def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
         # A strategy that can leave some summaries out of the text has an attribute `menu`.
