@@ -195,7 +195,7 @@ class SearchSections:
     """Offer `search_sections` beside `read_section`, for prompts with hundreds of sections.
 
     `ranker` finds sections; the built-in one compares words and needs no package. `preopen` is how many sections to
-    open at most before the first turn, if the user's words clearly call for them. `menu` says which summaries the
+    open at most for what the user says, if it clearly calls for them. `menu` says which summaries the
     prompt lists: all of them, those of root sections (`"top"`), or none. What is below an opened section is always
     listed.
     """

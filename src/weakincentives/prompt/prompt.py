@@ -27,7 +27,7 @@ from weakincentives.prompt.outline import Node, Outline, Params, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.section import Section, require_list, split_text
-from weakincentives.prompt.state import VisibilityState, declared_state, session_state, state_from_keys
+from weakincentives.prompt.state import VisibilityState, declared_state, session_state
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.tool import AnyTool, HandlerContext, HostedTool, Tool
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, View
@@ -374,14 +374,23 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         self._run = _RunBase(None if session is None else weakref.ref(session), outline, state)
         return self._rendered(self.view(session))
 
-    def resume(self, session: Session, visibility: Mapping[str, SectionVisibility]) -> None:
-        """Continue the session's run, which began elsewhere with these section visibilities, by key."""
+    def resume(
+        self,
+        session: Session,
+        chosen: Mapping[str, SectionVisibility],
+        selected: Mapping[str, SectionVisibility],
+    ) -> None:
+        """Continue the session's run with the visibilities of `decisions`; other sections decide anew."""
         outline = self._run_outline()
-        self._run = _RunBase(weakref.ref(session), outline, state_from_keys(outline, visibility))
+        overrides = {node.path: shown for key, shown in chosen.items() if (node := outline.by_key.get(key))}
+        state = declared_state(outline, Params(outline, self._bound), session, overrides, selected)
+        self._run = _RunBase(weakref.ref(session), outline, state)
 
-    def base_visibility(self) -> dict[str, SectionVisibility]:
-        """The visibility the run began with, by section key; pass it to `resume`."""
-        return {} if self._run is None else self._run.state.by_key(self._run.outline)
+    def decisions(self) -> tuple[dict[str, SectionVisibility], dict[str, SectionVisibility]]:
+        """The visibilities that were chosen for the run, and those that the code of sections decided, by key."""
+        assert self._run is not None
+        _, outline, state = self._run
+        return state.chosen(outline), state.selected(outline)
 
     def view(self, session: Session | None = None) -> View:
         """What is shown and offered now; for the session of a run, the base is what the run began with."""
@@ -471,6 +480,12 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         found = _ruled(view, Params(view.outline, self._bound), session, words())
         return [node.path for node in found if node.path not in decided]
 
+    def opened_by_words(self, session: Session, words: str) -> list[SectionPath]:
+        """Closed sections that a message clearly calls for, if the strategy opens those."""
+        if not getattr(self.template.disclosure, "preopen", 0):
+            return []
+        return [node.path for node in self._preopened(self.view(session), words)]
+
     def _declared(
         self, outline: Outline, session: Session | None, overrides: Overrides | None = None, words: str = ""
     ) -> VisibilityState:
@@ -509,7 +524,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         try:
             found: list[Node] = self.template.disclosure.preopened(view, words)  # type: ignore[attr-defined]
         except Exception as error:
-            logger.warning("Prompt '%s': no section was opened before the first turn: %s", self.key, error)
+            logger.warning("Prompt '%s': no section was opened for what the user said: %s", self.key, error)
             return []
         return [node for node in found if view.decided_by(node) in ("declared", "selector")]
 

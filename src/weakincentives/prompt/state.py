@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Literal
 
 from weakincentives.errors import PromptRenderError, UnboundParamsError
@@ -82,24 +83,24 @@ class VisibilityState:
         decided = {index[old]: decider for old, decider in self.decided.items() if old in index}
         return VisibilityState(bytes(packed), decided, tuple(index[old] for old in self.opened if old in index))
 
-    def by_key(self, outline: Outline) -> dict[str, SectionVisibility]:
-        return {node.key: PACKED[self.packed[node.index]] for node in outline.nodes}
+    def chosen(self, outline: Outline) -> dict[str, SectionVisibility]:
+        """What was neither declared nor decided by the section's code, by key."""
+        nodes = (outline.nodes[index] for index, decider in self.decided.items() if decider != "selector")
+        return {node.key: PACKED[self.packed[node.index]] for node in nodes}
+
+    def selected(self, outline: Outline) -> dict[str, SectionVisibility]:
+        """What sections whose code decides show, or that they are absent, by key."""
+        return {node.key: PACKED[self.packed[node.index]] for node in outline.dynamic}
 
 
-def state_from_keys(outline: Outline, visibility: Mapping[str, SectionVisibility]) -> VisibilityState:
-    """The state described by `by_key`; sections it does not name are absent."""
-    absent = SectionVisibility.ABSENT
-    packed = bytes(PACKED.index(visibility.get(node.key, absent)) for node in outline.nodes)
-    decided: dict[int, Decider] = {
-        node.index: "override"
-        for node in outline.nodes
-        if not node.selects and packed[node.index] not in (ABSENT, outline.base[node.index])
-    }
-    return VisibilityState(packed, decided)
-
-
-def declared_state(outline: Outline, params: Params, session: Session | None, overrides: Overrides) -> VisibilityState:
-    """What the author declared, with the caller's overrides applied."""
+def declared_state(
+    outline: Outline,
+    params: Params,
+    session: Session | None,
+    overrides: Overrides,
+    selected: Mapping[str, SectionVisibility] = MappingProxyType({}),
+) -> VisibilityState:
+    """What the author declared, with the caller's overrides applied; sections in `selected` are not asked again."""
     if not outline.dynamic and not overrides:
         return VisibilityState(outline.base)
     unknown = [path for path in overrides if path not in outline.by_path]
@@ -115,7 +116,9 @@ def declared_state(outline: Outline, params: Params, session: Session | None, ov
     for node in outline.dynamic:
         if any(states[up.index] == ABSENT for up in outline.ancestors(node)):
             continue
-        if node.may_be_disabled and not _is_enabled(node, params, session):
+        if node.key in selected:
+            states[node.index] = PACKED.index(selected[node.key])
+        elif node.may_be_disabled and not _is_enabled(node, params, session):
             states[node.index] = ABSENT
         elif node.selects:
             visibility = _asked(node, "declared_visibility", params[node.source], session=session)

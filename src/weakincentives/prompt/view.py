@@ -141,20 +141,31 @@ class View:
         for below in self.outline.subtree(node) if everything else (node,):
             if states[below.index] != ABSENT:
                 states[below.index] = FULL
-        return self._text_of(("content", bytes(states), node.index), bytes(states), node)
+        layout = self._cached(("content", bytes(states), node.index), lambda: self._laid_out(bytes(states), node))
+        return "".join(layout.fill(self._params, self._price()))
 
     def existing(self) -> Iterator[Node]:
         """Every enabled section, shown or not."""
         return (node for node in self.outline.nodes if self._exists(node))
 
     def own_text(self, path: SectionPath, visibility: SectionVisibility = SectionVisibility.FULL) -> str:
-        """The section alone, unnumbered and without its children."""
+        """The section alone, unnumbered, without its children and without a price."""
         node = self.outline.by_path[path]
-        states = bytearray(self.state.packed)
-        states[node.index] = PACKED.index(visibility)
-        for below in self.outline.subtree(node)[1:]:
-            states[below.index] = ABSENT
-        return self._text_of(("own", node.index, visibility), bytes(states), node)
+        index, end, packed = node.index, node.end, self.state.packed
+
+        def laid_out() -> Layout:
+            absent = bytes(end - index - 1)
+            return self._laid_out(packed[:index] + bytes([PACKED.index(visibility)]) + absent + packed[end:], node)
+
+        # Only a summary names what is below it.
+        below = packed[index + 1 : end] if visibility is SectionVisibility.SUMMARY else b""
+        return "".join(self._cached(("own", index, visibility, below), laid_out).fill(self._params))
+
+    def within(self, path: SectionPath) -> Iterator[tuple[SectionPath, SectionVisibility]]:
+        """The sections in a section's content, itself included, with what each of them shows there."""
+        top, opened = self.outline.by_path[path], self.opened({path: SectionVisibility.FULL})
+        for packed in (FULL, SUMMARY):
+            yield from ((node.path, PACKED[packed]) for node in opened.shown_below(top, packed))
 
     def opening(self, path: SectionPath) -> Opening:
         """What opening the section, together with its closed ancestors, would show, and which tools it would add."""
@@ -258,6 +269,10 @@ class View:
     def pieces(self) -> list[str]:
         return self.layout.fill(self._params, self._price())
 
+    def renders(self, text: str) -> bool:
+        """Whether the prompt now reads like this; False if it shows prices, which take long to compute."""
+        return self._price_tokenizer is None and "".join(self.pieces()) == text
+
     def user_text(self) -> str:
         """What the user sections say."""
         return "".join(self.pieces()[self.layout.user_piece :]).strip()
@@ -284,6 +299,10 @@ class View:
             for (node, _), start, end in zip(self.layout.marks, starts, ends, strict=True)
         )
 
+    def is_user(self, path: SectionPath) -> bool:
+        """Whether the section is part of the user's turn."""
+        return self.outline.by_path[path].index >= self.outline.user_start
+
     def is_literal(self, path: SectionPath) -> bool:
         """Whether reading the section returns only the author's own words: no params, nothing generated or loaded."""
         node = self.outline.by_path[path]
@@ -301,10 +320,6 @@ class View:
         """The text laid out on first use; most views are only asked what opening would add."""
         states = self.state.packed
         return self._cached(("layout", states), lambda: self._laid_out(states))
-
-    def _text_of(self, key: tuple[Any, ...], states: bytes, root: Node) -> str:
-        layout = self._cached(key, lambda: self._laid_out(states, root))
-        return "".join(layout.fill(self._params, self._price()))
 
     def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
         # A strategy that can leave some summaries out of the text has an attribute `menu`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives._frozen import quick_init
@@ -42,6 +42,14 @@ class SectionState:
     base_decided_by: str = "declared"
     filled: bool = False
 
+    def after(self, rendered: SectionState | None) -> SectionState:
+        """This later state of a section, with what the prompt's text still shows of it."""
+        if rendered is None:
+            return replace(self, visibility=SectionVisibility.HIDDEN, shown_tokens=0)
+        return replace(
+            self, visibility=rendered.visibility, decided_by=rendered.decided_by, shown_tokens=rendered.shown_tokens
+        )
+
     @property
     def unshown_tokens(self) -> int:
         """What its text would add if it were open; negative where the summary is longer. 0 if it is open."""
@@ -53,8 +61,9 @@ class PromptRendered(RunEvent):
     """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted tools last.
 
     `overrides` are the session's at this moment. `continues` is the run whose conversation continues here with the same
-    text, and `read` are the sections whose content is already in it. `overrides_tag` is that of the stored override of
-    its texts, if one was applied.
+    text, and `read` are the sections whose content is already in it. Once it is continued itself, the session keeps it
+    without the texts and sections that the later one repeats. `overrides_tag` is that of the stored override of its
+    texts, if one was applied.
     """
 
     run_id: str
@@ -93,8 +102,8 @@ class SectionLoaded(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class SectionsOpened(RunEvent):
-    """Sections were opened without the model asking: by their `open_when` ("rule"), for the user's words ("search"), or
-    by the provider's own search ("provider").
+    """Sections were opened without the model asking: by their `open_when` ("rule"), for the user's words ("search"), by
+    the provider's own search ("provider"), or by your program ("code").
     """
 
     run_id: str
@@ -213,7 +222,7 @@ class RunRestarted(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class PromptChanged(RunEvent):
-    """A conversation continues with a prompt that has changed since it began; the model was told."""
+    """A conversation continues with a prompt that differs from what the model knew; the model was told."""
 
     run_id: str
     changed_sections: tuple[str, ...] = ()

@@ -65,7 +65,8 @@ class CallSuspended(BaseException):
 class ToolExecutionOutcome:
     """The outcome of one call. `message` is what the model reads.
 
-    `opened` are the sections that were opened or read; `expanded_tools` are the tools that appeared with them.
+    `opened` are the sections that were opened or read, `closed` those that were closed; `expanded_tools` are the tools
+    that appeared with them.
     `expansion` (sections that only a new evaluation can open) and `halt` end the turn. `operator_text` is to be sent as
     a system message.
     """
@@ -78,6 +79,7 @@ class ToolExecutionOutcome:
     expansion: DisclosureRequest | None = None
     halt: OpenSectionsResult | None = None
     opened: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
     attachments: tuple[Part, ...] = ()
     operator_text: str = ""
 
@@ -266,6 +268,8 @@ class ToolExecutor:
         offer = self.toolbox.get(name)
         if offer is not None and offer.ref.revoked:
             key = offer.ref.section_key
+            if self.prompt.view(self.session).find(key) is None:
+                return f"Tool '{name}' is not available: section '{key}' no longer applies."
             return f"Tool '{name}' is not available: section '{key}' is closed. Open the section again to use it."
         if self.toolbox.tool(name) is None:
             offered = ", ".join(
@@ -381,7 +385,8 @@ class ToolExecutor:
             name=call.name,
             expansion=attempt.expansion,
             halt=halt,
-            opened=_opened(result),
+            opened=_disclosed(result, "open"),
+            closed=_disclosed(result, "close"),
             attachments=result.attachments,
             operator_text=operator_text,
         )
@@ -396,9 +401,9 @@ class ToolExecutor:
         return replace(result, disclosure=view.request(keys, overrides=value.requested_overrides))
 
 
-def _opened(result: ToolResult[Any]) -> tuple[str, ...]:
+def _disclosed(result: ToolResult[Any], action: str) -> tuple[str, ...]:
     request = result.disclosure
-    return request.requested_sections if request is not None and result.success and request.action == "open" else ()
+    return request.requested_sections if request is not None and result.success and request.action == action else ()
 
 
 @dataclass(slots=True, eq=False)

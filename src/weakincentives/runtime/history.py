@@ -220,12 +220,24 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     before = [event.messages for event in logged if isinstance(event, events.ModelCalled)]
     ends = iter([*before[1:], None])
     for event in logged:
-        builder.add(event)
+        builder.add(_whole(session, event) if isinstance(event, events.PromptRendered) and not event.text else event)
         if isinstance(event, events.ModelCalled):
             # Messages have no time, but each call says how many came before it.
             for message in messages[event.messages : next(ends)]:
                 builder.add(message)
     return builder.build()
+
+
+def _whole(session: Session, render: events.PromptRendered) -> events.PromptRendered:
+    """A render with what the session keeps only in the later one that continues it."""
+    following = {other.continues: other for other in session[events.PromptRendered].view()}
+    later, sections = render, render.sections
+    while not later.text and later.run_id in following:
+        later = following[later.run_id]
+        sections = sections or later.sections
+    sent = dict(zip((*later.tools, *later.hosted_tools), later.definitions, strict=False))
+    definitions = tuple(sent.get(name, "") for name in (*render.tools, *render.hosted_tools))
+    return replace(render, text=later.text, spans=later.spans, sections=sections, definitions=definitions)
 
 
 class HistoryBuilder:
@@ -317,13 +329,7 @@ class HistoryBuilder:
         The full prompt would have had them from the beginning, so they belong to the render too.
         """
         for section in event.sections:
-            known = self._sections.get(section.path)
-            if known is not None:
-                full, tools, tokens = section.full_tokens, section.tools, section.tool_tokens
-                section = replace(known, full_tokens=full, tools=tools, tool_tokens=tokens)
-            else:
-                section = replace(section, visibility=HIDDEN, shown_tokens=0)
-            self._sections[section.path] = section
+            self._sections[section.path] = section.after(self._sections.get(section.path))
             self._paths[".".join(section.path)] = section.path
         if self._renders:
             self._renders[-1] = replace(self._renders[-1], sections=tuple(self._sections.values()))
@@ -540,6 +546,7 @@ _OPENED_BY = {
     "rule": "its rule applies",
     "search": "the user's words call for it",
     "provider": "the provider's search found it",
+    "code": "the program opened it",
 }
 _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
     events.PromptRendered: HistoryBuilder._begin,

@@ -29,6 +29,7 @@ from weakincentives.prompt import (
     Prompt,
     RenderedPrompt,
     SectionPath,
+    SectionVisibility,
     SetVisibilityOverride,
     View,
     VisibilityExpansionRequired,
@@ -38,8 +39,9 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime import events
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.history import related
 from weakincentives.runtime.hosted import HostedToolCodec, Owned, check_hosted, hosted_outputs
-from weakincentives.runtime.inventory import Count, Define, inventory, prompt_difference, sections_to_close
+from weakincentives.runtime.inventory import Count, Define, Told, inventory, prompt_difference, sections_to_close
 from weakincentives.runtime.media import estimate_tokens
 from weakincentives.runtime.messages import (
     CORRECTION,
@@ -175,6 +177,9 @@ class InnerLoop:
         self._visibility_overrides = visibility_overrides
         self._seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
         self._told_version = 0
+        self._told_overrides: VisibilityOverrides | None = None
+        # Keys of sections whose opening was announced when they were opened.
+        self._announced: set[str] = set()
         self._operator_texts: list[str] = []
         self._loaded = 0
         self._unloadable: dict[SectionPath, Exception] = {}
@@ -184,7 +189,7 @@ class InnerLoop:
         self._context_tokens = 0
         self._conversation = session[Message]
         self._runs = session[Run]
-        self._run = Run("", "", "", {})
+        self._run = Run("", "", "")
         scope.codecs[config.adapter] = config.hosted_tool_codecs
 
     @property
@@ -286,8 +291,8 @@ class InnerLoop:
             self._say_operator_texts()
             self._open_by_rule()
             yield from self._load_sections()
-            self._say_opened()
             self._evict()
+            self._tell_opened()
             self._update_tools()
             self._order_messages()
             self.scope.meter.check_model_call(self.prompt.name)
@@ -363,14 +368,13 @@ class InnerLoop:
         """Open sections without the model asking; it reads their text before its next reply."""
         if not paths:
             return
-        keys = tuple(map(".".join, paths))
-        self._save(unsaid=(*self._run.unsaid, *keys))
         for path in paths:
             for opened, visibility in self.prompt.view(self.session).opening(path).overrides.items():
                 self.session.dispatch(SetVisibilityOverride(opened, visibility))
-        self._tell_opened(keys, decider)
+                self._announced.add(".".join(opened))
+        self._announce_opened(tuple(map(".".join, paths)), decider)
 
-    def _tell_opened(self, keys: tuple[str, ...], decider: str) -> None:
+    def _announce_opened(self, keys: tuple[str, ...], decider: str) -> None:
         self.opened += keys
         self._emit(events.SectionsOpened, section_keys=keys, decided_by=decider)
 
@@ -394,19 +398,13 @@ class InnerLoop:
         for key, names in found.items():
             self._emit(events.ToolsInjected, tool_names=names, section_key=key, route="tool_search")
 
-    def _say_opened(self) -> None:
-        """Tell the model what was opened without it; if the tools need a new evaluation, that one shows the text."""
-        if not self._run.unsaid:
+    def _tell_opened(self) -> None:
+        """Tell the model what was opened or closed without it; if that needs a new evaluation, it shows the text."""
+        if self.session[VisibilityOverrides].latest() is self._told_overrides:
             return
         if not self.config.supports_dynamic_tools:
             self._register_tools()
-        view = self.prompt.view(self.session)
-        paths = [path for key in self._run.unsaid if (path := view.find(key)) is not None and view.is_open(path)]
-        self._save(unsaid=())
-        for path in paths:
-            text = f"This section of the instructions applies now:\n\n{view.content(path)}"
-            # Neither outlives a restart, which shows the section where it belongs.
-            self._say(Message("system", text) if view.is_literal(path) else Message("user", text, name=PROMPT_TURN))
+        self._tell_changes(texts=False)
 
     def _unloaded(self) -> tuple[SectionPath, ...]:
         return tuple(path for path in self.prompt.unloaded(self.session) if path not in self._unloadable)
@@ -418,10 +416,7 @@ class InnerLoop:
             return
         self._loaded = len(self.prompt.loaded)
         view = self.prompt.view(self.session)
-        config = self.config
-        states = inventory(
-            view, "".join(view.pieces()), config.count_tokens, config.sent_tool, count_media=config.count_media
-        )
+        states = self._inventory(view, "".join(view.pieces()))
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
             changed = view.outline.brought(path).changed
@@ -441,19 +436,24 @@ class InnerLoop:
         view = self.prompt.view(self.session)
         self._check_hosted(self._all_hosted(view))
         self._check_content(rendered.user_parts, earlier=False)
+        # A restart keeps the results of tools, and with them what the model has read.
+        before = self._runs.latest() if restarts else None
+        chosen, selected = self.prompt.decisions()
         self._run = Run(
             run_id=self.scope.run_id,
             prompt_ns=self.prompt.ns,
             prompt_key=self.prompt.key,
-            visibility=self.prompt.base_visibility(),
+            chosen=chosen,
+            selected=selected,
             conversation_id=self.scope.conversation_id,
-            closed=earlier.closed if restarts and (earlier := self._runs.latest()) else {},
+            closed={} if before is None else before.closed,
+            told={} if before is None else {key: before.told[key] for key in before.read},
         )
         self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True)).new)
         self._defer_tools(view)
         self._told_version = self.toolbox.version
         self._save(tools=self.toolbox.refs)
-        self._seen_overrides = self.session[VisibilityOverrides].latest()
+        self._seen_overrides = self._told_overrides = self.session[VisibilityOverrides].latest()
         # What was said since is put after what the loop says.
         self._conversation.update(lambda said: said[len(messages) :])
         self._emit_rendered(rendered, view)
@@ -477,6 +477,10 @@ class InnerLoop:
         if message is not None and self.scope.attempt == 1:
             self._say(message)
 
+    def _inventory(self, view: View, text: str) -> tuple[events.SectionState, ...]:
+        config, base = self.config, self.prompt.base_view()
+        return inventory(view, text, config.count_tokens, config.sent_tool, count_media=config.count_media, base=base)
+
     def _emit_rendered(self, rendered: RenderedPrompt[Any], view: View) -> None:
         count, define = self.config.count_tokens, self.config.sent_tool
         self._emit(
@@ -491,9 +495,7 @@ class InnerLoop:
             tools=tuple(tool.name for tool in rendered.tools),
             hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
             spans=rendered.spans,
-            sections=inventory(
-                view, rendered.text, count, define, count_media=self.config.count_media, base=self.prompt.base_view()
-            ),
+            sections=self._inventory(view, rendered.text),
             tokenizer=self.config.tokenizer,
             builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
             definitions=self._definitions(),
@@ -506,50 +508,71 @@ class InnerLoop:
         for decider in ("rule", "search"):
             keys = tuple(node.key for node, _ in view.layout.marks if view.decided_by(node) == decider)
             if keys:
-                self._tell_opened(keys, decider)
+                self._announce_opened(keys, decider)
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Continue the conversation of an earlier run, under a new run id."""
-        before = self.session[events.PromptRendered].latest()
         unused = dict.fromkeys(run.last_used, 0)
         run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False, last_used=unused)
         yield from self._continue(run)
-        if before is not None:
-            self.session.dispatch(
-                replace(
-                    before,
-                    run_id=self.scope.run_id,
-                    adapter=self.config.adapter,
-                    model=self.config.model,
-                    attempt=1,
-                    tools=tuple(tool.name for tool in self.toolbox.offered["tools"]),
-                    hosted_tools=tuple(tool.name for tool in self.toolbox.hosted_tools),
-                    definitions=self._definitions(),
-                    overrides=self._overrides(),
-                    timestamp=self.session.timestamp(),
-                    continues=before.run_id,
-                    read=run.read,
-                )
-            )
         self._say(*self._missing_results())
+        said = "" if self._message is None else self._message.text
         self._say_message()
         last = self._conversation.latest()
         if last is None or last.role == "assistant":
             raise self._render_error(
                 f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content."
             )
+        self._open(self.prompt.opened_by_words(self.session, said) if said else (), "search")
         return ()
+
+    def _emit_continued(self, before: events.PromptRendered) -> None:
+        """Record that the conversation goes on with the same text; only the newest such event keeps what they share."""
+        sections = self._sections_after(before)
+        self.session.dispatch(
+            replace(
+                before,
+                run_id=self.scope.run_id,
+                adapter=self.config.adapter,
+                model=self.config.model,
+                attempt=1,
+                tools=tuple(tool.name for tool in self.toolbox.offered["tools"]),
+                hosted_tools=tuple(tool.name for tool in self.toolbox.hosted_tools),
+                sections=sections,
+                definitions=self._definitions(),
+                overrides=self._overrides(),
+                overrides_tag=self.prompt.overrides_tag,
+                timestamp=self.session.timestamp(),
+                continues=before.run_id,
+                read=self._run.read,
+            )
+        )
+        own = () if sections is before.sections else before.sections
+        brief = replace(before, text="", spans=(), sections=own, definitions=())
+        renders = self.session[events.PromptRendered]
+        renders.seed([brief if each is before else each for each in renders.view()])
+
+    def _sections_after(self, before: events.PromptRendered) -> tuple[events.SectionState, ...]:
+        """The sections of the render, with those that were added, enabled or disabled since."""
+        view, base = self.prompt.view(self.session), self.prompt.base_view()
+        now = {node.path: base.own_visibility(node) for node in view.existing()}
+        absent = SectionVisibility.ABSENT
+        if now == {each.path: each.base for each in before.sections if each.base is not absent}:
+            return before.sections
+        known = {each.path: each for each in before.sections}
+        gone = (replace(each, base=absent) for each in before.sections if each.path not in now)
+        states = self._inventory(view, "".join(view.pieces()))
+        return (*(state.after(known.get(state.path)) for state in states), *gone)
 
     def _continue(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Take over the state of a run; return its open calls."""
-        self.prompt.resume(self.session, run.visibility)
-        self._run = run
+        self.prompt.resume(self.session, run.chosen, {} if self._beginning == "turn" else run.selected)
+        self._run = replace(run, selected=self.prompt.decisions()[1])
         # Messages from here on belong to this run, for observers too.
         self._save()
         # A section that can no longer be loaded has lost its tools; the model is told so below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
-        self._tell_loaded()
         removed: list[str] = []
         for ref in run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
@@ -564,25 +587,46 @@ class InnerLoop:
         pending = unanswered_calls(self._conversation.view())
         if pending and self.config.supports_dynamic_tools:
             self._register_tools()
+        if self._beginning == "turn" and (before := self._last_render()) is not None:
+            self._emit_continued(before)
+        self._tell_loaded()
         self._tell_changes(removed)
         return pending
 
-    def _tell_changes(self, removed_tools: list[str]) -> None:
-        """Tell the model how the prompt differs from the one the conversation began with."""
-        view = self.prompt.view(self.session)
-        difference = prompt_difference(self.session[events.PromptRendered].latest(), view, removed_tools)
-        if not difference:
+    def _last_render(self) -> events.PromptRendered | None:
+        prompt = (self.prompt.ns, self.prompt.key)
+        renders = reversed(self.session[events.PromptRendered].view())
+        return next((each for each in renders if (each.prompt_ns, each.prompt_key) == prompt), None)
+
+    def _tell_changes(self, removed_tools: Sequence[str] = (), *, texts: bool = True) -> None:
+        """Tell the model how the prompt differs from what it knows; without `texts`, what was opened and closed."""
+        self._told_overrides = self.session[VisibilityOverrides].latest()
+        render = self._last_render()
+        if render is None:
             return
-        self._emit(
-            events.PromptChanged,
-            changed_sections=(*difference.changed, *difference.user_changed),
-            removed_sections=difference.removed_sections,
-            removed_tools=difference.removed_tools,
-        )
-        if note := difference.render():
+        view = self.prompt.view(self.session)
+        found = prompt_difference(Told(render, self._run.told), view, removed_tools, texts=texts)
+        if found.changed or found.user_changed or found.removed_sections or removed_tools:
+            self._emit(
+                events.PromptChanged,
+                changed_sections=(*found.changed, *found.user_changed),
+                removed_sections=tuple(found.removed_sections),
+                removed_tools=tuple(removed_tools),
+            )
+        if opened := tuple(key for key in found.applying if not any(related(key, up) for up in self._announced)):
+            self._announce_opened(opened, "code")
+        if note := found.note():
             self._say(Message("system", note))
-        if difference.user_changed:
-            self._say(Message("user", "\n\n".join(difference.user_changed.values())))
+        for key, content in found.applying.items():
+            text = f"This section of the instructions applies now:\n\n{content}"
+            # Neither outlives a restart, which shows the section where it belongs.
+            literal = view.is_literal(view.outline.by_key[key].path)
+            self._say(Message("system", text) if literal else Message("user", text, name=PROMPT_TURN))
+        if found.user_changed:
+            self._say(Message("user", "\n\n".join(found.user_changed.values())))
+        if found.told or removed_tools:
+            left = tuple(ref for ref in self._run.tools if ref.name not in removed_tools)
+            self._save(told={**self._run.told, **found.told}, tools=left)
 
     def _render_error(self, message: str) -> PromptEvaluationError:
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="render")
@@ -650,8 +694,16 @@ class InnerLoop:
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
         changes: dict[str, Any] = {"last_used": {**self._run.last_used, **used}} if used else {}
-        if opened := [key for outcome in outcomes for key in outcome.opened]:
-            changes["read"] = tuple(dict.fromkeys((*self._run.read, *opened)))
+        read = [key for outcome in outcomes if not outcome.ends_turn for key in outcome.opened]
+        closed = [key for outcome in outcomes for key in outcome.closed]
+        if (read or closed) and (render := self._last_render()) is not None:
+            told = Told(render, self._run.told)
+            learned = told.after_disclosure(self.prompt.view(self.session), read, closed)
+            changes["told"] = {**self._run.told, **learned}
+            now = self.session[VisibilityOverrides].latest()
+            moved = _overrides_in(now).items() ^ _overrides_in(self._told_overrides).items()
+            if all(".".join(path) in learned for path, _ in moved):
+                self._told_overrides = now
         self._save(spent=meter.spent, **changes)
         for outcome in outcomes:
             self._say(self._result_message(outcome))
@@ -866,9 +918,7 @@ class InnerLoop:
     def _overrides(self) -> Overrides:
         """The session's overrides as of the last request, or for the first one."""
         seen = self._seen_overrides
-        if seen is _NOT_SEEN:
-            seen = self.session[VisibilityOverrides].latest()
-        return seen.overrides if isinstance(seen, VisibilityOverrides) else {}
+        return _overrides_in(self.session[VisibilityOverrides].latest() if seen is _NOT_SEEN else seen)
 
     def _definitions(self) -> tuple[str, ...]:
         """Every tool offered so far, as the adapter sends it, hosted tools last."""
@@ -884,6 +934,10 @@ class InnerLoop:
         for message in messages:
             self.session.dispatch(message)
             self._said.append(message)
+
+
+def _overrides_in(found: object) -> Overrides:
+    return found.overrides if isinstance(found, VisibilityOverrides) else {}
 
 
 def phase_of(error: Exception) -> str:

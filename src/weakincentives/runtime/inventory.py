@@ -1,24 +1,27 @@
-"""The sections of a prompt: counted in tokens, chosen for closing, and compared with those of an earlier render."""
+"""The sections of a prompt: counted in tokens, chosen for closing, and compared with what the model was told."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from hashlib import blake2b
 
 from weakincentives.content import Media
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt import AnyTool, Placed, SectionPath, SectionVisibility, View
+from weakincentives.prompt import AnyTool, Placed, SectionPath, SectionVisibility, Span, View
 from weakincentives.runtime.events import PromptRendered, SectionState
 from weakincentives.runtime.media import estimate_tokens
 
 Count = Callable[[str], int]
 CountMedia = Callable[[Media], int]
 Define = Callable[[AnyTool], str]
-_HEADING = re.compile(r"#+ (?:[\d.]+\. )?")
+_LEVEL = re.compile(r"#+ ")
+_NUMBER = re.compile(r"#+ [\d.]+\. ")
+_PRICE = re.compile(r"\n\[Opening it costs about [^\n]*\]\Z")
 
 
 def inventory(
@@ -80,23 +83,63 @@ def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, cou
     return closing
 
 
-@dataclass(frozen=True, slots=True)
-class PromptDifference:
-    """Sections whose text has changed (with the new text), and sections and tools that are gone.
+class Told:
+    """What the model was last told of each section: by the render, or (in `since`) after it."""
 
-    New text of user sections is what the user says, not an instruction.
+    def __init__(self, render: PromptRendered, since: Mapping[str, str]) -> None:
+        self.render = render
+        self.since = since
+
+    @cached_property
+    def spans(self) -> dict[str, Span]:
+        return {".".join(span.path): span for span in self.render.spans}
+
+    def state(self, key: str) -> str:
+        """What the model has of a section, in the words of `Run.told`."""
+        if key in self.since:
+            return self.since[key].partition(" ")[0]
+        return self.spans[key].visibility if key in self.spans else "absent"
+
+    def has_text(self, key: str, text: str) -> bool:
+        """Whether the model was told this text, as `View.own_text` returns it."""
+        if key in self.since:
+            return self.since[key].endswith(_digest(text))
+        span = self.spans[key]
+        shown = _PRICE.sub("", self.render.text[span.start : span.end])
+        # Numbers and levels of headings depend on the other sections.
+        return _LEVEL.sub("", text, count=1) in (_NUMBER.sub("", shown, count=1), _LEVEL.sub("", shown, count=1))
+
+    def after_disclosure(self, view: View, read: Iterable[str], shut: Iterable[str]) -> dict[str, str]:
+        """What the model knows after tools have returned the content of sections, or closed them."""
+        learned = {".".join(path): _told(view, path, "summary") for path in filter(None, map(view.find, shut))}
+        for path in filter(None, map(view.find, read)):
+            top = view.outline.by_path[path]
+            for up in view.outline.ancestors(top):
+                if view.is_open(up.path) and self.state(up.key) != "full":
+                    top = up
+            for inner, shown in view.within(top.path):
+                closed = shown is SectionVisibility.FULL and not view.is_open(inner)
+                learned[".".join(inner)] = _told(view, inner, "read" if closed else shown)
+        return learned
+
+
+@dataclass(slots=True)
+class PromptDifference:
+    """How a prompt differs from what the model was told; new texts are by section key.
+
+    New text of user sections is what the user says, not an instruction. `applying` are the sections that are newly
+    open, with what is in them. `told` is what the model knows once it was told all this.
     """
 
-    changed: dict[str, str]
-    user_changed: dict[str, str]
-    removed_sections: tuple[str, ...]
-    removed_tools: tuple[str, ...]
+    changed: dict[str, str] = field(default_factory=dict)
+    user_changed: dict[str, str] = field(default_factory=dict)
+    applying: dict[str, str] = field(default_factory=dict)
+    removed_sections: list[str] = field(default_factory=list)
+    removed_tools: Sequence[str] = ()
+    told: dict[str, str] = field(default_factory=dict)
 
-    def __bool__(self) -> bool:
-        return bool(self.changed or self.user_changed or self.removed_sections or self.removed_tools)
-
-    def render(self) -> str:
-        """What the model reads."""
+    def note(self) -> str:
+        """What the model reads, without the texts that begin to apply."""
         parts = []
         if self.changed:
             texts = "\n\n".join(self.changed.values())
@@ -108,21 +151,66 @@ class PromptDifference:
         return "\n\n".join(parts)
 
 
-def prompt_difference(before: PromptRendered | None, view: View, removed_tools: Sequence[str] = ()) -> PromptDifference:
-    """Compare a render with what its sections would show today; `view` is today's prompt."""
-    changed: dict[str, dict[str, str]] = {"system": {}, "user": {}}
-    removed: list[str] = []
-    text, spans = ("", ()) if before is None else (before.text, before.spans)
-    for span in spans:
-        key = ".".join(span.path)
-        if view.find(key) is None:
-            removed.append(key)
+def prompt_difference(
+    told: Told, view: View, removed_tools: Sequence[str] = (), *, texts: bool = True
+) -> PromptDifference:
+    """Compare what the model was told with today's prompt; without `texts`, only what is open, closed or gone."""
+    found = PromptDifference(removed_tools=removed_tools)
+    same = texts and view.renders(told.render.text)
+    shown: set[str] = set()
+    opened_until = 0
+    for node, _ in view.layout.marks:
+        key = node.key
+        shown.add(key)
+        if same and key not in told.since:
             continue
-        now = view.own_text(span.path, span.visibility)
-        # Numbers and levels of headings depend on the other sections.
-        if _HEADING.sub("", text[span.start : span.end], count=1) != _HEADING.sub("", now, count=1):
-            changed[span.role][key] = now
-    return PromptDifference(changed["system"], changed["user"], tuple(removed), tuple(removed_tools))
+        was = told.state(key)
+        now = "read" if was == "read" and not view.is_open(node.path) else str(view.own_visibility(node))
+        if now == "full" and was not in ("full", "read") and node.index >= opened_until:
+            opened_until = node.end
+            said = found.user_changed if view.is_user(node.path) else found.applying
+            said[key] = view.content(node.path)
+        if node.index < opened_until:
+            found.told[key] = _told(view, node.path, now)
+        elif texts or was != now:
+            _compare(found, told, view, node.path, now)
+    for key in {**told.spans, **told.since}:
+        if key in shown or (was := told.state(key)) == "absent":
+            continue
+        path = view.find(key)
+        if path is None:
+            found.removed_sections.append(key)
+            found.told[key] = "absent "
+        elif was == "full" and view.visibility_of(view.outline.by_path[path]) is SectionVisibility.SUMMARY:
+            _compare(found, told, view, path, "summary")
+        elif was == "read" and texts:
+            _compare(found, told, view, path, was)
+    return found
+
+
+def _compare(found: PromptDifference, told: Told, view: View, path: SectionPath, now: str) -> None:
+    """Add a section if the model was not told its text."""
+    key = ".".join(path)
+    was, text = told.state(key), _own_text(view, path, now)
+    if was == "absent" or (was, now) == ("full", "summary") or not told.has_text(key, text):
+        said = found.user_changed if view.is_user(path) else found.changed
+        said[key] = text
+    elif was == now:
+        return
+    found.told[key] = _told(view, path, now)
+
+
+def _own_text(view: View, path: SectionPath, state: str) -> str:
+    return view.own_text(path, SectionVisibility.SUMMARY if state == "summary" else SectionVisibility.FULL)
+
+
+def _told(view: View, path: SectionPath, state: str) -> str:
+    """What to remember of a section that the model was just told, for `Run.told`."""
+    return f"{state} {_digest(_own_text(view, path, state))}"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _whole_texts(view: View) -> Callable[[SectionPath], str]:

@@ -53,27 +53,34 @@ def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One evaluation so far. `visibility` is what it began with, by section key; `read` are the sections read since.
+    """One evaluation so far. `chosen` and `selected` are the visibilities it began with, if they were not declared, by
+    section key: those chosen for it, and those that the code of sections decided.
 
-    `opening` says that it stopped so that a new evaluation can open sections. `unsaid` are sections that were opened
-    without the model asking and whose text it has not read yet. `closed` are those closed because the context was too
-    large, with their tokens. `unfinished` says that the last message is what was shown of a reply that broke off.
+    `opening` says that it stopped so that a new evaluation can open sections. `told` is what the model has learned of
+    sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
+    with a hash of the text. `closed` are the sections closed because the context was too large, with their tokens.
+    `unfinished` says that the last message is what was shown of a reply that broke off.
     """
 
     run_id: str
     prompt_ns: str
     prompt_key: str
-    visibility: Mapping[str, SectionVisibility]
+    chosen: Mapping[str, SectionVisibility] = field(default_factory=dict)
+    selected: Mapping[str, SectionVisibility] = field(default_factory=dict)
     tools: tuple[ToolRef, ...] = ()
     last_used: Mapping[str, int] = field(default_factory=dict)
-    read: tuple[str, ...] = ()
+    told: Mapping[str, str] = field(default_factory=dict)
     output_retries: int = 0
     opening: bool = False
-    unsaid: tuple[str, ...] = ()
     closed: Mapping[str, int] = field(default_factory=dict)
     unfinished: bool = False
     conversation_id: str = ""
     spent: Spent = field(default_factory=Spent)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The closed sections whose text the model has read."""
+        return tuple(key for key, told in self.told.items() if told.startswith("read "))
 
     def updated(self, changes: Mapping[str, Any]) -> Run:
         """Like `dataclasses.replace`, at half the cost: a run is saved twice per turn."""
