@@ -76,8 +76,8 @@ def meter(label: str, done: int, size: int) -> None:
     """Draw progress on one line of stderr if it is a terminal; otherwise print nothing."""
     if sys.stderr.isatty():
         filled = 30 * done // max(size, 1)
-        line = f"\r{label} [{'#' * filled}{'.' * (30 - filled)}]"
-        print(line, end="\r\x1b[K" if done >= size else "", file=sys.stderr, flush=True)
+        line = f"{label} [{'#' * filled}{'.' * (30 - filled)}]"
+        print(f"\r{line}", end=f"\r{' ' * len(line)}\r" if done >= size else "", file=sys.stderr, flush=True)
 
 
 def report_damage(path: object, problems: Sequence[str]) -> int:
