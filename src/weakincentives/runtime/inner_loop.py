@@ -549,8 +549,16 @@ class InnerLoop:
         )
         own = () if sections is before.sections else before.sections
         brief = replace(before, text="", spans=(), sections=own, definitions=())
-        renders = self.session[events.PromptRendered]
-        renders.seed([brief if each is before else each for each in renders.view()])
+
+        def shortened(renders: Iterable[events.PromptRendered]) -> list[events.PromptRendered]:
+            kept = list(renders)
+            at = len(kept) - 1
+            while kept[at] is not before:
+                at -= 1
+            kept[at] = brief
+            return kept
+
+        self.session[events.PromptRendered].update(shortened)
 
     def _sections_after(self, before: events.PromptRendered) -> tuple[events.SectionState, ...]:
         """The sections of the render, with those that were added, enabled or disabled since."""
