@@ -104,7 +104,7 @@ def test_a_locked_server_is_found_by_its_tools_before_it_is_started(locked: Path
     ("content", "problem"),
     [
         ("{", "is not JSON"),
-        ("[]", 'must be an object with "mcpServers"'),
+        ("[]", 'must have an object "mcpServers" of servers by name'),
         ('{"mcpServers": {"a": {"args": []}}}', 'server \'a\' needs a "command" or a "url"'),
         ('{"mcpServers": {"a": {"type": "sse", "url": "http://a"}}}', "use its streamable HTTP address"),
         ('{"mcpServers": {"a": {"url": "http://a"}, "A": {"url": "http://b"}}}', "have the same section key"),

@@ -33,6 +33,7 @@ from weakincentives.cli.selection import add_adapter_option, make_adapter
 from weakincentives.errors import WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
+    CORRECTION,
     Completed,
     Conversation,
     ModelCalled,
@@ -209,7 +210,11 @@ class Chat:
         if not name:
             raise UsageError("/save needs a FILE, such as chat.md or chat.json")
         if name.endswith(".md"):
-            said = [each for each in self._chat.messages if each.role in ("user", "assistant") and each.text]
+            said = [
+                each
+                for each in self._chat.messages
+                if each.role in ("user", "assistant") and each.text and each.name != CORRECTION
+            ]
             text, then = "".join(f"**{each.role}**\n\n{each.text}\n\n" for each in said), ""
         else:
             text, then = self._chat.session.snapshot().to_json(), f"; go on with --resume {name}"

@@ -7,12 +7,13 @@ writes what it lists beside it, so that wink explain and prices know the tools w
 from __future__ import annotations
 
 import argparse
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 from weakincentives._display import Table
 from weakincentives.cli.commands import PORT, default
-from weakincentives.cli.output import plural, print_table, progress
+from weakincentives.cli.output import UsageError, plural, print_table, progress
 from weakincentives.cli.recordings import recorder
 from weakincentives.cli.selection import add_params_option, named_template, read_params
 
@@ -60,6 +61,8 @@ def lock(arguments: argparse.Namespace) -> int:
         except MCPServerError as error:
             return error
 
+    if not os.path.exists(arguments.config):
+        raise UsageError(f'there is no config {arguments.config!r}; write one with "mcpServers", or name the file')
     path = lock_file(arguments.config)
     # The first start may have to install the server.
     sections, before = mcp_sections(arguments.config, start_timeout=120.0), read_lock(path)

@@ -232,7 +232,7 @@ def mcp_sections(path: str | os.PathLike[str], *, start_timeout: float = 20.0, *
         raise PromptValidationError(f"'{file}' is not JSON: {error}") from None
     servers = config.get("mcpServers", config.get("servers")) if isinstance(config, dict) else None
     if not isinstance(servers, dict):
-        raise PromptValidationError(f"'{file}' must be an object with \"mcpServers\", got {type(config).__name__}.")
+        raise PromptValidationError(f"'{file}' must have an object \"mcpServers\" of servers by name.")
     keys: dict[str, str] = {}
     for name, entry in servers.items():
         if (twin := keys.setdefault(section_key(name), name)) != name:
