@@ -166,9 +166,10 @@ def compile_patterns(patterns: Iterable[str | re.Pattern[str]]) -> tuple[re.Patt
     for pattern in patterns:
         try:
             found.append(re.compile(pattern))
+            matches_nothing = any(not match[0] for text in ("", "a b") for match in found[-1].finditer(text))
         except (re.error, TypeError) as error:
             raise ValueError(f"The pattern {pattern!r} to redact must be a regular expression: {error}.") from None
-        if found[-1].search(""):
+        if matches_nothing:
             raise ValueError(f"The pattern {pattern!r} to redact must not match an empty text.")
     return tuple(found)
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.disclosure.desk import a_tool, section
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.errors import BudgetExceededError
+from weakincentives.limits import Budget
 from weakincentives.prompt import (
     CollapseSection,
     MarkdownSection,
@@ -275,3 +277,38 @@ def test_the_history_of_a_turn_knows_the_sections_that_were_enabled_for_it() -> 
     found = [{each.key: (each.seen, each.tools_offered) for each in turn.state.sections}.get("perks") for turn in turns]
     assert found == [None, ("conversation", ("give",)), ("never", ())]
     assert [message.role for message in chat.session[Message]].count("tools_removed") == 1
+
+
+def test_a_change_is_told_after_the_results_of_open_calls() -> None:
+    greeting = MarkdownSection[Customer](key="u", title="U", template="You serve ${name}.", tools=[a_tool("go")])
+    chat = chat_with(greeting, script=[call("go"), "Done."])
+    with pytest.raises(BudgetExceededError):
+        chat.send("one", budget=Budget(max_tool_calls=0))
+    chat.bind(Customer("Bob"))
+    chat.send("two")
+    assert [message.role for message in chat.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "system",
+        "user",
+        "assistant",
+    ]
+
+
+def test_a_reducer_may_keep_only_the_newest_render() -> None:
+    session = Session()
+    session[PromptRendered].register(PromptRendered, lambda renders, event: (event,))
+    chat = chat_with(section("task"), session=session)
+    assert [chat.send("hello").text for _ in range(3)] == ["One.", "Two.", "Three."]
+
+
+def test_a_changed_user_section_is_not_the_users_own_message() -> None:
+    words = MarkdownSection[Customer](key="u", title="U", template="I am ${name}.", role="user")
+    chat = chat_with(section("task"), words)
+    chat.send()
+    chat.bind(Customer("Bob"))
+    chat.send("Hello.")
+    said = [(message.name, message.text) for message in chat.messages if message.role == "user"]
+    assert said == [("prompt", "## 2. U\n\nI am Ann."), ("prompt", "## U\n\nI am Bob."), ("", "Hello.")]

@@ -226,3 +226,10 @@ def test_patterns_that_would_ruin_the_recording_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         record(tmp_path / "runs.db", redact=patterns)
+
+
+def test_a_secret_that_is_a_key_of_data_is_replaced(tmp_path: Path) -> None:
+    path, session = tmp_path / "runs.db", Session()
+    with record(path):
+        session.dispatch(Headers((), {SECRETS[2]: "alice"}))
+    assert SECRETS[2].encode() not in path.read_bytes()

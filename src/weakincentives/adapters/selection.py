@@ -171,7 +171,7 @@ class _Attempts:
         self.options: RunOptions = {**options, "scope": self.scope}
         self._adapters = adapters
         self._session = session
-        self._shown = False
+        self._shown: tuple[ModelCalled | None] | None = None
         self._failures: list[str] = []
 
     @property
@@ -181,9 +181,9 @@ class _Attempts:
     def see(self, event: StreamEvent[Any]) -> None:
         """Record whether part of an unfinished reply has been shown."""
         if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
-            self._shown = True
+            self._shown = (self._session[ModelCalled].latest(),)
         elif isinstance(event, ToolStarted | Restarted):
-            self._shown = False
+            self._shown = None
 
     def recovers(self, error: Exception) -> bool:
         """Whether there is another adapter, and it might succeed where this one failed."""
@@ -191,7 +191,9 @@ class _Attempts:
         answered = called is not None and called.run_id == self.scope.run_id and called.stop_reason in _ANSWERS
         limited = isinstance(error, DeadlineExceededError | BudgetExceededError)
         last = self.scope.adapter + 1 == len(self._adapters)
-        stays = last or limited or answered or self._shown
+        paused = called is not None and called.stop_reason == "pause"
+        shown = self._shown is not None and (paused or self._shown[0] is called)
+        stays = last or limited or answered or shown
         # An adapter that cannot offer a hosted tool fails in the phase "render".
         return not stays and getattr(error, "phase", "") in ("request", "response", "render")
 

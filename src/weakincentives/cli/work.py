@@ -100,7 +100,7 @@ def configure_work(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--loop", help="only the runs of this loop")
     listing.add_argument("--limit", type=number(1), default=50, help="at most this many (default: 50)")
     for verb, purpose in (
-        ("show", "one run with its steps and open questions"),
+        ("show", "one run with its steps and questions"),
         ("retry", "run a failed, dead or cancelled run again; recorded steps are kept"),
         ("cancel", "stop a run at its next step"),
     ):
@@ -245,15 +245,16 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     if answer:
         print_line(f"answer    {shortened(' '.join(answer.split()), 200)}")
     for question in questions:
-        print_line(f"{_answered(question.answer):9} {question.call_id}: {question.text}{_details(question.answer)}")
+        state = _answered(question.answer, work.status)
+        print_line(f"{state:9} {question.call_id}: {question.text}{_details(question.answer)}")
     for step in steps:
         error = f"  {step.error}" if step.error else ""
         print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}")
 
 
-def _answered(answer: Approval | None) -> str:
+def _answered(answer: Approval | None, status: WorkStatus) -> str:
     if answer is None:
-        return "waits for"
+        return "asked" if status in ("failed", "cancelled", "dead", "done") else "waits for"
     return "approved" if answer.approved else "expired" if answer.expired else "refused"
 
 

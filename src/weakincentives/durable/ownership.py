@@ -388,7 +388,7 @@ class FileLock:
         except OSError as error:
             raise unavailable(str(self.path), error) from error
         try:
-            _lock(file)
+            _lock_soon(file)
         except OSError as error:
             file.seek(0)
             holder = file.read().partition(" ")[0].strip() or "unknown"
@@ -409,6 +409,15 @@ class FileLock:
             del self._held[self._name]
             self._file.close()
             self._file = None
+
+
+def _lock_soon(file: Any) -> None:
+    """Lock the file; `holder` may hold the lock for a moment."""
+    for _ in range(20):
+        with suppress(OSError):
+            return _lock(file)
+        time.sleep(0.01)
+    _lock(file)
 
 
 def _lock(file: Any) -> None:

@@ -47,6 +47,7 @@ from weakincentives.durable.work import (
     Work,
     WorkStatus,
 )
+from weakincentives.serde import load_tagged
 
 _SCHEMA_LOCK = 7_739_461
 _PRUNED_AT_ONCE = 500
@@ -162,7 +163,7 @@ class WorkStore:
     def answer_text(self, work_id: str) -> str | None:
         """The text of the response, which can be read without the program's types."""
         output = self._outcome(work_id)[0]
-        return None if output is None else cast(str, json.loads(output)["v"]["text"])
+        return None if output is None else cast(str, load_tagged(json.loads(output)["v"]["text"]))
 
     def failure(self, work_id: str) -> str | None:
         """The exception the work failed with, as text."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from weakincentives._fence import check_fence
+from weakincentives._fence import check_fence, current_calls
 from weakincentives.resources.binding import (
     Binding,
     CircularDependencyError,
@@ -157,7 +157,17 @@ class ScopedResourceContext:
     context; a singleton is still created once. `tool_scope()` returns the child context of one tool call.
     """
 
-    __slots__ = ("_bindings", "_closed", "_created", "_initial_states", "_lock", "_root", "_snapshotables", "_values")
+    __slots__ = (
+        "_bindings",
+        "_closed",
+        "_created",
+        "_initial_states",
+        "_lock",
+        "_makers",
+        "_root",
+        "_snapshotables",
+        "_values",
+    )
 
     def __init__(self, bindings: Mapping[type, Binding[Any]], *, root: ScopedResourceContext | None = None) -> None:
         self._bindings = bindings
@@ -166,6 +176,8 @@ class ScopedResourceContext:
         self._closed = False
         self._values: dict[type, Any] = {}
         self._created: list[tuple[type, Any]] = []
+        # The tool calls for which each was created.
+        self._makers: dict[type, tuple[object, ...]] = {}
         self._snapshotables: dict[type, Snapshotable] = {}
         self._initial_states: dict[type, Any] | None = None if root is None or root._initial_states is None else {}
         if root is None:
@@ -309,6 +321,7 @@ class ScopedResourceContext:
             value = _provide(self, binding, chain)
             if _is_closeable(value) or binding.scope is not Scope.PROTOTYPE:
                 self._created.append((protocol, value))
+                self._makers[protocol] = current_calls()
             if binding.scope is not Scope.PROTOTYPE:
                 self._add(protocol, value)
             return value
@@ -325,6 +338,8 @@ class ScopedResourceContext:
         initial, self._initial_states = self._initial_states or {}, {}
         for protocol in reversed(tuple(self._snapshotables)):
             known = snapshot.holds(protocol, self._values[protocol])
+            if not known and self._is_of_others(protocol):
+                continue
             states: Mapping[type, Any] = snapshot if known else initial
             if protocol in states:
                 try:
@@ -335,6 +350,8 @@ class ScopedResourceContext:
             protocol, value = entry
             if self._values.get(protocol) is not value or snapshot.holds(protocol, value):
                 continue
+            if self._is_of_others(protocol):
+                continue
             self._created.remove(entry)
             del self._values[protocol]
             self._snapshotables.pop(protocol, None)
@@ -343,6 +360,11 @@ class ScopedResourceContext:
                     _close(value)
                 except Exception as error:
                     failures.append((type_name(protocol), error))
+
+    def _is_of_others(self, protocol: type) -> bool:
+        """Whether it was created for other tool calls than the current one."""
+        makers, calls = self._makers.get(protocol, ()), current_calls()
+        return bool(makers and calls) and calls[-1] not in makers
 
     def _layers(self) -> tuple[ScopedResourceContext, ...]:
         return (self,) if self._root is self else (self, self._root)

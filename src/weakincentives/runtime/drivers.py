@@ -160,7 +160,11 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
     def __next__(self) -> StreamEvent[OutputT]:
         with self._scope.fence:
             try:
-                return next(self._events)
+                event = next(self._events)
+                if not self._scope.fence.closed:
+                    return event
+                # It is not in the conversation, so it must not be shown.
+                self._events.close()
             except AbandonedCallError:
                 if not self._scope.fence.closed:
                     raise
@@ -173,6 +177,8 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
         except ValueError:  # The generator is running in another thread.
             if self._scope.abandon is not None:
                 self._scope.abandon()
+            else:  # It has not begun, or is between two evaluations.
+                self._scope.fence.close()
 
     def __enter__(self) -> EventStream[OutputT]:
         return self
@@ -188,9 +194,12 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
         self._events = events
         self._scope = scope
         self._reader: asyncio.Task[Any] | None = None
+        self._closed = False
+        self._idle = asyncio.Event()
 
     async def __anext__(self) -> StreamEvent[OutputT]:
         self._reader = asyncio.current_task()
+        self._idle.clear()
         try:
             return await anext(self._events)
         except asyncio.CancelledError:
@@ -200,17 +209,18 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
             task.uncancel()
         finally:
             self._reader = None
+            self._idle.set()
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Stop the run where it stands; what was shown and done so far stays in the conversation."""
+        self._closed = True
         reader, self._reader = self._reader, None
         if reader is None or reader is asyncio.current_task():
             await self._events.aclose()
             return
         reader.cancel()
-        while self._scope.abandon is not None:
-            await asyncio.sleep(0)
+        await self._idle.wait()
 
     async def __aenter__(self) -> AsyncEventStream[OutputT]:
         return self
@@ -220,7 +230,8 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
 
     def __del__(self) -> None:
         # The event loop closes a dropped async generator only later, but the session must be free at once.
-        if self._scope.abandon is not None:
+        # The streams of one run's evaluations share its scope: one that was closed must not end the next.
+        if not self._closed and self._scope.abandon is not None:
             self._scope.abandon()
 
 

@@ -180,6 +180,8 @@ class InnerLoop:
         self._told_overrides: VisibilityOverrides | None = None
         # Keys of sections whose opening was announced when they were opened.
         self._announced: set[str] = set()
+        # The tools that are gone since the run stopped, while its open calls have no results yet.
+        self._untold: Sequence[str] | None = None
         self._operator_texts: list[str] = []
         self._loaded = 0
         self._unloadable: dict[SectionPath, Exception] = {}
@@ -288,6 +290,9 @@ class InnerLoop:
                 if pending and self.config.supports_dynamic_tools:
                     yield from self._load_sections()
                     self._register_tools()
+            if self._untold is not None:
+                removed, self._untold = self._untold, None
+                self._tell_changes(removed)
             self._say_operator_texts()
             self._open_by_rule()
             yield from self._load_sections()
@@ -515,7 +520,6 @@ class InnerLoop:
         unused = dict.fromkeys(run.last_used, 0)
         run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False, last_used=unused)
         yield from self._continue(run)
-        self._say(*self._missing_results())
         said = "" if self._message is None else self._message.text
         self._say_message()
         last = self._conversation.latest()
@@ -553,9 +557,10 @@ class InnerLoop:
         def shortened(renders: Iterable[events.PromptRendered]) -> list[events.PromptRendered]:
             kept = list(renders)
             at = len(kept) - 1
-            while kept[at] is not before:
+            while at >= 0 and kept[at] is not before:
                 at -= 1
-            kept[at] = brief
+            if at >= 0:  # A reducer of the user's may keep fewer.
+                kept[at] = brief
             return kept
 
         self.session[events.PromptRendered].update(shortened)
@@ -598,6 +603,12 @@ class InnerLoop:
         if self._beginning == "turn" and (before := self._last_render()) is not None:
             self._emit_continued(before)
         self._tell_loaded()
+        if self._beginning == "turn":
+            self._say(*self._missing_results())
+        elif pending:
+            # The results of the open calls come first.
+            self._untold = removed
+            return pending
         self._tell_changes(removed)
         return pending
 
@@ -631,7 +642,7 @@ class InnerLoop:
             literal = view.is_literal(view.outline.by_key[key].path)
             self._say(Message("system", text) if literal else Message("user", text, name=PROMPT_TURN))
         if found.user_changed:
-            self._say(Message("user", "\n\n".join(found.user_changed.values())))
+            self._say(Message("user", "\n\n".join(found.user_changed.values()), name=PROMPT_TURN))
         if found.told or removed_tools:
             left = tuple(ref for ref in self._run.tools if ref.name not in removed_tools)
             self._save(told={**self._run.told, **found.told}, tools=left)

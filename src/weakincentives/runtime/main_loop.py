@@ -139,6 +139,7 @@ class MainLoop:
         def events() -> Generator[StreamEvent[T], None, None]:
             with self.recorder or nullcontext(), closing_resources(prompt, session, expansions.scope.run_id):
                 while True:
+                    event: StreamEvent[T] | None = None
                     try:
                         with adapter.stream(prompt, session=session, **options) as evaluation:
                             for event in map(expansions.streamed, evaluation):

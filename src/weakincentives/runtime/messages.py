@@ -275,7 +275,7 @@ def rebased(messages: Iterable[Message]) -> list[Message]:
 def unanswered_words(messages: Sequence[Message]) -> list[Message]:
     """What the user has said since the last message from anyone else."""
     start = next((i for i in range(len(messages), 0, -1) if messages[i - 1].role != "user"), 0)
-    return list(messages[start:])
+    return [message for message in messages[start:] if not message.name]
 
 
 def user_words(messages: Iterable[Message]) -> str:

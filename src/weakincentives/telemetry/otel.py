@@ -64,6 +64,7 @@ class _Run:
     started: float
     since: float
     replied: bool = False
+    moved: bool = False
     usage: TokenUsage = field(default_factory=TokenUsage)
     definitions: dict[str, str] = field(default_factory=dict)
     readings: list[tuple[str, ...]] = field(default_factory=list)
@@ -283,7 +284,7 @@ class Instrumentation:
         run.since = event.timestamp
         if event.recovered:
             # The next adapter has a model of its own.
-            run.model = ""
+            run.moved = True
             return
         run.ends = event.timestamp
         run.span.set_status(*status)
@@ -358,7 +359,8 @@ def _end(run: _Run, at: float | None) -> None:
 
 def _chat(run: _Run, event: ModelCalled | EvaluationFailed) -> dict[str, Any]:
     """The attributes of a model call. The first call of an adapter that took over says which model it is."""
-    if not run.model:
+    if run.moved or not run.model:
+        run.moved = False
         run.provider, run.model = _PROVIDERS.get(event.adapter, event.adapter), event.model
     common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
     return {"gen_ai.operation.name": "chat", **common}

@@ -136,8 +136,8 @@ class Packer:
         self._known[text] = (reference, kept)
         return reference
 
-    def _walk(self, data: Any, fixed: frozenset[str] = frozenset()) -> Any:
-        """The data without secrets; `fixed` are the fields of a record that stay as they are."""
+    def _walk(self, data: Any, fixed: frozenset[str] | None = None) -> Any:
+        """The data without secrets; `fixed` are the fields of a record that stay as they are, None for a mapping."""
         if isinstance(data, str):
             return self._keep(data) if len(data) >= LONG else self.redactor.text(data)
         if isinstance(data, list):
@@ -163,8 +163,8 @@ class Packer:
         # In {"name": "API_KEY", "value": "..."} the name of the secret is itself a value.
         named = ("value",) if is_secret_name(data.get("name", data.get("key"))) else ()
         return {
-            key: item
-            if key in fixed
+            self.redactor.text(key) if fixed is None else key: item
+            if fixed and key in fixed
             else self._secret(item)
             if key in named or is_secret_name(key)
             else self._walk(item)

@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from weakincentives.adapters.local.arguments import Grounding, ground
-from weakincentives.prompt import Tool, ToolResult
+from weakincentives.adapters.local.arguments import Grounding, ground, requested
+from weakincentives.prompt import Tool, ToolContext, ToolResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +43,13 @@ def test_digits_of_a_code_are_no_number() -> None:
 
 def test_free_text_is_left_to_the_model() -> None:
     assert ground(tool(Search), "Where are the socks?") == Grounding({}, missing=("words",))
+
+
+def test_a_number_and_a_complaint_do_not_forbid_a_request() -> None:
+    def handle(params: Search, *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult()
+
+    refund = Tool[Search, None](name="refund", description="Refund an order.", handler=handle)
+    for message in ("Please refund order no. 7", "Please refund order 7, it's not working"):
+        assert requested(refund, message)[0], message
+    assert requested(refund, "Do not refund order no. 7")[0] == ""

@@ -240,6 +240,8 @@ class Conversation:
             and (first.output, first.settings) == (request.output, request.settings)
             and first.tools == request.tools[: len(first.tools)]
             and len(known) < len(request.messages)
+            # An answer that was taken back is still in the CLI.
+            and request.messages[len(known)].role == "assistant"
             and all(request.messages[index] == known[index] for index in ({0, len(known) - 1} if known else ()))
         )
 

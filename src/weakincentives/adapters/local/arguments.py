@@ -30,7 +30,9 @@ _INFORMS = (
 )
 _CONDITION = re.compile(r"\b(?:before|if(?! possible)|in case|suppose|unless|until)\b")
 _FORBIDS = re.compile(r"\b(?:\w+n't|avoid|cannot|dont|instead of|never|no(?!,)|nobody|not|rather|stop|without)(?!\w)")
-_HAPPENED = re.compile(r"\b(?:did|does|has|have|had|is|are|was|were)(?: not|n't| no)\b|\bnever \w+ed\b")
+_HAPPENED = re.compile(r"\b(?:did|does|has|have|had|is|are|was|were)(?: not|n't| no)\b|'(?:s|re) not\b|\bnever \w+ed\b")
+# The "no." of "order no. 7" neither forbids nor ends a sentence.
+_NUMERO = re.compile(r"\b(?:no\.|(?<=order )no)\s*(?=\d)", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
 _TURN = re.compile(r"\bbut\b|,\s*(?=(?:instead|just|only|please)\b)")
 _CLAUSE = re.compile(rf"[,:]\s|\band (?={_INFORMS})")
@@ -51,21 +53,22 @@ def requested(tool: Tool[Any, Any], message: str) -> tuple[str, str]:
     """
     wanted: list[str] = []
     beside: list[str] = []
-    for sentence in _SENTENCE.split(message.replace("\u2019", "'")):
+    for sentence in _SENTENCE.split(_NUMERO.sub("", message.replace("\u2019", "'"))):
         parts = [part for part in _TURN.split(sentence) if not _FORBIDS.search(_HAPPENED.sub("", part.lower()))]
         clauses = [clause.strip() for part in parts for clause in _CLAUSE.split(part)]
-        asking = [clause for clause in clauses if _asks(tool, clause.lower(), sentence.lower().rstrip())]
+        conditional, is_question = _CONDITION.search(sentence.lower()), sentence.rstrip().endswith("?")
+        asking = [] if conditional else [clause for clause in clauses if _asks(tool, clause.lower(), is_question)]
         (wanted if asking else beside).extend([*asking, *(clause for clause in clauses if clause not in asking)])
     return "\n".join(wanted), "\n".join(beside)
 
 
-def _asks(tool: Tool[Any, Any], clause: str, sentence: str) -> bool:
-    if _CONDITION.search(sentence) or re.search(rf"\b{_INFORMS}", clause):
+def _asks(tool: Tool[Any, Any], clause: str, is_question: bool) -> bool:
+    if re.search(rf"\b{_INFORMS}", clause):
         return False
     begins = re.split(r"\b(?:an?|the|of|for|to|where)\b", tool.description.lower())[0]
     verbs = _VERBS.union(re.findall("[a-z]+", begins), re.findall("^[a-z]+", tool.name))
     found = [_POLITE.search(clause)]
-    if not sentence.endswith("?"):
+    if not is_question:
         found += [_WISH.search(clause), _COMMAND.match(clause)]
     return any(match[1] is None or {match[1], f"{match[1]}s"} & verbs for match in found if match)
 

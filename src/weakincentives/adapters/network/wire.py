@@ -142,6 +142,19 @@ class Wire(Format):
         self._unreasoned = 0
         self._start = b""
         self._start_of: tuple[object, ...] = ()
+        # The tools that were added to the conversation, and their definitions in it by name.
+        self._late: Sequence[Tool[Any, Any]] = ()
+        self._defined: dict[str, bytes] = {}
+
+    def _redefines_tools(self, request: ModelRequest) -> bool:
+        """Whether a tool that was added to the conversation has another definition now."""
+        late = () if self._route == "append" else request.tools[request.initial_tools :]
+        if late == self._late:
+            return False
+        defined = {tool.name: self.tools.encoded(tool) for tool in late}
+        redefined = any(self._defined.get(name, text) != text for name, text in defined.items())
+        self._late, self._defined = late, self._defined | defined
+        return redefined
 
     @abstractmethod
     def _add(self, message: Message, request: ModelRequest) -> None:
@@ -160,8 +173,9 @@ class Wire(Format):
         messages = request.messages
         total = len(messages)
         spoken = 0
+        redefined = self._redefines_tools(request)
         for index, known in self._known:
-            if index >= total or messages[index] is not known:
+            if redefined or index >= total or messages[index] is not known:
                 self._restart()
                 self._known, self._unreasoned, spoken = (), 0, 0
                 break
