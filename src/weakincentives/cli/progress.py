@@ -28,7 +28,7 @@ from weakincentives.runtime import (
     ToolsWithdrawn,
 )
 from weakincentives.session import Session
-from weakincentives.telemetry.runfile import question_in
+from weakincentives.telemetry import question_in
 
 PrintLine = Callable[[str], None]
 WIDTH = 100

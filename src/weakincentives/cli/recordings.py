@@ -84,7 +84,7 @@ def named_run(store: RunStore, name: str | None = None) -> RunSummary:
 
 def question(store: RunStore, run_id: str) -> str:
     """What the user said before the first reply of a run, or an empty string."""
-    from weakincentives.telemetry.runfile import question_in
+    from weakincentives.telemetry import question_in
 
     said = ""
     for recorded in store.of_kinds(run_id, ["Message"], limit=8):

@@ -208,8 +208,7 @@ def as_read(events: Iterable[Any]) -> Iterator[Any]:
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> None:
-    from weakincentives.runtime import ToolInvoked
-    from weakincentives.runtime.history import SHOWS
+    from weakincentives.runtime import SHOWS, ToolInvoked
     from weakincentives.telemetry import plain
 
     if as_json:

@@ -36,7 +36,6 @@ from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.prompt")
-SKIPPED = "Skipping duplicate tool '%s' of section '%s': section '%s' has it already."
 T = TypeVar("T")
 _claiming = threading.Lock()
 
@@ -359,7 +358,12 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         rendered = self._rendered(view, deadline)
         if outline.shares_tool_names:
             for node, tool, owner in view.skipped():
-                logger.warning(SKIPPED, tool.name, node.key, owner.key)
+                logger.warning(
+                    "Skipping duplicate tool '%s' of section '%s': section '%s' has it already.",
+                    tool.name,
+                    node.key,
+                    owner.key,
+                )
         return rendered
 
     def begin(

@@ -31,6 +31,7 @@ from weakincentives.runtime.drivers import (
     load_sections,
 )
 from weakincentives.runtime.events import (
+    RUN_EVENTS,
     EvaluationFailed,
     EvaluationStopped,
     EvaluationSuspended,
@@ -53,6 +54,7 @@ from weakincentives.runtime.events import (
 from weakincentives.runtime.executor import CallSuspended, ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
 from weakincentives.runtime.history import (
+    SHOWS,
     HistoryBuilder,
     HistoryTurn,
     RunHistory,
@@ -82,7 +84,7 @@ from weakincentives.runtime.messages import (
     StopReason,
     ToolCall,
 )
-from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
+from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, first_difference, prefix_breaks
 from weakincentives.runtime.providers import AdapterSpec, adapter_spec, adapter_specs, cache_safe_routes
 from weakincentives.runtime.run import Run, RunScope
 
@@ -90,6 +92,8 @@ __all__ = [
     "CORRECTION",
     "MEGABYTE",
     "PROMPT_TURN",
+    "RUN_EVENTS",
+    "SHOWS",
     "TEXT_TYPES",
     "AdapterSpec",
     "ArgumentsDelta",
@@ -174,6 +178,7 @@ __all__ = [
     "closing_resources",
     "closing_resources_async",
     "document_tokens",
+    "first_difference",
     "ledger",
     "ledger_of",
     "load_sections",

@@ -293,3 +293,8 @@ class PromptExecuted(RunEvent):
     turns: int
     halted: bool = False
     duration: float = 0.0
+
+
+RUN_EVENTS: tuple[type[RunEvent], ...] = tuple(
+    found for found in list(globals().values()) if isinstance(found, type) and RunEvent in found.__bases__
+)

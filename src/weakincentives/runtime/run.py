@@ -14,7 +14,6 @@ from weakincentives._fence import Fence
 from weakincentives._frozen import quick_init
 from weakincentives.limits import Meter, Spent
 from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool, portable_name
-from weakincentives.prompt.prompt import SKIPPED
 from weakincentives.runtime.messages import ModelReply
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -251,7 +250,9 @@ class Toolbox:
     def _warn(self, name: str, section_key: str, owner: str) -> None:
         if (name, section_key) not in self._warned:
             self._warned.add((name, section_key))
-            logger.warning(SKIPPED, name, section_key, owner)
+            logger.warning(
+                "Skipping duplicate tool '%s' of section '%s': section '%s' has it already.", name, section_key, owner
+            )
 
     def _changed(self) -> None:
         self.version += 1

@@ -11,7 +11,7 @@ from weakincentives._imports import lazy_front
 from weakincentives.redaction import Redactor
 from weakincentives.telemetry.reader import RunFileError
 from weakincentives.telemetry.recorder import Recorder, record
-from weakincentives.telemetry.runfile import AS_OF, prices_for, prune
+from weakincentives.telemetry.runfile import AS_OF, prices_for, prune, question_in
 from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, plain
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ __all__ = [
     "plain",
     "prices_for",
     "prune",
+    "question_in",
     "read_run",
     "record",
 ]

@@ -21,15 +21,11 @@ from uuid import UUID
 
 from weakincentives.content import Blob
 from weakincentives.prompt import DisclosureRequest, OpenSectionsResult, ReadSectionResult, VisibilityChange
-from weakincentives.runtime import HostedToolInvoked, Message, PromptExecuted, ToolInvoked, events
+from weakincentives.runtime import RUN_EVENTS, HostedToolInvoked, Message, PromptExecuted, ToolInvoked
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
 # The events of runs; they are validated when read.
-EVENTS: tuple[type, ...] = (
-    Message,
-    *get_args(VisibilityChange),
-    *(cls for cls in vars(events).values() if isinstance(cls, type) and events.RunEvent in cls.__bases__),
-)
+EVENTS: tuple[type, ...] = (Message, *get_args(VisibilityChange), *RUN_EVENTS)
 MAPPINGS = frozenset({"dict", "OrderedDict", "mappingproxy"})
 MAX_DEPTH = 100
 REPR_LENGTH = 400

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from weakincentives.content import Media
 from weakincentives.prompt import Span
 from weakincentives.runtime import (
+    SHOWS,
     HistoryTurn,
     Ledger,
     LedgerTurn,
@@ -26,7 +27,6 @@ from weakincentives.runtime import (
     ToolCall,
     ledger_of,
 )
-from weakincentives.runtime.history import SHOWS
 from weakincentives.session import LogEntry
 from weakincentives.telemetry import (
     RecordedEvent,

@@ -30,8 +30,8 @@ from weakincentives.runtime import (
     Restarted,
     TextDelta,
     ToolStarted,
+    first_difference,
 )
-from weakincentives.runtime.prefix import first_difference
 from weakincentives.serde import dump, parse
 from weakincentives.session import Session
 from weakincentives.telemetry import prices_for
