@@ -56,9 +56,9 @@ from weakincentives.runtime.messages import (
     RunTools,
     Settings,
     ToolCall,
-    not_run,
+    Transcript,
+    failed_results,
     rebased,
-    results_before_user,
     text_before_pauses,
     unanswered_calls,
     unanswered_words,
@@ -185,10 +185,8 @@ class InnerLoop:
         self._operator_texts: list[str] = []
         self._loaded = 0
         self._unloadable: dict[SectionPath, Exception] = {}
-        # What this loop has said after the first `_ordered` messages; anything else there was added by others.
-        self._ordered = 0
-        self._said: list[Message] = []
         self._context_tokens = 0
+        self._transcript = Transcript(session)
         self._conversation = session[Message]
         self._runs = session[Run]
         self._run = Run("", "", "")
@@ -265,13 +263,14 @@ class InnerLoop:
         partial, self.partial_text = "".join(self.partial_text), []
         if partial:
             self._save(unfinished=True)
-            self._say(Message(role="assistant", text=partial, provider=self.config.adapter))
+            self._transcript.say(Message(role="assistant", text=partial, provider=self.config.adapter))
         if made := list(self.executor.ended.values()):
             self._record_outcomes(made)
         if stopped:
-            self._say(*not_run(unanswered_calls(self._conversation.view()), "the run was stopped."))
+            calls = unanswered_calls(self._conversation.view())
+            self._transcript.say(*failed_results(calls, "Not run: the run was stopped."))
             self._say_operator_texts()
-        self._order_messages()
+        self._transcript.put_in_order()
 
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
         last = self._conversation.latest()
@@ -299,7 +298,7 @@ class InnerLoop:
             self._evict()
             self._tell_opened()
             self._update_tools()
-            self._order_messages()
+            self._transcript.put_in_order()
             self.scope.meter.check_model_call(self.prompt.name)
             request = self._request()
             asked = self.session.clock.monotonic()
@@ -307,7 +306,7 @@ class InnerLoop:
             self._record_reply(request, reply, self.session.clock.monotonic() - asked)
             pending = reply.tool_calls
             # If the user has spoken in the meantime, the model answers that too.
-            if pending or reply.stop_reason == "pause" or self._order_messages():
+            if pending or reply.stop_reason == "pause" or self._transcript.put_in_order():
                 continue
             answer = self._answer(reply)
             if answer is not None:
@@ -315,8 +314,8 @@ class InnerLoop:
 
     def _stop_to_open(self, ended: ToolExecutionOutcome, pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
         """End the turn at a call that opens sections: return to the caller, or raise for a new evaluation."""
-        why = "the turn ended to open sections. Call the tool again if it is still needed."
-        self._say(*not_run(pending, why))
+        text = "Not run: the turn ended to open sections. Call the tool again if it is still needed."
+        self._transcript.say(*failed_results(pending, text))
         self._save(opening=True)
         if (asked := ended.expansion) is not None:
             raise VisibilityExpansionRequired(
@@ -470,17 +469,17 @@ class InnerLoop:
         known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
         system = (rendered.system_text, self._long_descriptions(known))
         if any(system):
-            self._say(Message(role="system", text="\n\n".join(filter(None, system))))
+            self._transcript.say(Message(role="system", text="\n\n".join(filter(None, system))))
         if rendered.user_text:
-            self._say(user_message(rendered.user_parts, name=PROMPT_TURN))
-        self._say(*kept)
+            self._transcript.say(user_message(rendered.user_parts, name=PROMPT_TURN))
+        self._transcript.say(*kept)
         self._say_message()
 
     def _say_message(self) -> None:
         """Add the user's new message, once: a restart finds it in the conversation."""
         message, self._message = self._message, None
         if message is not None and self.scope.attempt == 1:
-            self._say(message)
+            self._transcript.say(message)
 
     def _inventory(self, view: View, text: str) -> tuple[events.SectionState, ...]:
         config, base = self.config, self.prompt.base_view()
@@ -596,7 +595,7 @@ class InnerLoop:
         self._told_version = self.toolbox.version
         self._check_hosted((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
         self.scope.meter.restore(run.spent)
-        self._adopt_messages()
+        self._transcript.adopt()
         pending = unanswered_calls(self._conversation.view())
         if pending and self.config.supports_dynamic_tools:
             self._register_tools()
@@ -604,7 +603,7 @@ class InnerLoop:
             self._emit_continued(before)
         self._tell_loaded()
         if self._beginning == "turn":
-            self._say(*self._missing_results())
+            self._transcript.say(*self._missing_results())
         elif pending:
             # The results of the open calls come first.
             self._untold = removed
@@ -635,14 +634,14 @@ class InnerLoop:
         if opened := tuple(key for key in found.applying if not any(related(key, up) for up in self._announced)):
             self._announce_opened(opened, "code")
         if note := found.note():
-            self._say(Message("system", note))
+            self._transcript.say(Message("system", note))
         for key, content in found.applying.items():
             text = f"This section of the instructions applies now:\n\n{content}"
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
-            self._say(Message("system", text) if literal else Message("user", text, name=PROMPT_TURN))
+            self._transcript.say(Message("system", text) if literal else Message("user", text, name=PROMPT_TURN))
         if found.user_changed:
-            self._say(Message("user", "\n\n".join(found.user_changed.values()), name=PROMPT_TURN))
+            self._transcript.say(Message("user", "\n\n".join(found.user_changed.values()), name=PROMPT_TURN))
         if found.told or removed_tools:
             left = tuple(ref for ref in self._run.tools if ref.name not in removed_tools)
             self._save(told={**self._run.told, **found.told}, tools=left)
@@ -659,11 +658,9 @@ class InnerLoop:
 
     def _request(self) -> ModelRequest:
         output = self.prompt.template.structured_output
-        messages = self._conversation.view()
-        self._ordered = len(messages)
         return ModelRequest(
             prompt_name=self.prompt.name,
-            messages=messages,
+            messages=self._transcript.sent(),
             output=None if output is None or output.container == "text" else output,
             deadline=self.scope.meter.deadline,
             settings=self.config.settings,
@@ -694,7 +691,7 @@ class InnerLoop:
             self._emit(events.ReasoningDropped, reason="the provider no longer accepts it")
         # An incomplete reply stays out of the conversation: none of its calls may run, now or on resume.
         self._check_stop(reply)
-        self._say(
+        self._transcript.say(
             Message(
                 role="assistant",
                 text=reply.text,
@@ -725,7 +722,7 @@ class InnerLoop:
                 self._told_overrides = now
         self._save(spent=meter.spent, **changes)
         for outcome in outcomes:
-            self._say(self._result_message(outcome))
+            self._transcript.say(self._result_message(outcome))
             if outcome.operator_text:
                 self._operator_texts.append(outcome.operator_text)
         return next((outcome for outcome in outcomes if outcome.ends_turn), None)
@@ -752,36 +749,16 @@ class InnerLoop:
         """Send what was read as system messages, after all results of the turn."""
         texts, self._operator_texts = self._operator_texts, []
         if texts:
-            self._say(Message("system", "\n\n".join(texts)))
-
-    def _adopt_messages(self) -> None:
-        """Take over the conversation so far, with results before what the user said: every provider requires that."""
-        if results_before_user(self._conversation.view()) is not None:
-            self._conversation.update(lambda messages: results_before_user(messages) or messages)
-        self._ordered = len(self._conversation)
+            self._transcript.say(Message("system", "\n\n".join(texts)))
 
     def _missing_results(self) -> list[Message]:
         """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""
         failed, called = self.session[events.EvaluationFailed].latest(), self.session[events.ModelCalled].latest()
         calls = unanswered_calls(self._conversation.view())
-        if failed is not None and called is not None and failed.timestamp > called.timestamp:
-            return not_run(calls, "the turn ended before this call was made.")
         text = "Not finished: the conversation went on without it. Whether this call had an effect is not known."
-        return [Message("tool", text, call_id=call.id, name=call.name, success=False) for call in calls]
-
-    def _order_messages(self) -> bool:
-        """Put what others said in the meantime after what the loop said; return whether that ends with the user."""
-        start, last = self._ordered, None
-        # A paused reply must stay the last message for its provider to continue it.
-        paused = bool(self._said) and self._said[-1].paused
-        if len(self._conversation) != start + len(self._said) and not paused:
-            mine = set(map(id, self._said))
-            self._conversation.update(
-                lambda messages: (*messages[:start], *sorted(messages[start:], key=lambda each: id(each) not in mine))
-            )
-            last = self._conversation.latest()
-        self._ordered, self._said = len(self._conversation), []
-        return last is not None and last.role == "user"
+        if failed is not None and called is not None and failed.timestamp > called.timestamp:
+            text = "Not run: the turn ended before this call was made."
+        return failed_results(calls, text)
 
     def _register_tools(self) -> None:
         """Make the tools of shown sections callable and those of closed ones not; the model is told later."""
@@ -818,14 +795,14 @@ class InnerLoop:
         route = self.config.tool_route
         for key, names in gone.items():
             self._emit(events.ToolsWithdrawn, tool_names=names, section_key=key, route=route)
-            self._say(Message(role="tools_removed", tools=names, section_key=key))
+            self._transcript.say(Message(role="tools_removed", tools=names, section_key=key))
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
         for key, names in appeared.items():
             offers = [offer for name in names if (offer := self.toolbox.get(name))]
             definitions = tuple(self.config.define_tool(offer.tool) for offer in offers)
             text = self._long_descriptions(offer.tool for offer in offers)
             self._emit(events.ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
-            self._say(Message(role="tools_added", text=text, tools=names, section_key=key))
+            self._transcript.say(Message(role="tools_added", text=text, tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
     def _long_descriptions(self, tools: Iterable[AnyTool]) -> str:
@@ -874,7 +851,7 @@ class InnerLoop:
             self._save(output_retries=self._run.output_retries + 1)
             form = "text" if output.container == "text" else "JSON"
             asked = f"Your answer does not fit the required format: {error}. Answer again with {form} that does."
-            self._say(Message("user", asked, name=CORRECTION))
+            self._transcript.say(Message("user", asked, name=CORRECTION))
             self.rejected = str(error)
             return None
 
@@ -948,11 +925,6 @@ class InnerLoop:
         """Record an event of this run, at the session's time, so that a replay records the same times."""
         fields["run_id"], fields["conversation_id"] = self.scope.run_id, self.scope.conversation_id
         self.session.dispatch(event(timestamp=self.session.timestamp(), **fields))
-
-    def _say(self, *messages: Message) -> None:
-        for message in messages:
-            self.session.dispatch(message)
-            self._said.append(message)
 
 
 def _overrides_in(found: object) -> Overrides:

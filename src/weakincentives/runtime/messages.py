@@ -17,6 +17,7 @@ from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import HostedTool, OpenSectionsResult, SectionPath, StructuredOutputConfig, Tool
+from weakincentives.session import Session
 
 Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_removed"]
 StopReason = Literal["end", "tool_calls", "length", "overflow", "refusal", "content_filter", "pause"]
@@ -241,9 +242,9 @@ def unanswered_calls(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
     return tuple(call for call in messages[start - 1].tool_calls if call.id not in answered) if start else ()
 
 
-def not_run(calls: Iterable[ToolCall], why: str) -> list[Message]:
-    """The results of calls that will never be made; every provider requires a result for each call."""
-    return [Message("tool", f"Not run: {why}", call_id=call.id, name=call.name, success=False) for call in calls]
+def failed_results(calls: Iterable[ToolCall], text: str) -> list[Message]:
+    """The results of calls that were not made or not finished; every provider requires a result for each call."""
+    return [Message("tool", text, call_id=call.id, name=call.name, success=False) for call in calls]
 
 
 def with_results(messages: Sequence[Message], results: Iterable[Message]) -> list[Message]:
@@ -262,7 +263,7 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
     open_calls = unanswered_calls(messages) if spoken < len(tail) else ()
     if not open_calls and not any(message.role == "tool" for message in tail[spoken:]):
         return None
-    return with_results(messages, not_run(open_calls, "the user spoke before this call was made."))
+    return with_results(messages, failed_results(open_calls, "Not run: the user spoke before this call was made."))
 
 
 def rebased(messages: Iterable[Message]) -> list[Message]:
@@ -291,3 +292,45 @@ def text_before_pauses(messages: Sequence[Message]) -> str:
             break
         texts.append(messages[index].text)
     return "".join(reversed(texts))
+
+
+class Transcript:
+    """The session's conversation as a loop writes it; what others add at any time comes after what the loop says."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._messages = session[Message]
+        # What the loop has said after the first `_ordered` messages; anything else there was added by others.
+        self._ordered = 0
+        self._said: list[Message] = []
+
+    def say(self, *messages: Message) -> None:
+        for message in messages:
+            self._session.dispatch(message)
+            self._said.append(message)
+
+    def sent(self) -> Sequence[Message]:
+        """The messages for a request; what the loop says from now on comes after them."""
+        messages = self._messages.view()
+        self._ordered = len(messages)
+        return messages
+
+    def adopt(self) -> None:
+        """Take over the conversation so far, with results before what the user said: every provider requires that."""
+        if results_before_user(self._messages.view()) is not None:
+            self._messages.update(lambda messages: results_before_user(messages) or messages)
+        self._ordered = len(self._messages)
+
+    def put_in_order(self) -> bool:
+        """Put what others said in the meantime after what the loop said; return whether that ends with the user."""
+        start, last = self._ordered, None
+        # A paused reply must stay the last message for its provider to continue it.
+        paused = bool(self._said) and self._said[-1].paused
+        if len(self._messages) != start + len(self._said) and not paused:
+            mine = set(map(id, self._said))
+            self._messages.update(
+                lambda messages: (*messages[:start], *sorted(messages[start:], key=lambda each: id(each) not in mine))
+            )
+            last = self._messages.latest()
+        self._ordered, self._said = len(self._messages), []
+        return last is not None and last.role == "user"
