@@ -12,6 +12,7 @@ from weakincentives.runtime.accounts import (
     request_tokens,
 )
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
+from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.drivers import (
     ArgumentsDelta,
     AsyncEventStream,
@@ -66,7 +67,7 @@ from weakincentives.runtime.history import (
     run_history,
 )
 from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.inner_loop import InnerLoop, InnerLoopConfig
+from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.main_loop import Conversation, Expansions, MainLoop
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
 from weakincentives.runtime.messages import (

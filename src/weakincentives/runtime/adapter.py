@@ -14,6 +14,7 @@ from weakincentives.content import Media, Part
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.resources import ResourceCloseError
+from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.drivers import (
     AsyncEventStream,
     Channel,
@@ -27,7 +28,7 @@ from weakincentives.runtime.drivers import (
 from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.inner_loop import Beginning, InnerLoop, InnerLoopConfig
+from weakincentives.runtime.inner_loop import Beginning, InnerLoop
 from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings, user_message
 from weakincentives.runtime.providers import adapter_spec

@@ -442,8 +442,8 @@ def _since_last_request(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
     """What happened since the last request: the answer was rejected, sections were opened without the model asking."""
     if loop.rejected:
         yield Restarted(loop.rejected)
-    yield from map(SectionOpened, loop.opened)
-    loop.rejected, loop.opened = "", []
+    yield from map(SectionOpened, loop.telling.opened)
+    loop.rejected, loop.telling.opened = "", []
 
 
 def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent[Any]]:

@@ -9,9 +9,9 @@ from typing import Any
 from weakincentives._display import Displayed, Shown, Table
 from weakincentives.content import Media
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
+from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.hosted import hosted_problems
-from weakincentives.runtime.inner_loop import InnerLoopConfig
 from weakincentives.runtime.inventory import inventory
 from weakincentives.session import Session
 

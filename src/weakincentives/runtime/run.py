@@ -15,6 +15,7 @@ from weakincentives._frozen import quick_init
 from weakincentives.limits import Meter, Spent
 from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool, portable_name
 from weakincentives.runtime.messages import ModelReply
+from weakincentives.session import LogEntry, Session
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -108,6 +109,25 @@ class RunScope:
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None
     fence: Fence = field(default_factory=Fence)
+
+
+class Journal:
+    """What a run leaves in its session: the state to continue from, and the events of what happened."""
+
+    def __init__(self, session: Session, scope: RunScope) -> None:
+        self.run = Run("", "", "")
+        self._session = session
+        self._scope = scope
+        self._runs = session[Run]
+
+    def save(self, **changes: Any) -> None:
+        self.run = self.run.updated(changes)
+        self._runs.seed(self.run)
+
+    def emit(self, event: Callable[..., LogEntry], /, **fields: Any) -> None:
+        """Record an event of this run, at the session's time, so that a replay records the same times."""
+        fields["run_id"], fields["conversation_id"] = self._scope.run_id, self._scope.conversation_id
+        self._session.dispatch(event(timestamp=self._session.timestamp(), **fields))
 
 
 class Offer(NamedTuple):

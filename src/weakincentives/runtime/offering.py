@@ -1,0 +1,183 @@
+"""The tools of a run: offered as their sections open, withdrawn as they close."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from weakincentives.prompt import (
+    AnyTool,
+    HostedTool,
+    Overrides,
+    Prompt,
+    View,
+    VisibilityExpansionRequired,
+    VisibilityOverrides,
+)
+from weakincentives.runtime import events
+from weakincentives.runtime.config import InnerLoopConfig
+from weakincentives.runtime.hosted import Owned, check_hosted, hosted_outputs
+from weakincentives.runtime.messages import Message, ModelReply, Transcript
+from weakincentives.runtime.run import Journal, Offer, Toolbox, ToolRef, by_section, tool_ref
+from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.runtime")
+
+_NOT_SEEN = object()
+
+
+@dataclass(slots=True)
+class Offering:
+    """Keeps the tools of a run in step with its open sections, and tells the model of every change."""
+
+    prompt: Prompt[Any]
+    session: Session
+    config: InnerLoopConfig
+    journal: Journal
+    transcript: Transcript
+    toolbox: Toolbox = field(default_factory=Toolbox)
+    _seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
+    _told_version: int = 0
+
+    def begin(self, view: View) -> None:
+        """Offer the first tools, which the model learns from the request itself."""
+        self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True)).new)
+        self._defer(view)
+        self._told_version = self.toolbox.version
+        self.journal.save(tools=self.toolbox.refs)
+        self._seen_overrides = self.session[VisibilityOverrides].latest()
+
+    def take_over(self, refs: Iterable[ToolRef]) -> list[str]:
+        """Offer what an earlier evaluation has offered; return the names of the tools that are gone."""
+        removed: list[str] = []
+        for ref in refs:
+            tool = self.prompt.find_tool(ref.section_key, ref.name)
+            if tool is not None:
+                self.toolbox.add(Offer(ref, tool))
+            elif not ref.revoked:
+                removed.append(ref.name)
+        self._told_version = self.toolbox.version
+        self._check((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
+        return removed
+
+    def register(self) -> None:
+        """Make the tools of shown sections callable and those of closed ones not; the model is told later."""
+        overrides = self.session[VisibilityOverrides].latest()
+        if overrides is self._seen_overrides:
+            return
+        self._seen_overrides = overrides
+        changes = self.toolbox.changes(self._offers(self.prompt.view(self.session), initial=False))
+        if changes.new and not self.config.supports_dynamic_tools:
+            # A handler has already opened the section in the session.
+            key = changes.new[0].ref.section_key
+            raise VisibilityExpansionRequired(
+                requested_overrides={},
+                reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
+                section_keys=(key,) if key else (),
+            )
+        self._check((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
+        self.toolbox.apply(changes)
+
+    def update(self, turn: int) -> None:
+        """Register the tools of the sections now shown, and tell the model what has changed since it was last told."""
+        self.register()
+        if self.toolbox.version == self._told_version:
+            return
+        self._told_version = self.toolbox.version
+        told = {ref.name for ref in self.journal.run.tools if not ref.revoked}
+        appeared = by_section(ref for ref in self.toolbox.refs if not ref.revoked and ref.name not in told)
+        gone = by_section(ref for ref in self.toolbox.refs if ref.revoked and ref.name in told)
+        used = dict.fromkeys(appeared, turn)
+        self.journal.save(tools=self.toolbox.refs, last_used={**self.journal.run.last_used, **used})
+        self._announce(appeared, gone)
+
+    def found(self, reply: ModelReply) -> dict[str, tuple[str, ...]]:
+        """The deferred tools that the provider has just found or the model called, by section."""
+        if self.config.found_tools is None:
+            return {}
+        called = (call.name for call in reply.tool_calls)
+        return self.toolbox.find((*self.config.found_tools(reply.items), *called))
+
+    @property
+    def overrides(self) -> Overrides:
+        """The session's overrides as of the last request, or for the first one."""
+        seen = self._seen_overrides
+        latest = self.session[VisibilityOverrides].latest() if seen is _NOT_SEEN else seen
+        return latest.overrides if isinstance(latest, VisibilityOverrides) else {}
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """Every tool offered so far, as the adapter sends it, hosted tools last."""
+        offered = (*self.toolbox.offered["tools"], *self.toolbox.hosted_tools)
+        return tuple(self.config.define_tool(tool) for tool in offered)
+
+    def long_descriptions(self, tools: Iterable[AnyTool]) -> str:
+        return "\n\n".join(filter(None, map(self.config.long_description, tools)))
+
+    def check_hosted(self, view: View) -> None:
+        """Raise for a hosted tool of any enabled section that the adapter cannot offer."""
+        self._check(_all_hosted(view))
+
+    def hosted_outputs(self, codecs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The typed outputs of the hosted tools that were used, by name."""
+        tools = {tool.name: tool for tool in self.toolbox.hosted_tools}
+        for tool in self.toolbox.hosted_tools:
+            for _, other in self._same_hosted(tool, self.prompt.view(self.session)):
+                tools.setdefault(other.name, other)
+        messages = self.session[Message].view()
+        outputs = hosted_outputs(tuple(tools.values()), messages, codecs, self.prompt.name)
+        for tool in self.toolbox.hosted_tools:
+            if tool.name in outputs:
+                self.journal.emit(events.HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
+        return outputs
+
+    def _defer(self, view: View) -> None:
+        """Offer the tools of closed sections for the provider to search."""
+        if self.config.found_tools is None:
+            return
+        for node in view.existing():
+            for tool in () if view.is_open(node.path) else node.tools:
+                if self.toolbox.get(tool.name) is None:
+                    self.toolbox.add(Offer(ToolRef(node.key, tool.name, deferred=True), tool))
+
+    def _announce(self, appeared: Mapping[str, tuple[str, ...]], gone: Mapping[str, tuple[str, ...]]) -> None:
+        route, emit = self.config.tool_route, self.journal.emit
+        for key, names in gone.items():
+            emit(events.ToolsWithdrawn, tool_names=names, section_key=key, route=route)
+            self.transcript.say(Message(role="tools_removed", tools=names, section_key=key))
+            logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
+        for key, names in appeared.items():
+            offers = [offer for name in names if (offer := self.toolbox.get(name))]
+            definitions = tuple(self.config.define_tool(offer.tool) for offer in offers)
+            text = self.long_descriptions(offer.tool for offer in offers)
+            emit(events.ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
+            self.transcript.say(Message(role="tools_added", text=text, tools=names, section_key=key))
+            logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
+
+    def _offers(self, view: View, *, initial: bool) -> list[Offer]:
+        """The tools that sections now offer, then those skipped, in the toolbox's form."""
+        offers: dict[tuple[str, str], Offer] = {}
+        for node, tool in (*view.offered(), *((node, tool) for node, tool, _ in view.skipped())):
+            key = "" if node is None else node.key
+            if isinstance(tool, HostedTool):
+                key, tool = next(iter(self._same_hosted(tool, view)), (key, tool))
+            offers.setdefault((key, tool.name), Offer(tool_ref(key, tool.name, initial), tool))
+        return list(offers.values())
+
+    def _same_hosted(self, tool: HostedTool[Any], view: View) -> list[Owned]:
+        """The hosted tools that the provider cannot tell from this one, in document order."""
+        if not getattr(self.config.hosted_tool_codecs.get(tool.kind), "single", False):
+            return []
+        return [
+            (key, other) for key, other in _all_hosted(view) if (other.kind, other.config) == (tool.kind, tool.config)
+        ]
+
+    def _check(self, owned: Iterable[Owned]) -> None:
+        check_hosted(owned, self.config.hosted_tool_codecs, self.config.adapter, self.prompt.name)
+
+
+def _all_hosted(view: View) -> list[Owned]:
+    """The hosted tools of all enabled sections, shown or not."""
+    return [(node.key, tool) for node in view.existing() for tool in node.hosted_tools]
