@@ -51,6 +51,8 @@ class Deadline(_Clocked):
     @classmethod
     def after(cls, seconds: float, clock: Clock = SYSTEM_CLOCK) -> Deadline:
         """A deadline `seconds` from now, measured by `clock`."""
+        if not isinstance(seconds, int | float):
+            raise TypeError(f"seconds must be a number, got {seconds!r}")
         return cls(clock.now() + timedelta(seconds=seconds)).on(clock)
 
     def on(self, clock: Clock) -> Deadline:

@@ -119,13 +119,17 @@ BIG = Image.from_bytes(png(9000, 10), "image/png")
 @pytest.mark.parametrize(
     ("adapter", "part", "problem"),
     [
-        (OPENAI, SOUND, "The openai adapter with model 'gpt-5.6' takes text, images (png, jpg, webp, gif), documents"),
-        (ANTHROPIC, SOUND, "The anthropic adapter with model 'claude-opus-5' takes text, images"),
+        (
+            OPENAI,
+            SOUND,
+            "The openai adapter with model 'gpt-5.6' accepts text, images (png, jpg, webp, gif)",
+        ),
+        (ANTHROPIC, SOUND, "The anthropic adapter with model 'claude-opus-5' accepts text, images"),
         (ANTHROPIC, Document.from_bytes(b"x", Document.types["docx"]), "got [document (application/vnd.openxml"),
-        (ANTHROPIC, BIG, "takes images of at most 8000 pixels a side, got 9000"),
-        (ANTHROPIC, Image.from_bytes(PNG + bytes(8 << 20), "image/png"), "takes at most 7.5 MB for one image"),
-        (LITELLM, Document.from_url("https://x.example/a.pdf"), "takes no documents by URL"),
-        (LiteLLMAdapter("anthropic/claude-opus-5"), SOUND, "with model 'anthropic/claude-opus-5' takes text, images"),
+        (ANTHROPIC, BIG, "accepts images of at most 8000 pixels a side, got 9000"),
+        (ANTHROPIC, Image.from_bytes(PNG + bytes(8 << 20), "image/png"), "accepts at most 7.5 MB for one image"),
+        (LITELLM, Document.from_url("https://x.example/a.pdf"), "accepts no documents by URL"),
+        (LiteLLMAdapter("anthropic/claude-opus-5"), SOUND, "with model 'anthropic/claude-opus-5' accepts text, images"),
     ],
 )
 def test_what_a_model_does_not_take_is_refused_by_name(adapter: Any, part: Any, problem: str) -> None:
@@ -142,7 +146,7 @@ def test_images_of_earlier_turns_count_and_the_message_is_not_added() -> None:
     prompt = Prompt(PromptTemplate(ns="t", key="k", sections=[MarkdownSection(title="A", key="a", template="x")]))
     chat = Conversation(prompt, adapter=OneImage(["One.", "Fine."]))
     chat.send(PICTURE)
-    with pytest.raises(PromptEvaluationError, match="takes at most 1 images, got 2"):
+    with pytest.raises(PromptEvaluationError, match="accepts at most 1 images, got 2"):
         chat.send([PICTURE, "And this?"])
     assert chat.send("Never mind.").text == "Fine."
     assert [len(message.parts) for message in chat.messages if message.role == "user"] == [1, 0]

@@ -98,15 +98,23 @@ def test_litellm() -> None:
 @pytest.mark.parametrize(
     ("adapter", "settings", "problem"),
     [
-        (OpenAIAdapter("gpt-5.6"), {"temperature": 0.5}, "model 'gpt-5.6' does not take temperature"),
-        (OpenAIAdapter("gpt-4o"), {"effort": "high"}, "model 'gpt-4o' does not take effort='high': it does not reason"),
-        (OpenAIAdapter("o3"), {"effort": "none"}, "model 'o3' does not take effort='none': its least is 'low'"),
-        (OpenAIAdapter("gpt-6-astra"), {"effort": "none"}, "its least is 'low'"),
-        (OpenAIAdapter("gpt-5.1"), {"effort": "xhigh"}, "its most is 'high'"),
-        (OpenAIAdapter("gpt-5.4"), {"effort": "max"}, "its most is 'xhigh'"),
-        (AnthropicAdapter("claude-opus-5"), {"temperature": 1.0}, "model 'claude-opus-5' does not take temperature"),
-        (AnthropicAdapter("claude-opus-5-5"), {"effort": "none"}, "it always thinks; its least is 'low'"),
-        (AnthropicAdapter("claude-opus-4-6"), {"effort": "xhigh"}, "does not take effort='xhigh'"),
+        (OpenAIAdapter("gpt-5.6"), {"temperature": 0.5}, "model 'gpt-5.6' does not accept temperature"),
+        (
+            OpenAIAdapter("gpt-4o"),
+            {"effort": "high"},
+            "'gpt-4o' does not accept effort='high': it does not reason",
+        ),
+        (
+            OpenAIAdapter("o3"),
+            {"effort": "none"},
+            "'o3' does not accept effort='none': its lowest effort is 'low'",
+        ),
+        (OpenAIAdapter("gpt-6-astra"), {"effort": "none"}, "its lowest effort is 'low'"),
+        (OpenAIAdapter("gpt-5.1"), {"effort": "xhigh"}, "its highest effort is 'high'"),
+        (OpenAIAdapter("gpt-5.4"), {"effort": "max"}, "its highest effort is 'xhigh'"),
+        (AnthropicAdapter("claude-opus-5"), {"temperature": 1.0}, "model 'claude-opus-5' does not accept temperature"),
+        (AnthropicAdapter("claude-opus-5-5"), {"effort": "none"}, "it always thinks; its lowest effort is 'low'"),
+        (AnthropicAdapter("claude-opus-4-6"), {"effort": "xhigh"}, "does not accept effort='xhigh'"),
         (AnthropicAdapter("claude-haiku-4-5", max_tokens=900), {"effort": "low"}, "max_output_tokens of at least 1025"),
     ],
 )

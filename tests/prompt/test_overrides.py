@@ -109,7 +109,7 @@ def test_a_body_that_cannot_be_filled_does_not_hold_and_cannot_be_made(body):
     by_hand = SectionOverride(descriptor.sections[INNER].content_hash, body)
     applied = check_override(descriptor, descriptor.new_override("latest").with_section(INNER, by_hand))
     assert [stale.reason for stale in applied.stale] == ["invalid"]
-    with pytest.raises(PromptValidationError, match=r"Section 'outer\.inner\.part' cannot be overridden so"):
+    with pytest.raises(PromptValidationError, match=r"Section 'outer\.inner\.part' cannot be overridden like this"):
         descriptor.override_section(INNER, body)
 
 
@@ -121,7 +121,7 @@ def test_words_that_do_not_fit_the_tool_do_not_hold_and_cannot_be_made(words):
     by_hand = ToolOverride(descriptor.tools["find"].content_hash, **words)
     applied = check_override(descriptor, descriptor.new_override("latest").with_tool("find", by_hand))
     assert [stale.reason for stale in applied.stale] == ["invalid"]
-    with pytest.raises(PromptValidationError, match="Tool 'find' cannot be overridden so"):
+    with pytest.raises(PromptValidationError, match="Tool 'find' cannot be overridden like this"):
         descriptor.override_tool("find", **words)
 
 

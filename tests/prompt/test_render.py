@@ -167,7 +167,7 @@ def test_params_that_no_section_takes_are_reported_once(caplog: pytest.LogCaptur
         Prompt(tree).bind(Task("unused"), Mood())
 
     assert [record.getMessage() for record in caplog.records] == [
-        f"Prompt 'demo': no section takes params of {Task!r}; they take: {Mood!r}."
+        "Prompt 'demo': params of type Task are bound, but no section uses them; sections use: Mood."
     ]
 
 
@@ -216,7 +216,7 @@ def test_disclosure_names_are_reserved(name: str) -> None:
 
 
 def test_overrides_of_unknown_paths_are_refused() -> None:
-    with pytest.raises(PromptRenderError, match=r"\('nope',\), which is no section path"):
+    with pytest.raises(PromptRenderError, match=r"\('nope',\), which is not a section path"):
         template(text("a")).render(visibility_overrides={("nope",): FULL})
 
 

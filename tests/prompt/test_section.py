@@ -73,7 +73,7 @@ def test_placeholders_without_params_name_the_way_out() -> None:
 
 
 def test_a_placeholder_that_is_no_field_lists_the_fields() -> None:
-    with pytest.raises(PromptValidationError, match=r"\$\{mood\} in the template is no field of Tone; it has: tone"):
+    with pytest.raises(PromptValidationError, match=r"\$\{mood\} in the template is not a field of Tone; it has: tone"):
         MarkdownSection[Tone](title="T", key="t", template="${mood}")
 
 

@@ -165,7 +165,7 @@ def test_a_stream_tells_that_a_rejected_answer_is_written_again() -> None:
     chat = Conversation(Prompt(template), adapter=ScriptedAdapter(["many", "3"]))
     with chat.stream("How many?") as stream:
         events = [event for event in stream if not isinstance(event, PartialOutput | Completed)]
-    assert events == [TextDelta("many"), Restarted("The answer holds no JSON value for int"), TextDelta("3")]
+    assert events == [TextDelta("many"), Restarted("The answer contains no JSON value for int"), TextDelta("3")]
     assert [m.name for m in chat.messages if m.role == "user"] == ["", CORRECTION]
 
 

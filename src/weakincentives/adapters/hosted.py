@@ -97,7 +97,7 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
         if rule is None:
             return f"the {self.adapter} adapter cannot honour {setting}={value!r}"
         if rule.values is not None and value not in rule.values:
-            return f"the {self.adapter} adapter cannot honour {setting}={value!r} (it takes {Rule(rule.values)})"
+            return f"the {self.adapter} adapter cannot honour {setting}={value!r} (it accepts {Rule(rule.values)})"
         for other in rule.without:
             if other in settings:
                 return f"the {self.adapter} adapter cannot honour {setting} together with {other}"

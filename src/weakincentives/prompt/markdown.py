@@ -155,7 +155,7 @@ def check_placeholders(section: Section[Any], names: Iterable[str], where: str) 
     if unknown:
         listed = ", ".join(f"${{{name}}}" for name in unknown)
         raise PromptValidationError(
-            f"Section '{section.key}': placeholder {listed} in the {where} is no field of "
+            f"Section '{section.key}': placeholder {listed} in the {where} is not a field of "
             f"{section.params_type.__name__}; it has: {', '.join(sorted(known)) or 'none'}."
         )
 

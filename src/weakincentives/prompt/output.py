@@ -123,12 +123,12 @@ def structured_output(annotation: Any, allow_extra_keys: bool = False) -> Struct
         raise PromptValidationError(f"Output type {type_name(annotation)} cannot be an output: {error}") from error
     if codec.accepts_null:
         raise PromptValidationError(
-            f"Output type {type_name(annotation)} cannot be an output: None says that a run has no output; declare a "
-            "type that says what is missing, such as a dataclass Refusal."
+            f"Output type {type_name(annotation)} cannot be an output: None is reserved for 'no output'; declare a "
+            "type of its own instead, such as a dataclass Refusal."
         )
     if (twins := serde.confusable_options(output_type, allow_extra=allow_extra_keys)) is not None:
         raise PromptValidationError(
-            f"Output type {type_name(annotation)} cannot be an output: what is written for {twins[1]} would be read as "
+            f"Output type {type_name(annotation)} cannot be an output: JSON for {twins[1]} would also match "
             f"{twins[0]}; give each a field of its own, such as kind: Literal['{twins[0].lower()}']."
         )
     return config
@@ -192,7 +192,7 @@ def _find(text: str, config: StructuredOutputConfig) -> Any:
         except SerdeError:
             pass
     detail = f": {malformed.problems[0].message}" if malformed is not None else ""
-    raise OutputParseError(f"The answer holds no JSON {config.container} for {config.name}{detail}", raw=text)
+    raise OutputParseError(f"The answer contains no JSON {config.container} for {config.name}{detail}", raw=text)
 
 
 def _spans(text: str) -> Iterator[slice]:

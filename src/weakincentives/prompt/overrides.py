@@ -202,7 +202,7 @@ class PromptDescriptor:
             raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(path)}'; it has: {known}.")
         override = SectionOverride(section.content_hash, body)
         if problem := section.problem_with(override):
-            raise PromptValidationError(f"Section '{'.'.join(path)}' cannot be overridden so: {problem.detail}.")
+            raise PromptValidationError(f"Section '{'.'.join(path)}' cannot be overridden like this: {problem.detail}.")
         return override
 
     def override_tool(
@@ -214,7 +214,7 @@ class PromptDescriptor:
             raise PromptValidationError(f"Prompt '{self.key}' has no tool '{name}'; it has: {', '.join(self.tools)}.")
         override = ToolOverride(tool.content_hash, description, param_descriptions or {})
         if problem := tool.problem_with(override):
-            raise PromptValidationError(f"Tool '{name}' cannot be overridden so: {problem.detail}.")
+            raise PromptValidationError(f"Tool '{name}' cannot be overridden like this: {problem.detail}.")
         return override
 
     def new_override(self, tag: str) -> PromptOverride:

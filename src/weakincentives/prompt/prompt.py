@@ -294,13 +294,14 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         return self
 
     def _warn_of_unused(self, types: Iterable[type]) -> None:
-        """Warn once of params that no section takes. Tools may read `prompt.params`, so it need not be a mistake."""
+        """Warn once of params that no section uses. Tools may read `prompt.params`, so it need not be a mistake."""
         outline, warned = self.template.outline, self.template.warned_of
         for kind in types:
             if kind not in outline.params_types and not outline.late and kind not in warned:
                 warned.add(kind)
-                taken = ", ".join(map(repr, outline.params_types)) or "none"
-                logger.warning("Prompt '%s': no section takes params of %r; they take: %s.", self.key, kind, taken)
+                used = ", ".join(each.__name__ for each in outline.params_types) or "none"
+                message = "Prompt '%s': params of type %s are bound, but no section uses them; sections use: %s."
+                logger.warning(message, self.key, kind.__name__, used)
 
     @contextmanager
     def claim(self, session: Session) -> Iterator[None]:

@@ -93,7 +93,7 @@ class Section(Specializable, Generic[ParamsT]):
     """
 
     literal: ClassVar[bool] = False
-    """Whether text, summary and overrides are literal, so that a `$` starts no placeholder."""
+    """Whether text, summary and overrides are literal, so that a `$` does not start a placeholder."""
 
     _params_type: type | None = None
 
@@ -510,7 +510,7 @@ def split_text(source: str, *, where: str, strict: bool = True, literal: bool = 
         else:
             line = text.count("\n", 0, dollar) + 1
             raise PromptValidationError(
-                f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) starts no placeholder; "
+                f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) does not start a placeholder; "
                 "write '$$' for a dollar sign."
             )
     return TemplateText((*literals, piece + text[position:]), tuple(names))

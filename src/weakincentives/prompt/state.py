@@ -108,7 +108,7 @@ def declared_state(
     unknown = [path for path in overrides if path not in outline.by_path]
     if unknown:
         raise PromptRenderError(
-            f"visibility_overrides names {unknown[0]!r}, which is no section path of this prompt; "
+            f"visibility_overrides names {unknown[0]!r}, which is not a section path of this prompt; "
             f"paths are tuples of keys: {', '.join(map(repr, islice(outline.by_path, 10)))}"
             f"{' and others' if len(outline.by_path) > 10 else ''}."
         )

@@ -244,7 +244,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
     ) -> Explanation:
         """Explain what an evaluation would do, before any money is spent."""
         return explain(
-            prompt, self.config(), session=session, visibility_overrides=visibility_overrides, takes=str(self.media)
+            prompt, self.config(), session=session, visibility_overrides=visibility_overrides, accepts=str(self.media)
         )
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:

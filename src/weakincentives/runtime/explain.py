@@ -62,7 +62,7 @@ class Explanation(Displayed):
     tool_tokens: int
     full_tokens: int
     tokenizer: str
-    takes: str = "text only"
+    accepts: str = "text only"
     operator_text: bool = False
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class Explanation(Displayed):
         yield Table(heading, rows, ("shown", "hidden"), drop=drop, flexible="opening it")
         yield f"tools offered: {', '.join(self.tools) or 'none'}"
         spoken = "as system messages" if self.operator_text else "as results and reminders"
-        yield f"the model takes {self.takes}; later instructions reach it {spoken}"
+        yield f"the model accepts {self.accepts}; text added during a conversation arrives {spoken}"
         for hosted in self.hosted_tools:
             yield f"hosted tool '{hosted.name}' ({hosted.kind}): {hosted.problem or 'supported'}"
 
@@ -109,7 +109,7 @@ def explain(
     *,
     session: Session | None,
     visibility_overrides: Overrides | None,
-    takes: str,
+    accepts: str,
 ) -> Explanation:
     rendered = prompt.render(session=session, visibility_overrides=visibility_overrides)
     view = rendered.view
@@ -138,7 +138,7 @@ def explain(
         tool_tokens=sum(count(config.sent_tool(tool)) for tool in offered),
         full_tokens=text_tokens + sum(state.unshown_tokens + state.tool_tokens for state in states),
         tokenizer=config.tokenizer,
-        takes=takes,
+        accepts=accepts,
         operator_text=config.supports_operator_text,
     )
 

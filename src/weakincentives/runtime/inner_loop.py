@@ -259,7 +259,7 @@ class InnerLoop:
         self._journal.save(opening=True)
         if (asked := ended.expansion) is not None:
             raise VisibilityExpansionRequired(
-                f"Opening {', '.join(asked.requested_sections)} needs a new evaluation.",
+                f"Opening {', '.join(asked.requested_sections)} needs a new evaluation; MainLoop starts one.",
                 requested_overrides=asked.requested_overrides,
                 reason=asked.reason,
                 section_keys=asked.requested_sections,
@@ -568,7 +568,7 @@ class InnerLoop:
                 raise
             self._journal.save(output_retries=self._journal.run.output_retries + 1)
             form = "text" if output.container == "text" else "JSON"
-            asked = f"Your answer does not fit the required format: {error}. Answer again with {form} that does."
+            asked = f"{error}. Answer again with {form} that fits the required format."
             self._transcript.say(Message("user", asked, name=CORRECTION))
             self.rejected = str(error)
             return None

@@ -59,17 +59,17 @@ class MediaSupport:
             return ""
         types = self.images if isinstance(part, Image) else self.audio if isinstance(part, Audio) else self.documents
         if not types or (part.media_type and part.media_type not in types):
-            return f"takes {self}, got {part}"
+            return f"accepts {self}, got {part}"
         if part.url and isinstance(part, Document) and not self.document_urls:
-            return f"takes no documents by URL, got {part}; pass Document.from_bytes(...)"
+            return f"accepts no documents by URL, got {part}; pass Document.from_bytes(...)"
         limit = self.max_image_bytes if isinstance(part, Image) else self.max_document_bytes
         if len(part.data) > limit:
             kind = type(part).__name__.lower()
-            return f"takes at most {limit / MEGABYTE:.1f} MB for one {kind}, got {part}"
+            return f"accepts at most {limit / MEGABYTE:.1f} MB for one {kind}, got {part}"
         side = max(part.dimensions or (0,)) if isinstance(part, Image) else 0
-        return (
-            f"takes images of at most {self.max_side} pixels a side, got {side}: {part}" if side > self.max_side else ""
-        )
+        if side > self.max_side:
+            return f"accepts images of at most {self.max_side} pixels a side, got {side}: {part}"
+        return ""
 
     def check(self, parts: Iterable[Part], who: str) -> None:
         """Raise for the first part that the model does not accept; `who` describes the adapter and the model."""
@@ -81,12 +81,14 @@ class MediaSupport:
         """Raise if all media of a conversation together are too many or too large for one request."""
         images = sum(isinstance(part, Image) for part in parts)
         if images > self.max_images:
-            raise PromptEvaluationError(f"{who} takes at most {self.max_images} images, got {images}.", phase="request")
+            raise PromptEvaluationError(
+                f"{who} accepts at most {self.max_images} images, got {images}.", phase="request"
+            )
         size = sum(len(part.data) for part in parts if isinstance(part, Media))
         if size > self.max_total_bytes:
             limit = self.max_total_bytes / MEGABYTE
             raise PromptEvaluationError(
-                f"{who} takes at most {limit:.1f} MB of media in one conversation, got {size / MEGABYTE:.1f} MB.",
+                f"{who} accepts at most {limit:.1f} MB of media in one conversation, got {size / MEGABYTE:.1f} MB.",
                 phase="request",
             )
 

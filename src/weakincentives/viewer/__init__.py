@@ -1,4 +1,4 @@
-"""See what the model saw: shows recorded runs in a browser, or exports one as a single file."""
+"""The viewer: shows recorded runs in a browser, or exports one as a single file."""
 
 from weakincentives.viewer.page import export_run
 from weakincentives.viewer.playground import AdapterChoice, Playground

@@ -281,7 +281,7 @@ def test_settings_become_options_of_the_cli() -> None:
 @pytest.mark.parametrize("settings", [Settings(temperature=0.5), Settings(parallel_tool_calls=False)])
 def test_a_setting_that_the_cli_has_not_is_refused_by_name(settings: Settings) -> None:
     name = "temperature" if settings.temperature else "parallel_tool_calls"
-    with CliServer([]) as api, pytest.raises(PromptEvaluationError, match=f"does not take {name}"):
+    with CliServer([]) as api, pytest.raises(PromptEvaluationError, match=f"does not accept {name}"):
         adapter(api, settings=settings).evaluate(prompt(section("task")), session=Session())
     assert api.requests == []
 

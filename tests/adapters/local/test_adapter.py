@@ -517,11 +517,11 @@ def test_settings_of_a_run_reach_the_model(local: LocalAdapter) -> None:
 
 
 def test_a_setting_that_the_model_has_not_is_refused_by_name(local: LocalAdapter) -> None:
-    with pytest.raises(PromptEvaluationError, match=r"does not take effort='high'; it takes temperature and max"):
+    with pytest.raises(PromptEvaluationError, match=r"does not accept effort='high'; it accepts temperature and max"):
         local.evaluate(story(), session=Session(), settings=Settings(effort="high"))
 
 
 def test_a_picture_is_refused_by_name(local: LocalAdapter) -> None:
     chat = Conversation(story(), adapter=local)
-    with pytest.raises(PromptEvaluationError, match=r"The local adapter .* takes text only, got \[image"):
+    with pytest.raises(PromptEvaluationError, match=r"The local adapter .* accepts text only, got \[image"):
         chat.send([Image.from_bytes(b"\x89PNG\r\n\x1a\n", media_type="image/png"), "What is this?"])

@@ -187,12 +187,12 @@ def test_python_is_the_one_language_that_can_be_asked_for() -> None:
     assert declared(code_interpreter_tool(CodeInterpreterConfig(allowed_languages=("python",)))) == declared(
         code_interpreter_tool()
     )
-    with pytest.raises(PromptEvaluationError, match=r"allowed_languages=\('bash',\) \(it takes \('python',\)\)"):
+    with pytest.raises(PromptEvaluationError, match=r"allowed_languages=\('bash',\) \(it accepts \('python',\)\)"):
         declared(code_interpreter_tool(CodeInterpreterConfig(allowed_languages=("bash",))))
 
 
 def test_memory_comes_in_the_sizes_that_there_are() -> None:
-    with pytest.raises(PromptEvaluationError, match=r"memory_gb=8 \(it takes 1, 4, 16, 64\); no adapter can"):
+    with pytest.raises(PromptEvaluationError, match=r"memory_gb=8 \(it accepts 1, 4, 16, 64\); no adapter can"):
         declared(code_interpreter_tool(CodeInterpreterConfig(memory_gb=8)))
 
 
@@ -248,7 +248,7 @@ def test_a_file_search_is_declared_with_its_filters() -> None:
 
 
 def test_more_results_than_the_provider_gives_are_refused() -> None:
-    with pytest.raises(PromptEvaluationError, match=r"max_results=51 \(it takes 1 to 50\)"):
+    with pytest.raises(PromptEvaluationError, match=r"max_results=51 \(it accepts 1 to 50\)"):
         declared(file_search_tool(FileSearchConfig(("vs_1",), 51)))
 
 

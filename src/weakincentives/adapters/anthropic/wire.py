@@ -189,7 +189,7 @@ class MessagesWire(Wire):
         """Settings and output as request fields; raises for a setting the model does not accept, before any request."""
         settings = request.settings
         if settings.temperature is not None:
-            raise refused(request, "temperature", self._model, "Anthropic's API has none any more")
+            raise refused(request, "temperature", self._model, "Anthropic's API no longer accepts it")
         fields: dict[str, Any] = {}
         thinking = self._thinking(request, limit)
         if thinking or "thinking" in self._parameters:
@@ -217,11 +217,11 @@ class MessagesWire(Wire):
             if version <= (4, 5):
                 return {}
             if family in ("fable", "mythos") or (family == "opus" and version >= (5, 5)):
-                raise refused(request, "effort='none'", self._model, "it always thinks; its least is 'low'")
+                raise refused(request, "effort='none'", self._model, "it always thinks; its lowest effort is 'low'")
             return {"type": "between_tools" if family == "sonnet" and version >= (5, 5) else "disabled"}
         if version < {"xhigh": (4, 7), "max": (4, 6)}.get(effort, (0, 0)):
             since = "4.7" if effort == "xhigh" else "4.6"
-            raise refused(request, f"effort='{effort}'", self._model, f"models from {since} on have it")
+            raise refused(request, f"effort='{effort}'", self._model, f"it needs Claude {since} or later")
         if version >= (4, 6) or (family == "opus" and version == (4, 5)):
             return {"type": "adaptive"} if version >= (4, 6) else {}
         if limit <= _BUDGETS[effort]:

@@ -197,8 +197,8 @@ class LocalChannel:
         for name in ("effort", "show_reasoning", "parallel_tool_calls"):
             if value := getattr(request.settings, name):
                 raise PromptEvaluationError(
-                    f"Prompt '{request.prompt_name}': the local adapter does not take {name}={value!r}; "
-                    "it takes temperature and max_output_tokens.",
+                    f"Prompt '{request.prompt_name}': the local adapter does not accept {name}={value!r}; "
+                    "it accepts temperature and max_output_tokens.",
                     prompt_name=request.prompt_name,
                     phase="request",
                 )

@@ -133,10 +133,13 @@ class ClientAdapter(NetworkAdapter):
     def __init__(self, model: str, **options: Any) -> None:
         if unknown := options.keys() - ClientOptions.__annotations__.keys():
             name, made = min(unknown), self.client_types[0]
-            raise TypeError(
-                f"{type(self).__name__} has no option '{name}'; pass fields of the request as "
-                f"parameters={{'{name}': ...}}, and settings of the client (a key, an address) as client={made}(...)"
+            way_out = (
+                f"pass fields of the request as parameters={{'{name}': ...}}, and settings of the client (a key, an "
+                f"address) as client={made}(...)"
             )
+            if name in Settings.__dataclass_fields__:
+                way_out = f"pass settings=Settings({name}=...)"
+            raise TypeError(f"{type(self).__name__} has no option '{name}'; {way_out}")
         taken = sorted(self.reserved & (options.get("parameters") or {}).keys())
         if taken:
             raise ValueError(f"parameters cannot set {', '.join(taken)}; the prompt and the adapter set them")

@@ -225,7 +225,7 @@ class Exchange:
         deadline = self._request.deadline
         left = None if deadline is None else deadline.remaining().total_seconds()
         if left is not None and left <= 0:
-            raise self._late(f"the deadline passed while asking ({failure})", failure)
+            raise self._late(f"the deadline passed during the request ({failure})", failure)
         if streamed:
             raise self._error(failure, phase="response", note=" after part of the answer had been streamed")
         if not failure.retryable or self._failures >= self._retries.limit:

@@ -289,7 +289,7 @@ class _Counted(msgspec.Struct):
 def refused(request: ModelRequest, setting: str, model: str, why: str) -> PromptEvaluationError:
     """The error for a setting that a model does not accept."""
     return PromptEvaluationError(
-        f"Prompt '{request.prompt_name}': model '{model}' does not take {setting}: {why}.",
+        f"Prompt '{request.prompt_name}': model '{model}' does not accept {setting}: {why}.",
         prompt_name=request.prompt_name,
         phase="request",
     )

@@ -107,7 +107,7 @@ class ResponsesWire(Wire):
         if known and effort is not None:
             effort = self._effort(effort, request, reasons=reasons)
         if reasons and settings.temperature is not None and effort != "none":
-            raise refused(request, "temperature", model, "a model that reasons takes none; set effort='none' if it can")
+            raise refused(request, "temperature", model, "it reasons; set effort='none' if it can")
         fields: dict[str, Any] = {}
         if (reasons or not known) and (effort or settings.show_reasoning):
             chosen = {"effort": effort} if effort else {}
@@ -125,10 +125,10 @@ class ResponsesWire(Wire):
         if effort == "none" and version == (5, 0):
             return "minimal"
         if effort == "none" and (version < (5, 0) or self._model.startswith(("gpt-6-astra", "gpt-6.1-sol"))):
-            raise refused(request, "effort='none'", self._model, "its least is 'low'")
+            raise refused(request, "effort='none'", self._model, "its lowest effort is 'low'")
         most = "max" if version >= (5, 6) else "xhigh" if version >= (5, 2) else "high"
         if effort in ("xhigh", "max") and effort != most and most != "max":
-            raise refused(request, f"effort='{effort}'", self._model, f"its most is '{most}'")
+            raise refused(request, f"effort='{effort}'", self._model, f"its highest effort is '{most}'")
         return effort
 
     def _text(self, request: ModelRequest) -> dict[str, Any]:
