@@ -1,0 +1,73 @@
+"""The figures that README and the guides quote are those that `python -m bench --save` wrote."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PEERS = ["Pydantic AI", "OpenAI Agents SDK", "LangChain"]
+
+# By page, the first cell of a line of its table, and the rows whose figures the next cells with digits quote.
+QUOTED = {
+    "README.md": {
+        "`ReadSections`, the default": [
+            "ReadSections (default), additional_tools: sent",
+            "(default), additional_tools: uncached",
+        ],
+        "`OpenAIAdapter`": ["K=10: OpenAIAdapter", "K=50: OpenAIAdapter", "server, async tools: OpenAIAdapter, wall"],
+        **{peer: [f"K=10: {peer}", f"K=50: {peer}", f"200 runs at once: {peer}, wall"] for peer in PEERS},
+    },
+    "docs/adapters.md": {
+        "a raw socket, the lower bound": [f"K={k}: raw socket" for k in (1, 10, 50, 200)],
+        "`OpenAIAdapter`": [f"K={k}: OpenAIAdapter" for k in (1, 10, 50, 200)],
+        "`AnthropicAdapter`": [f"K={k}: AnthropicAdapter" for k in (1, 10, 50, 200)],
+        "`OpenAIAdapter` through a client with its own transport": [
+            f"K={k}: OpenAIAdapter, through a client" for k in (1, 10, 50)
+        ],
+        "a hand-written loop on the OpenAI SDK": [f"K={k}: hand-written loop" for k in (1, 10, 50)],
+        **{peer: [f"K={k}: {peer}" for k in (1, 10, 50)] for peer in PEERS},
+    },
+    "docs/progressive-disclosure.md": {
+        "`ReadSections()` (default)": [
+            "ReadSections (default), additional_tools: sent",
+            "(default), additional_tools: uncached",
+        ],
+        **{
+            f"`{name}()`": [f"{name}: sent", f"{name}: uncached"]
+            for name in ("OpenOrRead", "OpenToFiles", "OpenAndHalt")
+        },
+    },
+    "docs/durable-agents.md": {"recording a step": ["over a plain one, SQLite", "over a plain one, Postgres"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "line", "rows"), [(page, *each) for page, lines in QUOTED.items() for each in lines.items()]
+)
+def test_a_page_quotes_the_saved_figures(page: str, line: str, rows: list[str]) -> None:
+    for quoted, row in zip(figures(page, line), rows, strict=False):
+        number, figure = re.sub("[^0-9.]", "", quoted), saved(row, percent=quoted.endswith("%"))
+        assert float(number) == pytest.approx(figure, abs=0.51 * 10 ** -len(number.partition(".")[2])), row
+    assert len(figures(page, line)) >= len(rows)
+
+
+def figures(page: str, line: str) -> list[str]:
+    """The cells with figures in the last line of a table that begins with this cell."""
+    found: list[str] = []
+    for each in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        first, *cells = map(str.strip, each.strip("|").split("|"))
+        if first == line:
+            found = [cell for cell in cells if re.fullmatch(r"[\d.,]+(%| ms| s)?", cell)]
+    return found
+
+
+def saved(row: str, *, percent: bool) -> float:
+    """The figure of the first row that has these words, or its ratio in percent."""
+    for each in (ROOT / "bench/RESULTS.md").read_text(encoding="utf-8").splitlines():
+        if row in each:
+            _, _, figure, _, ratio, *_ = each.split("|")
+            return float(ratio.split("x")[0]) * 100 if percent else float(figure.split()[0].replace(",", ""))
+    raise LookupError(row)
