@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Awaitable
@@ -110,6 +111,25 @@ def test_the_context_may_have_any_name_if_it_is_annotated() -> None:
 
     assert look_up.params_type is not None and list(look_up.params) == ["order"]
     assert look_up.handler(look_up.params_type(order=7), context="here") == ToolResult(value="7 by here")
+
+
+def test_a_parameter_named_context_is_an_argument_unless_it_is_for_the_tool_context() -> None:
+    def summarize(context: str) -> str:
+        "Summarize."
+        return context
+
+    def optional(context: ToolContext | None = None) -> str:
+        "Look."
+        return str(context)
+
+    def unannotated(context) -> str:  # type: ignore[no-untyped-def]
+        "Look."
+        return str(context)
+
+    for declared, argument in ((tool(summarize), {"context": "text"}), (tool(optional), {}), (tool(unannotated), {})):
+        assert list(declared.schema["properties"]) == list(argument)
+        params = declared.parse(json.dumps(argument))
+        assert declared.handler(params, context="here") == ToolResult(value=argument.get("context", "here"))
 
 
 def test_a_problem_with_arguments_names_the_tool_and_not_a_type_of_ours() -> None:

@@ -535,9 +535,9 @@ def tool(
             "Add two numbers."
             return a + b
 
-    The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter named `context`, or
-    annotated as a `ToolContext`, receives the call's context. The return value becomes the result's value, unless it is
-    already a `ToolResult`. The tool can still be called as the function: `add(1, 2)`.
+    The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter annotated as
+    a `ToolContext`, or named `context` without an annotation, receives the call's context. The return value becomes the
+    result's value, unless it is already a `ToolResult`. The tool can still be called as the function: `add(1, 2)`.
     """
 
     def declare(function: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -571,12 +571,13 @@ def _function_handler(function: Callable[..., Any]) -> Handler[Any, Any]:
 
 
 def _context_parameters(function: Callable[..., Any]) -> list[str]:
-    """The parameters that receive the `ToolContext`: by name, or by annotation."""
-    hints = get_type_hints(function)
+    """The parameters that receive the `ToolContext`: by annotation, or by the name `context` without one."""
+    hints = {"context": HandlerContext, **get_type_hints(function)}
     return [
         name
         for name in inspect.signature(function).parameters
-        if name == "context" or (isinstance(kind := hints.get(name), type) and issubclass(kind, HandlerContext))
+        for kind in (hints.get(name), *get_args(hints.get(name)))
+        if isinstance(kind, type) and issubclass(kind, HandlerContext)
     ]
 
 
