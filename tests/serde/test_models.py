@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PrivateAttr, RootModel, model_validator
 
 from weakincentives.errors import SerdeError
-from weakincentives.serde import decode, dump_tagged, encode, is_strict, load_tagged, schema
+from weakincentives.serde import ForeignSchema, decode, dump_tagged, encode, is_strict, load_tagged, schema
 
 
 class Size(enum.Enum):
@@ -112,6 +112,39 @@ def test_descriptions_and_defaults_are_in_the_schema() -> None:
         "description": "null for the default, 1",
     }
     assert properties["extras"]["anyOf"][0]["items"]["required"] == ["key", "value"]
+
+
+class Line(BaseModel):
+    unit: Literal["piece", "kilo"] = "piece"
+
+
+class Card(BaseModel):
+    kind: Literal["card", "debit"] = "card"
+
+
+class Wire(BaseModel):
+    kind: Literal["wire"] = "wire"
+
+
+class Purchase(BaseModel):
+    line: Line | None = None
+    by: Annotated[Card | Wire, Field(discriminator="kind")] = Card()
+
+
+def test_null_for_a_default_is_read_within_an_optional_model_too() -> None:
+    written = '{"line": {"unit": null}, "by": null}'
+    assert decode(Purchase, written) == Purchase(line=Line(), by=Card())
+    assert ForeignSchema(Purchase.model_json_schema()).decode(written) == {"line": {}}
+
+
+def test_the_tag_of_a_union_is_never_null() -> None:
+    assert schema(Purchase)["$defs"]["Card"]["properties"] == {"kind": {"type": "string", "enum": ["card", "debit"]}}
+    assert schema(Purchase)["$defs"]["Wire"]["properties"] == {"kind": {"type": "string", "enum": ["wire"]}}
+
+
+def test_a_schema_has_each_model_once() -> None:
+    assert schema(Purchase)["$defs"].keys() == {"Line", "Card", "Wire"}
+    assert "$defs" not in schema(Line)
 
 
 def test_problems_are_those_of_pydantic_with_our_paths() -> None:
