@@ -29,7 +29,7 @@ from typing import (
 
 from weakincentives import serde
 from weakincentives._generics import Specializable
-from weakincentives.content import Part, parts_of
+from weakincentives.content import Media, Part, parts_of
 from weakincentives.errors import FieldProblem, PromptValidationError, SerdeError
 from weakincentives.prompt.docstrings import split_docstring
 from weakincentives.prompt.visibility import DisclosureRequest
@@ -537,7 +537,8 @@ def tool(
 
     The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter annotated as
     a `ToolContext`, or named `context` without an annotation, receives the call's context. The return value becomes the
-    result's value, unless it is already a `ToolResult`. The tool can still be called as the function: `add(1, 2)`.
+    result's value, unless it is already a `ToolResult`; an `Image` or other media, or a list with some, are attached.
+    The tool can still be called as the function: `add(1, 2)`.
     """
 
     def declare(function: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -594,7 +595,12 @@ def _check_depth(text: str) -> None:
 
 
 def _as_result(value: Any) -> ToolResult[Any]:
-    return value if isinstance(value, ToolResult) else ToolResult(value=value)
+    if isinstance(value, ToolResult):
+        return value
+    items = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(item, Media) for item in items):
+        return ToolResult(attachments=tuple(items))
+    return ToolResult(value=value)
 
 
 def _signature_types(function: Callable[..., Any], tool_name: str) -> dict[str, Any]:
