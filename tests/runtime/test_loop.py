@@ -374,6 +374,11 @@ def test_the_script_must_be_used_up() -> None:
         ScriptedAdapter([]).evaluate(Prompt(TEMPLATE), session=Session())
 
 
+def test_a_script_that_ends_with_a_rejected_answer_says_why_one_more_was_requested() -> None:
+    with pytest.raises(AssertionError, match=r"one more because the last was rejected: The answer .*\$\.\w+: missing"):
+        ScriptedAdapter(["{}"]).evaluate(Prompt(TYPED), session=Session())
+
+
 def test_a_script_is_no_text() -> None:
     with pytest.raises(TypeError, match="script must be a list of replies, got the string 'hi'"):
         ScriptedAdapter("hi")

@@ -11,7 +11,18 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PrivateAttr, RootModel, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    PrivateAttr,
+    RootModel,
+    SecretStr,
+    computed_field,
+    model_validator,
+)
 
 from weakincentives.errors import SerdeError
 from weakincentives.serde import ForeignSchema, decode, dump_tagged, encode, is_strict, load_tagged, schema
@@ -185,6 +196,27 @@ def test_a_model_is_written_by_its_aliases_and_kept_with_its_state() -> None:
     again = load_tagged(dump_tagged(order))
     assert (again, again._seen, again.model_fields_set) == (order, 3, order.model_fields_set)
     assert json.loads(encode(order))["how-many"] == 1
+
+
+class Parcel(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    sender: str = Field(validation_alias=AliasChoices("from", "by"), serialization_alias="shown")
+    label: bytes = b"fragile"
+    inner: list[Parcel] = []
+    code: SecretStr = SecretStr("hush")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def size(self) -> int:
+        return len(self.inner)
+
+
+def test_a_model_can_be_written_as_it_is_read() -> None:
+    parcel = Parcel.model_validate({"from": "Ann", "inner": [{"by": "Bob"}], "more": 1})
+    assert list(json.loads(encode(parcel, as_input=True))) == ["from", "label", "inner", "code", "more"]
+    assert decode(Parcel, encode(parcel, as_input=True)) == parcel
+    tree = RootModel[dict[str, Parcel]]({"a": parcel})
+    assert decode(RootModel[dict[str, Parcel]], encode(tree, as_input=True)) == tree
 
 
 def test_pydantic_is_not_imported_by_the_library() -> None:
