@@ -219,6 +219,11 @@ def test_a_model_can_be_written_as_it_is_read() -> None:
     assert decode(RootModel[dict[str, Parcel]], encode(tree, as_input=True)) == tree
 
 
+def test_a_secret_is_not_stored_without_being_asked_for() -> None:
+    with pytest.raises(SerdeError, match=r"SecretStr cannot be serialised; use str, or store it as text: serde\.regi"):
+        dump_tagged(Parcel.model_validate({"from": "Ann"}))
+
+
 def test_pydantic_is_not_imported_by_the_library() -> None:
     code = "import sys, weakincentives.prompt, weakincentives.runtime; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
