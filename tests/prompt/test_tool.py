@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Awaitable
 from dataclasses import dataclass, field, make_dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -140,6 +141,12 @@ def test_a_problem_with_arguments_names_the_tool_and_not_a_type_of_ours() -> Non
 
     with pytest.raises(SerdeError, match=r"unknown field \(look_up has order\)"):
         look_up.parse('{"order": 7, "number": 8}')
+
+
+@pytest.mark.parametrize("given", [partial(print, "a"), "look_up"])
+def test_only_functions_become_tools(given: Any) -> None:
+    with pytest.raises(PromptValidationError, match=r"tool\(\) takes a function or a method, got .*; write a function"):
+        tool(given)
 
 
 def test_a_function_needs_a_docstring_and_annotations() -> None:

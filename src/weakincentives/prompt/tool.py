@@ -461,6 +461,11 @@ class FunctionTool(Tool[Any, Any], Generic[P, T]):
     """A tool made by `@tool`; calling it calls the original function, without a session or transaction."""
 
     def __init__(self, function: Callable[P, T], *, name: str | None, description: str | None, **options: Any) -> None:
+        if not hasattr(function, "__name__"):
+            raise PromptValidationError(
+                f"tool() takes a function or a method, got {function!r}; write a function that calls it. "
+                "To name a tool, write @tool(name=...)."
+            )
         tool_name = name or function.__name__
         hints = _signature_types(function, tool_name)
         summary, described = split_docstring(inspect.getdoc(function) or "", inspect.signature(function).parameters)
