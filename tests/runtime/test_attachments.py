@@ -10,7 +10,7 @@ import pytest
 from tests.disclosure.desk import section
 from tests.test_content import png
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.content import Image, parts_of
+from weakincentives.content import Image, Text, parts_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import (
     MarkdownSection,
@@ -46,8 +46,8 @@ def test_the_media_of_a_result_go_to_the_model() -> None:
     assert result.text == f"Here it is:\n[image box.png (image/png, {len(png())} bytes)]"
 
 
-@pytest.mark.parametrize("returned", [PICTURE, [PICTURE], ("Here it is:", PICTURE)])
-def test_a_function_may_return_media_as_they_are(returned: Any) -> None:
+@pytest.mark.parametrize("returned", [PICTURE, [PICTURE], ("Here it is:", PICTURE), Text("None.")])
+def test_a_function_may_return_content_as_it_is(returned: Any) -> None:
     @tool
     def look() -> Any:
         "Look."

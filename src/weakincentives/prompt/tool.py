@@ -29,7 +29,7 @@ from typing import (
 
 from weakincentives import serde
 from weakincentives._generics import Specializable
-from weakincentives.content import Media, Part, parts_of
+from weakincentives.content import Media, Part, Text, parts_of
 from weakincentives.errors import FieldProblem, PromptValidationError, SerdeError
 from weakincentives.prompt.docstrings import split_docstring
 from weakincentives.prompt.visibility import DisclosureRequest
@@ -542,7 +542,7 @@ def tool(
 
     The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter annotated as
     a `ToolContext`, or named `context` without an annotation, receives the call's context. The return value becomes the
-    result's value, unless it is already a `ToolResult`; an `Image` or other media, or a list with some, are attached.
+    result's value, unless it is already a `ToolResult`; an `Image` or other part, or a list with some, is attached.
     The tool can still be called as the function: `add(1, 2)`.
     """
 
@@ -603,7 +603,7 @@ def _as_result(value: Any) -> ToolResult[Any]:
     if isinstance(value, ToolResult):
         return value
     items = value if isinstance(value, list | tuple) else (value,)
-    if any(isinstance(item, Media) for item in items):
+    if any(isinstance(item, Text | Media) for item in items):
         return ToolResult(attachments=tuple(items))
     return ToolResult(value=value)
 
