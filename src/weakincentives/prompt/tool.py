@@ -602,7 +602,7 @@ def _check_depth(text: str) -> None:
 def _as_result(value: Any) -> ToolResult[Any]:
     if isinstance(value, ToolResult):
         return value
-    items = value if isinstance(value, list | tuple) else (value,)
+    items = value if type(value) in (list, tuple) else (value,)
     if any(isinstance(item, Text | Media) for item in items):
         return ToolResult(attachments=tuple(items))
     return ToolResult(value=value)
