@@ -147,11 +147,14 @@ _NAMES = {
     "skills": ["export_skill", "skill_sections"],
 }
 
-__all__ = sorted(name for names in _NAMES.values() for name in names)
+_names = sorted(name for names in _NAMES.values() for name in names)
+if not TYPE_CHECKING:
+    # Type checkers understand no computed list; without one, `import *` means what is imported above.
+    __all__ = _names
 
 
 __getattr__ = lazy_front(__name__, _NAMES)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_names})

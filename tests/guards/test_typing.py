@@ -21,3 +21,11 @@ def test_strict_type_checkers_accept_the_program_and_find_its_mistakes(checker: 
     import_module(checker)
     checked = subprocess.run([sys.executable, "-m", checker, PROGRAM], cwd=ROOT, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.slow
+def test_type_checkers_know_the_names_that_a_star_imports(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("from weakincentives import *\nsession: Session = Session()\n")
+    checked = subprocess.run([sys.executable, "-m", "mypy", program], cwd=ROOT, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -6,7 +6,7 @@ An ignored line is a mistake that both must find: an ignore that is not needed i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import Any, Protocol, assert_type
 
 from weakincentives import (
     Binding,
@@ -45,6 +45,10 @@ class Forecast:
 class Thermometer:
     def read(self) -> int:
         return 20
+
+
+class Probe(Protocol):
+    def read(self) -> int: ...
 
 
 def look_up(params: City, *, context: ToolContext) -> ToolResult[Forecast]:
@@ -118,6 +122,7 @@ def mistakes() -> None:
     Tool[City, str](name="n", description="d", handler=look_up)  # type: ignore[arg-type]
     Tool[City, Forecast](name="n", description="d", handler=lambda city: ToolResult())  # type: ignore[arg-type]
     section.clone(sesion=Session())  # type: ignore[call-arg]
+    Prompt(typed).resources.get(look_up)  # type: ignore[arg-type]
 
 
 def main() -> Forecast:
@@ -129,8 +134,12 @@ def main() -> Forecast:
     assert_type(section.clone(), MarkdownSection[City])
     assert_type(double(2), int)
     assert_type(spell("two", times=2), list[str])
-    prompt = Prompt(typed).bind(City("Rome"))
+    assert_type(Binding.instance(Probe, Thermometer()), Binding[Probe])
+    prompt = Prompt(typed).bind(City("Rome"), resources={Probe: Thermometer()})
     assert_type(prompt, Prompt[Forecast])
+    with prompt.resources as resources:
+        assert_type(resources.get(Probe).read(), int)
+        assert_type(resources.get_optional(Probe), Probe | None)
     session = Session()
     model = ScriptedAdapter([call("look_up", name="Rome"), Forecast(20)])
     response = MainLoop().execute(prompt, session=session, adapter=model)

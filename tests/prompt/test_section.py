@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -43,6 +44,35 @@ def test_a_section_fills_placeholders_from_its_params() -> None:
     section = MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}")
     assert section.params_type is Tone
     assert section.render(Tone("warm"), number="1") == "## 1. Tone\n\nTarget tone: warm"
+
+
+class Priority(Enum):
+    HIGH = "high"
+
+
+class Shade(Enum):
+    DARK = 1
+
+    def __str__(self) -> str:
+        return "dark"
+
+
+@dataclass
+class Look:
+    priority: Priority = Priority.HIGH
+    shade: Shade = Shade.DARK
+
+
+def test_an_enum_is_filled_in_by_its_value_unless_it_has_a_text() -> None:
+    section = MarkdownSection[Look](title="T", key="t", template="${priority} ${shade}", summary="${priority}")
+    assert Prompt(ns="a", key="b", sections=[section]).render().text == "## 1. T\n\nhigh dark"
+    assert section.render(Look()) == "## T\n\nhigh dark"
+    assert section.render(Look(), visibility=SectionVisibility.SUMMARY) == "## T\n\nhigh"
+
+
+def test_a_placeholder_with_a_path_is_refused() -> None:
+    with pytest.raises(PromptValidationError, match=r"'\$\{tone.x\}' .*is '\$\{name\}' with the plain name of a field"):
+        MarkdownSection[Tone](title="T", key="t", template="${tone.x}")
 
 
 def test_text_is_dedented_and_stripped() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Awaitable
 from dataclasses import dataclass, field, make_dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -112,6 +114,25 @@ def test_the_context_may_have_any_name_if_it_is_annotated() -> None:
     assert look_up.handler(look_up.params_type(order=7), context="here") == ToolResult(value="7 by here")
 
 
+def test_a_parameter_named_context_is_an_argument_unless_it_is_for_the_tool_context() -> None:
+    def summarize(context: str) -> str:
+        "Summarize."
+        return context
+
+    def optional(context: ToolContext | None = None) -> str:
+        "Look."
+        return str(context)
+
+    def unannotated(context) -> str:  # type: ignore[no-untyped-def]
+        "Look."
+        return str(context)
+
+    for declared, argument in ((tool(summarize), {"context": "text"}), (tool(optional), {}), (tool(unannotated), {})):
+        assert list(declared.schema["properties"]) == list(argument)
+        params = declared.parse(json.dumps(argument))
+        assert declared.handler(params, context="here") == ToolResult(value=argument.get("context", "here"))
+
+
 def test_a_problem_with_arguments_names_the_tool_and_not_a_type_of_ours() -> None:
     @tool
     def look_up(order: int) -> str:
@@ -120,6 +141,12 @@ def test_a_problem_with_arguments_names_the_tool_and_not_a_type_of_ours() -> Non
 
     with pytest.raises(SerdeError, match=r"unknown field \(look_up has order\)"):
         look_up.parse('{"order": 7, "number": 8}')
+
+
+@pytest.mark.parametrize("given", [partial(print, "a"), "look_up"])
+def test_only_functions_become_tools(given: Any) -> None:
+    with pytest.raises(PromptValidationError, match=r"tool\(\) takes a function or a method, got .*; write a function"):
+        tool(given)
 
 
 def test_a_function_needs_a_docstring_and_annotations() -> None:

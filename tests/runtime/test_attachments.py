@@ -10,7 +10,7 @@ import pytest
 from tests.disclosure.desk import section
 from tests.test_content import png
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.content import Image
+from weakincentives.content import Image, Text, parts_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import (
     MarkdownSection,
@@ -44,6 +44,19 @@ def test_the_media_of_a_result_go_to_the_model() -> None:
     (result,) = [message for message in session[Message] if message.role == "tool"]
     assert result.parts[-1] == PICTURE
     assert result.text == f"Here it is:\n[image box.png (image/png, {len(png())} bytes)]"
+
+
+@pytest.mark.parametrize("returned", [PICTURE, [PICTURE], ("Here it is:", PICTURE), Text("None.")])
+def test_a_function_may_return_content_as_it_is(returned: Any) -> None:
+    @tool
+    def look() -> Any:
+        "Look."
+        return returned
+
+    session, task = Session(), MarkdownSection(title="Task", key="task", template="Look.", tools=[look])
+    ScriptedAdapter([call("look"), "A box."]).evaluate(Prompt(ns="t", key="k", sections=[task]), session=session)
+    (result,) = [message for message in session[Message] if message.role == "tool"]
+    assert result.parts == parts_of(returned)
 
 
 class TextOnly(ScriptedAdapter):

@@ -99,11 +99,17 @@ def test_a_misspelled_option_is_the_programmers_mistake() -> None:
         ({"session": None}, r"session must be a Session, got None; pass session=Session\(\)"),
         ({"deadline": 5}, r"deadline must be a Deadline, got 5; pass Deadline\.after"),
         ({"budget": 5}, "budget must be a Budget, got 5"),
+        ({"settings": {"temperature": 0}}, r"settings must be Settings, got \{'temperature': 0\}; pass for example S"),
     ],
 )
 def test_an_argument_of_the_wrong_type_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         ScriptedAdapter(["hi"]).evaluate(**{"prompt": Prompt(TEMPLATE), "session": Session(), **arguments})
+
+
+def test_an_adapter_is_not_made_with_settings_of_the_wrong_type() -> None:
+    with pytest.raises(TypeError, match="settings must be Settings"):
+        ScriptedAdapter(["hi"], settings={"temperature": 0})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -366,6 +372,11 @@ def test_the_script_must_be_used_up() -> None:
         two.evaluate(Prompt(TEMPLATE), session=Session())
     with pytest.raises(AssertionError, match="All 0 scripted replies are used"):
         ScriptedAdapter([]).evaluate(Prompt(TEMPLATE), session=Session())
+
+
+def test_a_script_that_ends_with_a_rejected_answer_says_why_one_more_was_requested() -> None:
+    with pytest.raises(AssertionError, match=r"one more because the last was rejected: The answer .*\$\.\w+: missing"):
+        ScriptedAdapter(["{}"]).evaluate(Prompt(TYPED), session=Session())
 
 
 def test_a_script_is_no_text() -> None:

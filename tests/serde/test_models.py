@@ -11,10 +11,21 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PrivateAttr, RootModel, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    PrivateAttr,
+    RootModel,
+    SecretStr,
+    computed_field,
+    model_validator,
+)
 
 from weakincentives.errors import SerdeError
-from weakincentives.serde import decode, dump_tagged, encode, is_strict, load_tagged, schema
+from weakincentives.serde import ForeignSchema, decode, dump_tagged, encode, is_strict, load_tagged, schema
 
 
 class Size(enum.Enum):
@@ -114,6 +125,39 @@ def test_descriptions_and_defaults_are_in_the_schema() -> None:
     assert properties["extras"]["anyOf"][0]["items"]["required"] == ["key", "value"]
 
 
+class Line(BaseModel):
+    unit: Literal["piece", "kilo"] = "piece"
+
+
+class Card(BaseModel):
+    kind: Literal["card", "debit"] = "card"
+
+
+class Wire(BaseModel):
+    kind: Literal["wire"] = "wire"
+
+
+class Purchase(BaseModel):
+    line: Line | None = None
+    by: Annotated[Card | Wire, Field(discriminator="kind")] = Card()
+
+
+def test_null_for_a_default_is_read_within_an_optional_model_too() -> None:
+    written = '{"line": {"unit": null}, "by": null}'
+    assert decode(Purchase, written) == Purchase(line=Line(), by=Card())
+    assert ForeignSchema(Purchase.model_json_schema()).decode(written) == {"line": {}}
+
+
+def test_the_tag_of_a_union_is_never_null() -> None:
+    assert schema(Purchase)["$defs"]["Card"]["properties"] == {"kind": {"type": "string", "enum": ["card", "debit"]}}
+    assert schema(Purchase)["$defs"]["Wire"]["properties"] == {"kind": {"type": "string", "enum": ["wire"]}}
+
+
+def test_a_schema_has_each_model_once() -> None:
+    assert schema(Purchase)["$defs"].keys() == {"Line", "Card", "Wire"}
+    assert "$defs" not in schema(Line)
+
+
 def test_problems_are_those_of_pydantic_with_our_paths() -> None:
     data = {**STRICT, "item": "t", "pet": {"kind": "cow"}, "extras": {"a": {"name": 1}}, "other": 1}
     assert problems(Order, data) == [
@@ -152,6 +196,32 @@ def test_a_model_is_written_by_its_aliases_and_kept_with_its_state() -> None:
     again = load_tagged(dump_tagged(order))
     assert (again, again._seen, again.model_fields_set) == (order, 3, order.model_fields_set)
     assert json.loads(encode(order))["how-many"] == 1
+
+
+class Parcel(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    sender: str = Field(validation_alias=AliasChoices("from", "by"), serialization_alias="shown")
+    label: bytes = b"fragile"
+    inner: list[Parcel] = []
+    code: SecretStr = SecretStr("hush")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def size(self) -> int:
+        return len(self.inner)
+
+
+def test_a_model_can_be_written_as_it_is_read() -> None:
+    parcel = Parcel.model_validate({"from": "Ann", "inner": [{"by": "Bob"}], "more": 1})
+    assert list(json.loads(encode(parcel, as_input=True))) == ["from", "label", "inner", "code", "more"]
+    assert decode(Parcel, encode(parcel, as_input=True)) == parcel
+    tree = RootModel[dict[str, Parcel]]({"a": parcel})
+    assert decode(RootModel[dict[str, Parcel]], encode(tree, as_input=True)) == tree
+
+
+def test_a_secret_is_not_stored_without_being_asked_for() -> None:
+    with pytest.raises(SerdeError, match=r"SecretStr cannot be serialised; use str, or store it as text: serde\.regi"):
+        dump_tagged(Parcel.model_validate({"from": "Ann"}))
 
 
 def test_pydantic_is_not_imported_by_the_library() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag, StrEnum, auto
+from ipaddress import IPv4Address, IPv6Network
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType, ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -101,6 +102,8 @@ def same(one: Any, two: Any) -> bool:
         bytearray(b"x"),
         Path("/a/b"),
         PurePosixPath("c"),
+        IPv4Address("192.0.2.1"),
+        IPv6Network("2001:db8::/32"),
         10**40,
         -(2**63),
         -(2**63) - 1,

@@ -165,8 +165,8 @@ def test_bind_time_resources_join_the_sections_own() -> None:
         TaskParams(objective="Review code"), resources=ResourceRegistry.build({Clock: SystemClock()})
     )
     with prompt.resources:
-        assert prompt.resources.get(Filesystem) is files  # type: ignore[type-abstract]
-        assert isinstance(prompt.resources.get(Clock), SystemClock)  # type: ignore[type-abstract]
+        assert prompt.resources.get(Filesystem) is files
+        assert isinstance(prompt.resources.get(Clock), SystemClock)
     with pytest.raises(RuntimeError):
         prompt.resources.get(HTTPClient)
 

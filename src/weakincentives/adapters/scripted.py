@@ -11,6 +11,7 @@ from weakincentives import serde
 from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
+    CORRECTION,
     AdapterSpec,
     ArgumentsDelta,
     Channel,
@@ -104,8 +105,10 @@ class ScriptedAdapter(ProviderAdapter):
             line = self._lines[self._position]
             self._position += 1
         else:
+            last = request.messages[-1] if request.messages else None
+            reason = f" because the last was rejected: {last.text}" if last and last.name == CORRECTION else "."
             raise AssertionError(
-                f"All {len(self._lines)} scripted replies are used; '{request.prompt_name}' requested one more."
+                f"All {len(self._lines)} scripted replies are used; '{request.prompt_name}' requested one more{reason}"
             )
         return self._as_reply(line, request)
 
@@ -124,7 +127,7 @@ class ScriptedAdapter(ProviderAdapter):
         else:
             calls, stop = (), "end"
             structured = isinstance(line, list | tuple | dict) or serde.is_record(type(line))
-            text = serde.encode(line).decode() if structured else str(line)
+            text = serde.encode(line, as_input=True).decode() if structured else str(line)
             spent = len(text)
         usage = TokenUsage(input_tokens=self._characters(request) // 4, output_tokens=spent // 4)
         return ModelReply(text=text, tool_calls=calls, usage=usage, stop_reason=stop)

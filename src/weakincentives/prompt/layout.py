@@ -14,7 +14,7 @@ from typing import Any, Literal
 from weakincentives.content import Audio, Document, Image
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, Node, Outline, Params
-from weakincentives.prompt.section import Section, TemplateText, heading, missing_summary
+from weakincentives.prompt.section import Section, TemplateText, heading, missing_summary, placeholder_text
 from weakincentives.prompt.tool import AnyTool
 
 Suffix = Callable[[Node], str]
@@ -174,7 +174,7 @@ class Layout:
 
 def _text_of(value: Any) -> str:
     if not isinstance(value, Image | Document | Audio):
-        return str(value)
+        return placeholder_text(value)
     placed = Placed(value)
     placed.part = value
     return placed

@@ -83,7 +83,7 @@ class MarkdownSection(Section[ParamsT]):
 
     def render_body(self, params: ParamsT | None) -> str:
         try:
-            return self._text.fill({name: str(serde.field_value(params, name)) for name in self._text.names})
+            return self._text.fill(params)
         except (AttributeError, KeyError) as error:
             raise PromptRenderError(f"Section '{self.key}': {error}.") from error
 

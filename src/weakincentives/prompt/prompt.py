@@ -32,7 +32,7 @@ from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.tool import AnyTool, HandlerContext, HostedTool, Tool
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, View
 from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
-from weakincentives.resources import ResourceRegistry, ScopedResourceContext
+from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.prompt")
@@ -614,10 +614,10 @@ class PromptResources:
             )
         return self._context
 
-    def get(self, protocol: type[T]) -> T:
+    def get(self, protocol: ClassOf[T]) -> T:
         return self.context.get(protocol)
 
-    def get_optional(self, protocol: type[T]) -> T | None:
+    def get_optional(self, protocol: ClassOf[T]) -> T | None:
         return self.context.get_optional(protocol)
 
     def __enter__(self) -> PromptResources:
@@ -671,7 +671,7 @@ class ToolContext(HandlerContext):
     @property
     def filesystem(self) -> Filesystem | None:
         """The prompt's filesystem, if a section or the caller provides one."""
-        return self.resources.get_optional(Filesystem)  # type: ignore[type-abstract]
+        return self.resources.get_optional(Filesystem)
 
 
 def _ruled(view: View, params: Params, session: Session | None, words: str) -> list[Node]:

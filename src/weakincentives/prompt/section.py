@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from textwrap import dedent
 from types import MethodType
@@ -262,7 +263,7 @@ class Section(Specializable, Generic[ParamsT]):
             text = self.summary_text()
             if text is None:
                 raise missing_summary(".".join(path) or self.key)
-            body = text.fill({name: str(serde.field_value(params, name)) for name in text.names})
+            body = text.fill(params)
         else:
             body = self.render_body(params)
         return "\n\n".join(part for part in (heading(self.title, depth, number), body) if part)
@@ -478,11 +479,16 @@ class TemplateText:
     literals: tuple[str, ...]
     names: tuple[str, ...]
 
-    def fill(self, values: dict[str, str]) -> str:
+    def fill(self, params: Any) -> str:
         parts = [self.literals[0]]
         for name, literal in zip(self.names, self.literals[1:], strict=True):
-            parts += (values[name], literal)
+            parts += (placeholder_text(serde.field_value(params, name)), literal)
         return "".join(parts)
+
+
+def placeholder_text(value: Any) -> str:
+    """The value as text. An enum is written by its value, as in JSON, unless it has a text of its own."""
+    return str(value.value if isinstance(value, Enum) and type(value).__str__ is Enum.__str__ else value)
 
 
 def split_text(source: str, *, where: str, strict: bool = True, literal: bool = False) -> TemplateText:
@@ -510,7 +516,7 @@ def split_text(source: str, *, where: str, strict: bool = True, literal: bool = 
         else:
             line = text.count("\n", 0, dollar) + 1
             raise PromptValidationError(
-                f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) does not start a placeholder; "
-                "write '$$' for a dollar sign."
+                f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) does not start a placeholder, "
+                "which is '${name}' with the plain name of a field; write '$$' for a dollar sign."
             )
     return TemplateText((*literals, piece + text[position:]), tuple(names))

@@ -29,7 +29,7 @@ from typing import (
 
 from weakincentives import serde
 from weakincentives._generics import Specializable
-from weakincentives.content import Part, parts_of
+from weakincentives.content import Media, Part, Text, parts_of
 from weakincentives.errors import FieldProblem, PromptValidationError, SerdeError
 from weakincentives.prompt.docstrings import split_docstring
 from weakincentives.prompt.visibility import DisclosureRequest
@@ -461,6 +461,11 @@ class FunctionTool(Tool[Any, Any], Generic[P, T]):
     """A tool made by `@tool`; calling it calls the original function, without a session or transaction."""
 
     def __init__(self, function: Callable[P, T], *, name: str | None, description: str | None, **options: Any) -> None:
+        if not hasattr(function, "__name__"):
+            raise PromptValidationError(
+                f"tool() takes a function or a method, got {function!r}; write a function that calls it. "
+                "To name a tool, write @tool(name=...)."
+            )
         tool_name = name or function.__name__
         hints = _signature_types(function, tool_name)
         summary, described = split_docstring(inspect.getdoc(function) or "", inspect.signature(function).parameters)
@@ -535,9 +540,10 @@ def tool(
             "Add two numbers."
             return a + b
 
-    The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter named `context`, or
-    annotated as a `ToolContext`, receives the call's context. The return value becomes the result's value, unless it is
-    already a `ToolResult`. The tool can still be called as the function: `add(1, 2)`.
+    The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter annotated as
+    a `ToolContext`, or named `context` without an annotation, receives the call's context. The return value becomes the
+    result's value, unless it is already a `ToolResult`; an `Image` or other part, or a list with some, is attached.
+    The tool can still be called as the function: `add(1, 2)`.
     """
 
     def declare(function: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -571,12 +577,13 @@ def _function_handler(function: Callable[..., Any]) -> Handler[Any, Any]:
 
 
 def _context_parameters(function: Callable[..., Any]) -> list[str]:
-    """The parameters that receive the `ToolContext`: by name, or by annotation."""
-    hints = get_type_hints(function)
+    """The parameters that receive the `ToolContext`: by annotation, or by the name `context` without one."""
+    hints = {"context": HandlerContext, **get_type_hints(function)}
     return [
         name
         for name in inspect.signature(function).parameters
-        if name == "context" or (isinstance(kind := hints.get(name), type) and issubclass(kind, HandlerContext))
+        for kind in (hints.get(name), *get_args(hints.get(name)))
+        if isinstance(kind, type) and issubclass(kind, HandlerContext)
     ]
 
 
@@ -593,7 +600,12 @@ def _check_depth(text: str) -> None:
 
 
 def _as_result(value: Any) -> ToolResult[Any]:
-    return value if isinstance(value, ToolResult) else ToolResult(value=value)
+    if isinstance(value, ToolResult):
+        return value
+    items = value if type(value) in (list, tuple) else (value,)
+    if any(isinstance(item, Text | Media) for item in items):
+        return ToolResult(attachments=tuple(items))
+    return ToolResult(value=value)
 
 
 def _signature_types(function: Callable[..., Any], tool_name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from weakincentives.resources.binding import (
     Binding,
     CircularDependencyError,
+    ClassOf,
     Resolver,
     ResourceCloseError,
     ResourceError,
@@ -17,6 +18,7 @@ from weakincentives.resources.context import ResourceRegistry, ResourceSnapshot,
 __all__ = [
     "Binding",
     "CircularDependencyError",
+    "ClassOf",
     "Resolver",
     "ResourceCloseError",
     "ResourceError",

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 from weakincentives.errors import WinkError
 
 T = TypeVar("T")
 U = TypeVar("U")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Scope(Enum):
@@ -32,12 +33,23 @@ class Scope(Enum):
     """Created for every `get`, closed with the context that created it, and not part of snapshots."""
 
 
+class _AbstractClass(Protocol[T_co]):
+    """A class that may be abstract, or a protocol, which mypy does not accept as a `type[T]`."""
+
+    def mro(self) -> list[type]: ...
+
+    def __call__(self, *args: Any, **named: Any) -> T_co: ...
+
+
+ClassOf: TypeAlias = type[T] | _AbstractClass[T]
+
+
 class Resolver(Protocol):
     """Where a provider gets its own dependencies."""
 
-    def get(self, protocol: type[T]) -> T: ...
+    def get(self, protocol: ClassOf[T]) -> T: ...
 
-    def get_optional(self, protocol: type[T]) -> T | None: ...
+    def get_optional(self, protocol: ClassOf[T]) -> T | None: ...
 
 
 # No slots: `Binding[Clock](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
@@ -53,7 +65,7 @@ class Binding(Generic[T]):
     A binding with `fallback=True` never replaces another binding of the same protocol.
     """
 
-    protocol: type[T]
+    protocol: ClassOf[T]
     provider: Callable[[Resolver], T]
     scope: Scope = Scope.SINGLETON
     eager: bool = False
@@ -76,7 +88,7 @@ class Binding(Generic[T]):
             raise ResourceError(f"{name} has eager=True but {self.scope}; only singletons can be created at start")
 
     @staticmethod
-    def instance(protocol: type[U], value: U, *, fallback: bool = False) -> Binding[U]:
+    def instance(protocol: ClassOf[U], value: U, *, fallback: bool = False) -> Binding[U]:
         """Bind an existing object. The caller remains responsible for closing it."""
         if value is None:
             raise ResourceError(f"The resource for {type_name(protocol)} must not be None; leave it out instead")

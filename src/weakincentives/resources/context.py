@@ -12,6 +12,7 @@ from weakincentives._fence import check_fence, current_calls
 from weakincentives.resources.binding import (
     Binding,
     CircularDependencyError,
+    ClassOf,
     Constant,
     ResourceCloseError,
     ResourceError,
@@ -47,7 +48,7 @@ class ResourceRegistry:
     @classmethod
     def of(cls, *bindings: Binding[Any]) -> ResourceRegistry:
         """A registry of these bindings; each protocol may appear once."""
-        found: dict[type, Binding[Any]] = {}
+        found: dict[Any, Binding[Any]] = {}
         for binding in bindings:
             if not isinstance(binding, Binding):
                 raise ResourceError(
@@ -185,11 +186,11 @@ class ScopedResourceContext:
                 if isinstance(binding.provider, Constant):
                     self._add(protocol, binding.provider.value)
 
-    def get(self, protocol: type[T]) -> T:
+    def get(self, protocol: ClassOf[T]) -> T:
         """The resource bound to `protocol`, created if necessary."""
         return cast(T, self._resolve(protocol, ()))
 
-    def get_optional(self, protocol: type[T]) -> T | None:
+    def get_optional(self, protocol: ClassOf[T]) -> T | None:
         """Like `get`, but None if nothing is bound to `protocol`."""
         return self.get(protocol) if protocol in self._bindings else None
 
@@ -295,7 +296,7 @@ class ScopedResourceContext:
         except ResourceCloseError as failure:
             _raise_or_note(error, failure)
 
-    def _resolve(self, protocol: type, chain: tuple[type, ...]) -> Any:
+    def _resolve(self, protocol: Any, chain: tuple[type, ...]) -> Any:
         value = self._values.get(protocol)
         if value is None:
             value = self._root._values.get(protocol)
@@ -313,7 +314,7 @@ class ScopedResourceContext:
         return owner._create(binding, (*chain, protocol))
 
     def _create(self, binding: Binding[Any], chain: tuple[type, ...]) -> Any:
-        protocol = binding.protocol
+        protocol = chain[-1]
         with self._lock:
             self._check_open()
             if binding.scope is not Scope.PROTOTYPE and protocol in self._values:
@@ -393,10 +394,10 @@ class _ProviderResolver:
         self._context = context
         self._chain = chain
 
-    def get(self, protocol: type[T]) -> T:
+    def get(self, protocol: ClassOf[T]) -> T:
         return cast(T, self._context._resolve(protocol, self._chain))
 
-    def get_optional(self, protocol: type[T]) -> T | None:
+    def get_optional(self, protocol: ClassOf[T]) -> T | None:
         return self.get(protocol) if protocol in self._context._bindings else None
 
     def detach(self) -> None:

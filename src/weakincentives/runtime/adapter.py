@@ -90,7 +90,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
         if not any(getattr(type(self), name) is not getattr(ProviderAdapter, name) for name in ("channel", "evaluate")):
             raise TypeError(f"{type(self).__name__} cannot reach a model; implement channel(), or evaluate() by itself")
         self.model = model
-        self.settings = settings or Settings()
+        self.settings = Settings().merged(settings)
         self._added_codecs = hosted_tool_codecs or {}
         self.output_retries = output_retries
         self._tokenizer = tokenizer

@@ -295,7 +295,8 @@ class ToolExecutor:
             self._programming_error(problem, error, attempt)
 
     def _programming_error(self, problem: str, cause: Exception | None, attempt: _Attempt) -> None:
-        way = "return a ToolResult." if cause is None else "give its value a render() method or JSON-able fields."
+        way = "give its value a render() method or JSON-able fields; images and other media go into attachments=."
+        way = "return a ToolResult." if cause is None else way
         mistake = PromptEvaluationError(f"{problem}; {way}", prompt_name=self.prompt.name, phase="tool")
         mistake.__cause__ = cause
         attempt.result, attempt.message, attempt.error = ToolResult(str(mistake), success=False), "", mistake

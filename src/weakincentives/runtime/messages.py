@@ -53,6 +53,8 @@ class Settings:
         """These settings, overridden by what `other` sets."""
         if other is None:
             return self
+        if not isinstance(other, Settings):
+            raise TypeError(f"settings must be Settings, got {other!r}; pass for example Settings(temperature=0)")
         chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) != f.default}
         return replace(self, **chosen)
 

@@ -119,9 +119,18 @@ class Model(Node):
         return INVALID
 
     def schema(self, writer: SchemaWriter) -> JsonSchema:
-        """Pydantic's schema, with its definitions moved to join the others."""
         if (known := writer.known.get(self)) is not None:
             return known
+        top = self.joined(writer)
+        if "properties" in top:
+            name = writer.free_name(self.name)
+            writer.definitions[name] = top
+            top = {"$ref": f"#/$defs/{name}"}
+        writer.known[self] = top
+        return top
+
+    def joined(self, writer: SchemaWriter) -> JsonSchema:
+        """Pydantic's schema, with its definitions moved to join the others."""
         own = to_strict(self.written) if writer.strict else self.written
         inner = own.get("$defs", {})
         moved = {
@@ -131,15 +140,10 @@ class Model(Node):
         for name, definition in inner.items():
             writer.definitions[moved[name]] = with_references(definition, moved)
         top: JsonSchema = with_references({key: value for key, value in own.items() if key != "$defs"}, moved)
-        if "properties" in top:
-            name = writer.free_name(self.name)
-            writer.definitions[name] = top
-            top = {"$ref": f"#/$defs/{name}"}
-        writer.known[self] = top
         return top
 
     def top_schema(self, writer: SchemaWriter) -> JsonSchema:
-        top = self.schema(writer)
+        top = self.joined(writer)
         while "$ref" in top:
             top = writer.definitions[top["$ref"].rpartition("/")[2]]
         return top

@@ -123,10 +123,13 @@ def dump(value: Any) -> Any:
         raise SerdeError((FieldProblem("$", f"cannot be written as JSON: {error}"),)) from None
 
 
-def encode(value: Any) -> bytes:
-    """The value as JSON text. NaN and infinities become null, because JSON cannot express them."""
+def encode(value: Any, *, as_input: bool = False) -> bytes:
+    """The value as JSON text. NaN and infinities become null, because JSON cannot express them.
+
+    A Pydantic model is written as it is shown, or `as_input`: under the names it is read by, without computed fields.
+    """
     try:
-        return msgspec.json.encode(_with_objects(value), enc_hook=_to_json)
+        return msgspec.json.encode(_with_objects(value), enc_hook=_to_input if as_input else _to_json)
     except RecursionError:
         raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
@@ -159,7 +162,8 @@ def _columns(cls: Any) -> tuple[Column, ...] | None:
 def _pydantic_columns(cls: Any) -> Iterator[Column]:
     for name, info in cls.model_fields.items():
         metadata = {} if info.description is None else {"description": info.description}
-        key = info.validation_alias if isinstance(info.validation_alias, str) else info.alias or name
+        aliases = getattr(info.validation_alias, "choices", [info.validation_alias])
+        key = next((alias for alias in aliases if isinstance(alias, str)), info.alias or name)
         yield Column(name, key, metadata=metadata, optional=not info.is_required())
 
 
@@ -269,6 +273,24 @@ def _to_json(value: Any) -> Any:
     if is_pydantic_model(type(value)) or type(value).__module__.partition(".")[0] == "pydantic":
         return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
     raise TypeError(f"{type(value).__qualname__} has no JSON form; use a dataclass, a mapping or a plain value")
+
+
+def _to_input(value: Any) -> Any:
+    if not is_pydantic_model(type(value)):
+        return _to_json(value)
+    return sys.modules["pydantic_core"].to_jsonable_python(_input_parts(value), by_alias=True, round_trip=True)
+
+
+def _input_parts(value: Any) -> Any:
+    cls: Any = type(value)
+    if is_pydantic_model(cls):
+        parts = {column.key: _input_parts(getattr(value, column.name)) for column in columns(cls)}
+        return parts["root"] if cls.__pydantic_root_model__ else parts | (value.model_extra or {})
+    if isinstance(value, abc.Mapping):
+        return {key: _input_parts(item) for key, item in value.items()}
+    if cls in _ARRAYS:
+        return [_input_parts(item) for item in value]
+    return value.get_secret_value() if hasattr(value, "get_secret_value") else value
 
 
 _ARRAYS = (list, tuple, set, frozenset)

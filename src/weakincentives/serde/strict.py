@@ -224,9 +224,20 @@ def to_strict(schema: JsonSchema) -> JsonSchema:
     return {**written, "$defs": definitions} if definitions else written
 
 
+def _tags(schema: Any) -> set[str]:
+    """The names of the properties by which unions in a schema tell their options apart."""
+    if isinstance(schema, list):
+        return set[str]().union(*map(_tags, schema))
+    if not isinstance(schema, dict):
+        return set()
+    own = {tag} if isinstance(tag := schema.get("propertyName"), str) else set()
+    return own.union(*map(_tags, schema.values()))
+
+
 class _StrictWriter:
     def __init__(self, root: JsonSchema) -> None:
         self.root = root
+        self.tags = _tags(root)
         self.uses_json_value = False
 
     def write(self, schema: Any, *, default: str = "", omitted: bool = False) -> JsonSchema:
@@ -293,7 +304,8 @@ class _StrictWriter:
         required = schema.get("required", ())
         written, needed = {}, []
         for name, declared in (properties or {}).items():
-            note = "" if name in required else f"the default{default_note(declared.get('default', MISSING))}"
+            stated = name in required or (name in self.tags and declared.keys() & {"const", "enum"})
+            note = "" if stated else f"the default{default_note(declared.get('default', MISSING))}"
             nullable = accepts_null(declared, self.root)
             # Where null is a valid value, only omitting the property gives the default.
             omitted = bool(note) and nullable and declared.get("default", MISSING) is not None
@@ -335,12 +347,14 @@ def _fits(option: Any, data: Any, root: JsonSchema) -> bool:
     if "const" in schema or "enum" in schema:
         return data in schema.get("enum", [schema.get("const")])
     if isinstance(data, dict) and "properties" in schema:
-        properties = schema["properties"]
+        properties, required = schema["properties"], set(schema.get("required", ()))
         known = data.keys() <= properties.keys() or schema.get("additionalProperties") not in (None, False)
-        tags = ((resolved(properties[name], root), value) for name, value in data.items() if name in properties)
+        # Null for a property that is not required stands for its default.
+        given = ((name, value) for name, value in data.items() if value is not None or name in required)
+        tags = ((resolved(properties[name], root), value) for name, value in given if name in properties)
         return (
             known
-            and set(schema.get("required", ())) <= data.keys()
+            and required <= data.keys()
             and all(value in tag.get("enum", [tag.get("const", value)]) for tag, value in tags)
         )
     kinds = schema.get("type")

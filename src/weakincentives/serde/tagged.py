@@ -241,9 +241,11 @@ def _dumper_for(cls: type) -> Convert:
         return _tagger("Path", str)
     found = _converters(cls)
     if found is None:
-        raise Failure(
-            f"{_name(cls)} cannot be serialised; use a dataclass, or call serde.register_type(cls, dump=..., load=...)"
-        )
+        way = "use a dataclass, or call serde.register_type(cls, dump=..., load=...)"
+        if hasattr(cls, "get_secret_value"):
+            name = cls.__name__
+            way = f"use str, or store it as text: serde.register_type({name}, {name}.get_secret_value, {name})"
+        raise Failure(f"{_name(cls)} cannot be serialised; {way}")
     return _tagger(_remember(cls), found[0])
 
 
@@ -272,6 +274,8 @@ def _converters(cls: Any) -> tuple[Convert, Convert] | None:
         return _dump_items, lambda data: cls(*_load_items(data))
     if _is_pydantic_value(cls):
         return str, lambda data: read(pydantic_model(cls), data)
+    if cls.__module__ == "ipaddress":
+        return str, cls
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
     return None if plain is None else (lambda value: _dump(plain(value)), lambda data: cls(_load(data)))
 

@@ -78,7 +78,7 @@ class SkillWithFiles(SkillSection):
         return LateContent()
 
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
-        workspace = resources.get(Filesystem)  # type: ignore[type-abstract]
+        workspace = resources.get(Filesystem)
         for name in self.files:
             data, target = (self.folder / name).read_bytes(), f"{self.mount}/{name}"
             if not workspace.exists(target) or workspace.read_bytes(target) != data:
