@@ -9,7 +9,17 @@ import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.limits import Prices, TokenUsage
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
+from weakincentives.prompt import (
+    LateContent,
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Section,
+    SectionVisibility,
+    Tool,
+    ToolResult,
+)
+from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime import MainLoop, ModelReply, ToolCall
 from weakincentives.session import Session
 from weakincentives.telemetry import PromptAdvice, RunStore, SectionAdvice, advise, record
@@ -36,6 +46,16 @@ def search(params: None, *, context: Any) -> ToolResult[None]:
 
 
 SEARCH = Tool[None, None](name="search", description="Search.", handler=search)
+
+
+class Late(Section[None]):
+    """A section that gets its tool when it is opened."""
+
+    def render_body(self, params: None) -> str:
+        return ""
+
+    def load(self, resources: ScopedResourceContext) -> LateContent:
+        return LateContent((SEARCH,))
 
 
 def prompt(web: SectionVisibility = SUMMARY) -> Prompt[None]:
@@ -102,6 +122,23 @@ def test_a_section_that_no_run_opens_stays_summarized(path: Path) -> None:
     assert docs.cost_full == pytest.approx(2 * DOCS * 2 * MICRO)
     assert (docs.advised, docs.findings, docs.first_use) == ("summary", ("never opened",), None)
     assert advice.saved == 0
+
+
+def test_a_section_whose_tools_nobody_has_loaded_is_not_advised_in_full(path: Path) -> None:
+    def ran(*script: ModelReply) -> SectionAdvice:
+        late = PromptTemplate(
+            ns="tests", key="late", sections=[Late(key="web", title="Web", summary="web", visibility=SUMMARY)]
+        )
+        with record(path):
+            for _ in range(3):
+                MainLoop().execute(Prompt(late), session=Session(), adapter=ScriptedAdapter(script, tokenizer=Words()))
+        return advised(path)[1]["web"]
+
+    unloaded = ran(reply(50))
+    assert (unloaded.full_tokens, unloaded.cost_full, unloaded.advised) == (None, None, "")
+    assert unloaded.reason == "no run has loaded its tools, so what it costs in full is not known"
+    heading, definition = 3, Words().count(SEARCH.definition)
+    assert ran(reply(50, READ_WEB), reply(90)).full_tokens == heading + definition
 
 
 def test_the_measured_cache_makes_what_is_sent_again_cheap(path: Path) -> None:
