@@ -206,7 +206,15 @@ async def test_over_http_every_host_has_sections_and_a_session_of_its_own(mode: 
     assert text(kept) == "Kept bob's."
 
 
-def test_only_a_template_can_be_served() -> None:
-    with pytest.raises(TypeError, match="serve takes a PromptTemplate, got 'desk'"):
+async def test_params_and_resources_bound_to_a_prompt_reach_its_hosts() -> None:
+    async with Client(stdio("tests.mcp.desk:bound_prompt")) as client:
+        assert "Serve Ann." in (client.instructions or "")
+        assert text(await client.call_tool("whose", {})) == "Ann's notebook"
+    async with Client(stdio("tests.mcp.desk:bound_prompt", "--params", "name=Bob")) as client:
+        assert "Serve Bob." in (client.instructions or "")
+
+
+def test_only_a_prompt_can_be_served() -> None:
+    with pytest.raises(TypeError, match="serve takes a Prompt or a PromptTemplate, got 'desk'"):
         serve("desk")  # type: ignore[arg-type]
     assert isinstance(template, PromptTemplate)
