@@ -307,7 +307,8 @@ def _declared(tool: Tool[Any, Any]) -> types.Tool:
         {
             "name": tool.name,
             "description": tool.description,
-            "inputSchema": tool.schema,
+            # Hosts check calls against it, and their models need not write every argument.
+            "inputSchema": tool.plain_schema,
             "annotations": {"readOnlyHint": tool.read_only},
             "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
         }
