@@ -114,6 +114,20 @@ def test_a_section_that_every_run_opens_is_cheaper_in_full(path: Path) -> None:
     assert advice.saved == pytest.approx(3 * (150 + (DOCS_SHOWN + DOCS_READ - DOCS) * 2) * MICRO)
 
 
+def test_where_nothing_is_left_to_open_the_tool_for_it_is_saved_too(path: Path) -> None:
+    docs = MarkdownSection(title="Docs", key="docs", template="word " * 100, summary="docs", visibility=SUMMARY)
+    adapter = ScriptedAdapter([reply(50, READ_DOCS), reply(160)] * 3, tokenizer=Words())
+    with record(path):
+        for _ in range(3):
+            MainLoop().execute(Prompt(ns="tests", key="docs", sections=[docs]), session=Session(), adapter=adapter)
+    advice, sections = advised(path)
+    (read_section,) = adapter.requests[0].tools
+    cost_full, cost_summary = sections["docs"].cost_full, sections["docs"].cost_summary
+    assert cost_full is not None and cost_summary is not None
+    tool_cost = Words().count(read_section.definition) * 2 * MICRO
+    assert advice.saved == pytest.approx(3 * (cost_summary - cost_full + tool_cost))
+
+
 def test_a_section_that_no_run_opens_stays_summarized(path: Path) -> None:
     played(path, reply(50, call("search")), reply(60))
     advice, sections = advised(path)

@@ -127,6 +127,9 @@ def _advise_prompt(name: str, runs: Sequence[_Run], prices: Mapping[str, Prices]
     cost = sum(costs.paid(run) for run in runs)
     changed = [section for section in sections if section.advised and section.advised != section.shown]
     gained = sum(_gain(section, run, costs) for run in runs for section in changed)
+    opened = [section.key for section in changed if section.advised == "full"]
+    # Where nothing is left to open, neither are the tools for that.
+    gained += sum(costs.full(run.builtin_tokens, run, *opened) for run in runs if run.summarized <= set(opened))
     return PromptAdvice(
         prompt=name,
         runs=len(runs),
@@ -148,6 +151,8 @@ class _Run:
         self.opened_for = [history.opened_for(turn) for turn in self.turns]
         states = [{".".join(state.path): state for state in render.sections} for render in history.renders]
         self.sections: dict[str, SectionState] = states[0] if states else {}
+        self.summarized = {key for key, state in self.sections.items() if state.base is SectionVisibility.SUMMARY}
+        self.builtin_tokens = history.renders[0].builtin_tool_tokens if self.summarized else 0
         self.shown = {
             key: state
             for sections in states
@@ -205,9 +210,9 @@ class PriceModel:
     def price(self, turn: HistoryTurn) -> float:
         return self._prices[turn.called.model].cost(turn.called.usage)
 
-    def full(self, tokens: int, key: str, run: _Run) -> float:
-        """The cost of sending these tokens in every turn that would remain if they were there from the start."""
-        within = run.within(key)
+    def full(self, tokens: int, run: _Run, *keys: str) -> float:
+        """The cost of sending these tokens in every turn that would remain if the sections were open from the start."""
+        within = {name for key in keys for name in run.within(key)}
         left = [turn for turn, opens in zip(run.turns, run.opened_for, strict=True) if within.isdisjoint(opens)]
         return sum(tokens * self.of(turn, first=turn.first or turn is left[0])[1] for turn in left)
 
@@ -254,7 +259,7 @@ def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice
     summary_tokens = round(fmean([run.sections[key].shown_tokens for run in summarized])) if summarized else None
     cost_full = cost_summary = None
     if full_tokens is not None and (summarized or shown == "full"):
-        cost_full = fmean([costs.full(full_tokens, key, run) for run in summarized or runs])
+        cost_full = fmean([costs.full(full_tokens, run, key) for run in summarized or runs])
     if summarized:
         cost_summary = fmean([costs.summary(key, run) for run in summarized])
     findings = []
@@ -335,8 +340,8 @@ def _gain(section: SectionAdvice, run: _Run, costs: PriceModel) -> float:
     state = run.sections.get(section.key)
     if state is None or state.visibility.value in ("hidden", section.advised) or section.full_tokens is None:
         return 0.0
-    full = costs.full(section.full_tokens, section.key, run)
+    full = costs.full(section.full_tokens, run, section.key)
     if section.advised == "full":
         return costs.summary(section.key, run) - full
     typical = round(fmean(costs.summary_tokens)) if costs.summary_tokens else TYPICAL_SUMMARY_TOKENS
-    return full - costs.full(typical, section.key, run)
+    return full - costs.full(typical, run, section.key)
