@@ -2,6 +2,13 @@ from __future__ import annotations
 
 from tests.cli.conftest import Wink
 
+OWN_STORE = """
+from desk import template
+from weakincentives.prompt import JsonPromptOverridesStore, Prompt
+
+prompt = Prompt(template, overrides_store=JsonPromptOverridesStore("elsewhere"))
+"""
+
 
 def override(wink: Wink, text: str = "Say hello to ${name}.", **environment: str) -> None:
     done = wink("overrides", "edit", "desk:template", "welcome", "--from", "-", stdin=text, **environment)
@@ -16,6 +23,16 @@ def test_an_edited_section_is_rendered_under_its_tag(wink: Wink) -> None:
     assert missed.returncode == 2
     assert missed.stderr == "wink: no override of hotel/desk has the tag 'lattest'; stored tags: latest\n"
     assert "Greet Ada" in wink("render", "desk:template", *guest).stdout
+
+
+def test_a_tag_applies_to_a_prompt_that_has_no_store_of_its_own(wink: Wink) -> None:
+    override(wink)
+    guest = ("--params", "Guest.name=Ada", "--tag", "latest")
+    assert "Say hello to Ada." in wink("render", "desk:prompt", *guest).stdout
+    (wink.folder / "shop.py").write_text(OWN_STORE)
+    stored = wink("render", "shop:prompt", *guest)
+    words = "wink: --tag needs a prompt without a store of overrides; 'shop:prompt' has its own\n"
+    assert (stored.returncode, stored.stderr) == (2, words)
 
 
 def test_list_and_show_name_what_is_overridden(wink: Wink) -> None:

@@ -124,7 +124,12 @@ def test_the_ledger_counts_the_tools_that_came_late() -> None:
 
 def test_what_is_not_known_yet_has_no_price() -> None:
     explained = ScriptedAdapter([]).explain(Prompt(template(Server("search", visibility=SUMMARY))))
-    assert explained.sections[1].opening.startswith("loads tools that are not known yet, about")
+    server = explained.sections[1]
+    words = "loads tools that are not known yet, so its cost is not known either"
+    assert (server.opening, server.opening_tokens) == (words, None)
+    assert f"at least {explained.full_tokens} with everything open" in explained.render()
+    priced = template(Server("search", visibility=SUMMARY), show_prices=True, token_budget=10_000)
+    assert "Does much." in (text := Prompt(priced).render().text) and "Opening it costs" not in text
 
 
 def test_what_is_stored_of_a_section_is_known_before_it_is_loaded() -> None:

@@ -6,7 +6,16 @@ import asyncio
 from dataclasses import dataclass
 
 from weakincentives.content import Image
-from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+    tool,
+)
 from weakincentives.session import reducer
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
@@ -63,3 +72,25 @@ template: PromptTemplate[None] = PromptTemplate(
         ),
     ],
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Customer:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    owner: str
+
+
+@tool(read_only=True)
+def whose(*, context: ToolContext) -> str:
+    "Whose notebook it is."
+    return f"{context.resources.get(Notebook).owner}'s notebook"
+
+
+def bound_prompt() -> Prompt[None]:
+    section = MarkdownSection[Customer](title="Task", key="task", template="Serve ${name}.", tools=[whose])
+    prompt: Prompt[None] = Prompt(ns="tests", key="bound", sections=[section])
+    return prompt.bind(Customer("Ann"), resources={Notebook: Notebook("Ann")})

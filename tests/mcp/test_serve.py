@@ -19,7 +19,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from tests.disclosure.desk import FULL
 from tests.mcp.desk import PNG, Notes, template
 from weakincentives.mcp import MCPSection, StdioServer, serve
-from weakincentives.prompt import PromptTemplate
+from weakincentives.prompt import MarkdownSection, PromptTemplate, tool
 from weakincentives.runtime import PromptExecuted, PromptRendered, ToolInvoked, ToolsInjected
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore
@@ -206,7 +206,41 @@ async def test_over_http_every_host_has_sections_and_a_session_of_its_own(mode: 
     assert text(kept) == "Kept bob's."
 
 
-def test_only_a_template_can_be_served() -> None:
-    with pytest.raises(TypeError, match="serve takes a PromptTemplate, got 'desk'"):
+async def test_hosts_get_a_plain_schema_and_may_call_by_the_strict_one_too() -> None:
+    @tool
+    def note(text: str, size: int = 3, tags: dict[str, str] | None = None) -> str:
+        "Note it."
+        return f"{text} {size} {tags}"
+
+    section = MarkdownSection(title="Task", key="task", template="Note.", tools=[note])
+    async with Client(serve(PromptTemplate(ns="tests", key="note", sections=[section])).server) as client:
+        (listed,) = (await client.list_tools()).tools
+        plain = {"text": "a", "tags": {"b": "c"}}
+        strict = {"text": "a", "size": None, "tags": [{"key": "b", "value": "c"}]}
+        answers = [text(await client.call_tool("note", arguments)) for arguments in (plain, strict)]
+    assert answers == ["a 3 {'b': 'c'}"] * 2
+    texts = {"type": "object", "additionalProperties": {"type": "string"}}
+    assert listed.input_schema == {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "size": {"type": "integer", "default": 3},
+            "tags": {"anyOf": [texts, {"type": "null"}], "default": None},
+        },
+        "required": ["text"],
+        "additionalProperties": False,
+    }
+
+
+async def test_params_and_resources_bound_to_a_prompt_reach_its_hosts() -> None:
+    async with Client(stdio("tests.mcp.desk:bound_prompt")) as client:
+        assert "Serve Ann." in (client.instructions or "")
+        assert text(await client.call_tool("whose", {})) == "Ann's notebook"
+    async with Client(stdio("tests.mcp.desk:bound_prompt", "--params", "name=Bob")) as client:
+        assert "Serve Bob." in (client.instructions or "")
+
+
+def test_only_a_prompt_can_be_served() -> None:
+    with pytest.raises(TypeError, match="serve takes a Prompt or a PromptTemplate, got 'desk'"):
         serve("desk")  # type: ignore[arg-type]
     assert isinstance(template, PromptTemplate)

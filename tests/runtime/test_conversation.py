@@ -273,6 +273,19 @@ def test_a_message_dispatched_by_hand_is_part_of_the_next_turn() -> None:
     assert [text for role, text in said(chat) if role == "user"][1:] == ["The parcel is blue.", "Do you see it?"]
 
 
+def test_a_system_message_dispatched_by_hand_keeps_its_place_through_restarts() -> None:
+    session = Session()
+    for message in (Message("user", "Hi."), Message("assistant", "Yes?"), Message("system", "Ann is a VIP.")):
+        session.dispatch(message)
+    adapter = ScriptedAdapter([call("read_section", section_key="orders"), "Done."], supports_dynamic_tools=False)
+    chat = Conversation(Prompt(desk()), adapter=adapter, session=session)
+    chat.send("Where is it?")
+    first, second = ([(m.role, m.text) for m in request.messages[1:5]] for request in adapter.requests)
+    assert first == [("user", "Hi."), ("assistant", "Yes?"), ("system", "Ann is a VIP."), ("user", "Where is it?")]
+    assert second == first and "All of orders." in adapter.requests[1].messages[0].text
+    assert [m.text for m in chat.messages if m.role == "system" and not m.name] == ["Ann is a VIP."]
+
+
 def test_the_tools_of_a_conversation_are_those_of_its_prompt() -> None:
     adapter = ScriptedAdapter(["One.", "Two."])
     prompt = Prompt(

@@ -9,7 +9,17 @@ import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.limits import Prices, TokenUsage
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
+from weakincentives.prompt import (
+    LateContent,
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Section,
+    SectionVisibility,
+    Tool,
+    ToolResult,
+)
+from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime import MainLoop, ModelReply, ToolCall
 from weakincentives.session import Session
 from weakincentives.telemetry import PromptAdvice, RunStore, SectionAdvice, advise, record
@@ -36,6 +46,16 @@ def search(params: None, *, context: Any) -> ToolResult[None]:
 
 
 SEARCH = Tool[None, None](name="search", description="Search.", handler=search)
+
+
+class Late(Section[None]):
+    """A section that gets its tool when it is opened."""
+
+    def render_body(self, params: None) -> str:
+        return ""
+
+    def load(self, resources: ScopedResourceContext) -> LateContent:
+        return LateContent((SEARCH,))
 
 
 def prompt(web: SectionVisibility = SUMMARY) -> Prompt[None]:
@@ -94,6 +114,20 @@ def test_a_section_that_every_run_opens_is_cheaper_in_full(path: Path) -> None:
     assert advice.saved == pytest.approx(3 * (150 + (DOCS_SHOWN + DOCS_READ - DOCS) * 2) * MICRO)
 
 
+def test_where_nothing_is_left_to_open_the_tool_for_it_is_saved_too(path: Path) -> None:
+    docs = MarkdownSection(title="Docs", key="docs", template="word " * 100, summary="docs", visibility=SUMMARY)
+    adapter = ScriptedAdapter([reply(50, READ_DOCS), reply(160)] * 3, tokenizer=Words())
+    with record(path):
+        for _ in range(3):
+            MainLoop().execute(Prompt(ns="tests", key="docs", sections=[docs]), session=Session(), adapter=adapter)
+    advice, sections = advised(path)
+    (read_section,) = adapter.requests[0].tools
+    cost_full, cost_summary = sections["docs"].cost_full, sections["docs"].cost_summary
+    assert cost_full is not None and cost_summary is not None
+    tool_cost = Words().count(read_section.definition) * 2 * MICRO
+    assert advice.saved == pytest.approx(3 * (cost_summary - cost_full + tool_cost))
+
+
 def test_a_section_that_no_run_opens_stays_summarized(path: Path) -> None:
     played(path, reply(50, call("search")), reply(60))
     advice, sections = advised(path)
@@ -102,6 +136,23 @@ def test_a_section_that_no_run_opens_stays_summarized(path: Path) -> None:
     assert docs.cost_full == pytest.approx(2 * DOCS * 2 * MICRO)
     assert (docs.advised, docs.findings, docs.first_use) == ("summary", ("never opened",), None)
     assert advice.saved == 0
+
+
+def test_a_section_whose_tools_nobody_has_loaded_is_not_advised_in_full(path: Path) -> None:
+    def ran(*script: ModelReply) -> SectionAdvice:
+        late = PromptTemplate(
+            ns="tests", key="late", sections=[Late(key="web", title="Web", summary="web", visibility=SUMMARY)]
+        )
+        with record(path):
+            for _ in range(3):
+                MainLoop().execute(Prompt(late), session=Session(), adapter=ScriptedAdapter(script, tokenizer=Words()))
+        return advised(path)[1]["web"]
+
+    unloaded = ran(reply(50))
+    assert (unloaded.full_tokens, unloaded.cost_full, unloaded.advised) == (None, None, "")
+    assert unloaded.reason == "no run has loaded its tools, so what it costs in full is not known"
+    heading, definition = 3, Words().count(SEARCH.definition)
+    assert ran(reply(50, READ_WEB), reply(90)).full_tokens == heading + definition
 
 
 def test_the_measured_cache_makes_what_is_sent_again_cheap(path: Path) -> None:

@@ -81,6 +81,35 @@ def test_a_saved_thread_goes_on_after_the_server_was_restarted() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [
+        ("vercel", {"type": "error", "errorText": "The turn failed (OSError)."}),
+        ("ag-ui", {"type": "RUN_ERROR", "message": "The turn failed (OSError).", "code": "OSError"}),
+    ],
+)
+def test_a_turn_that_cannot_be_saved_is_logged_told_to_the_page_and_kept_in_memory(
+    path: str, last: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[str] = []
+
+    def make(thread: str) -> Conversation[None]:
+        made.append(thread)
+        return Conversation(Prompt(desk()), adapter=ScriptedAdapter(["One.", "Two."]))
+
+    def save(thread: str, chat: Conversation[Any]) -> None:
+        if thread == "full":
+            raise OSError("disk full")
+
+    with serving(application(Threads(make, save=save, limit=1))) as url:
+        for thread in ("full", "other", "full"):
+            body = post(f"{url}/{path}", {**asked("Hi.", thread), "threadId": thread, "runId": "r"})[1]
+    assert made == ["full", "other"]
+    assert json.loads([line for line in body.splitlines() if line.startswith("data: {")][-1][6:]) == last
+    records = [(r.name, r.exc_info[1]) for r in caplog.records if r.exc_info and "could not be saved" in r.message]
+    assert [(name, str(error)) for name, error in records] == [("weakincentives.ui", "disk full")] * 2
+
+
 def test_threads_of_one_owner_are_closed_to_another() -> None:
     made: list[str] = []
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
+from queue import Queue
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from scripts.viewer_runs import RESOLUTION, on_call_template
-from weakincentives import MarkdownSection, PromptTemplate
+from weakincentives import MarkdownSection, Prompt, PromptTemplate, ToolContext, tool
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import SerdeError
 from weakincentives.prompt.overrides import JsonPromptOverridesStore
@@ -203,6 +204,26 @@ def test_a_form_has_an_input_for_each_type(tmp_path: Path) -> None:
     assert "7 True warm" in playground.render({"params": given})["pieces"][0]["text"]
     with pytest.raises(SerdeError, match="number"):
         playground.render({"params": {"Order": {"number": "seven"}}})
+
+
+def test_a_run_uses_what_is_bound_to_the_prompt(tmp_path: Path) -> None:
+    @tool
+    def file(note: str, *, context: ToolContext) -> str:
+        "File a note."
+        context.resources.get(Queue).put(note)
+        return "Filed."
+
+    notes: Queue[str] = Queue()
+    section = MarkdownSection(key="task", title="Task", template="Keep notes.", tools=[file])
+    playground = Playground(
+        Prompt(ns="shop", key="notes", sections=[section]).bind(resources={Queue: notes}),
+        adapters=[AdapterChoice("scripted")],
+        make_adapter=lambda name: ScriptedAdapter([call("file", note="milk"), "Done."]),
+        overrides=JsonPromptOverridesStore(tmp_path),
+    )
+    for drafts in ({}, {"task": "Keep short notes."}):
+        playground.run({"message": "Milk.", "drafts": drafts})
+        assert notes.get(timeout=30) == "milk"
 
 
 class Unreachable(ScriptedAdapter):

@@ -43,7 +43,7 @@ def values(line: str) -> list[str]:
 
 def _values(words: list[str]) -> list[str]:
     from weakincentives.cli.recordings import file_and_runs
-    from weakincentives.cli.selection import named_template, open_store
+    from weakincentives.cli.selection import named_prompt, open_store
     from weakincentives.telemetry import RunStore
 
     before, command = words[-1], " ".join(words[:2])
@@ -53,11 +53,11 @@ def _values(words: list[str]) -> list[str]:
             return [run.run_id for run in store.list_runs()]
     target = next(word for word in words if ":" in word)
     if before == "--tag":
-        found = named_template(target)
+        found = named_prompt(target)
         folder = words[words.index("--store") + 1] if "--store" in words else None
         overrides = open_store(argparse.Namespace(store=folder))
         return [stored.tag for stored in overrides.list(ns=found.ns, key=found.key)]
-    return list(named_template(target).outline.by_key)
+    return list(named_prompt(target).template.outline.by_key)
 
 
 def bash(commands: list[Grammar]) -> Iterator[str]:

@@ -15,13 +15,15 @@ from weakincentives._display import Table
 from weakincentives.cli.commands import PORT, default
 from weakincentives.cli.output import UsageError, plural, print_table, progress
 from weakincentives.cli.recordings import recorder
-from weakincentives.cli.selection import add_params_option, named_template, read_params
+from weakincentives.cli.selection import add_params_option, named_prompt, read_params
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     server = verbs.add_parser("serve", help="offer a prompt to an MCP host")
-    server.add_argument("target", metavar="module:variable", help="a PromptTemplate, or a function that returns one")
+    server.add_argument(
+        "target", metavar="module:variable", help="a PromptTemplate, a Prompt, or a function that returns one"
+    )
     add_params_option(server)
     server.add_argument("--http", type=PORT, metavar="PORT", help="serve at http://127.0.0.1:PORT/mcp instead")
     server.add_argument("--record", metavar="FILE", help="record what hosts do [WINK_RECORD]")
@@ -37,9 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
 def serve(arguments: argparse.Namespace) -> int:
     from weakincentives.mcp import serve
 
-    template = named_template(arguments.target)
+    prompt = named_prompt(arguments.target)
     words = [word for group in arguments.params for word in group]
-    server = serve(template, *read_params(words, template.outline.params_types))
+    server = serve(prompt, *read_params(words, prompt.template.outline.params_types))
     file = arguments.record or default("record")
     with (recorder(file) if file else None) or nullcontext():
         if arguments.http is None:
@@ -47,7 +49,7 @@ def serve(arguments: argparse.Namespace) -> int:
         else:
             import uvicorn
 
-            progress(f"serving {template.name} at http://127.0.0.1:{arguments.http}/mcp")
+            progress(f"serving {prompt.name} at http://127.0.0.1:{arguments.http}/mcp")
             uvicorn.run(server.app, port=arguments.http, log_level="warning")
     return 0
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.cli.output import UsageError, print_json, print_line, progress
-from weakincentives.cli.selection import add_store_option, named_template, open_store
+from weakincentives.cli.selection import add_store_option, named_prompt, open_store
 from weakincentives.prompt.overrides import (
     LATEST,
     JsonPromptOverridesStore,
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     store = open_store(arguments)
     if arguments.verb == "list":
         return list_all(store, as_json=arguments.json)
-    descriptor = named_template(arguments.target).descriptor
+    descriptor = named_prompt(arguments.target).template.descriptor
     override = store.resolve(descriptor, arguments.tag) or descriptor.new_override(arguments.tag)
     if arguments.verb == "show":
         return show_one(descriptor, override, as_json=arguments.json)

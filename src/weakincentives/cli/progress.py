@@ -105,7 +105,8 @@ def _rendered(event: PromptRendered) -> str:
     full = shown + sum(section.unshown_tokens for section in event.sections)
     changed = f" with override {event.overrides_tag!r}" if event.overrides_tag else ""
     name = f"{event.prompt_name}{changed} on {event.model}"
-    return f"prompt  {name}: {shown:,} tokens shown, {full:,} with everything open"
+    least = "at least " if any(section.unloaded for section in event.sections) else ""
+    return f"prompt  {name}: {shown:,} tokens shown, {least}{full:,} with everything open"
 
 
 def _called(event: ModelCalled) -> str:

@@ -95,7 +95,7 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
             section.shown,
             f"{section.opened_runs}/{section.runs}",
             "-" if section.first_use is None else f"{section.first_use:g}",
-            f"{section.full_tokens:,}",
+            "-" if section.full_tokens is None else f"{section.full_tokens:,}",
             "-" if section.summary_tokens is None else f"{section.summary_tokens:,}",
             amount(section.cost_full, prompt.unit),
             amount(section.cost_summary, prompt.unit),

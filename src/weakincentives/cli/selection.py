@@ -76,25 +76,20 @@ def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
     """The prompt named in the arguments, with its params bound."""
     words = [word for group in arguments.params for word in group]
     found = named_prompt(arguments.target)
-    if isinstance(found, PromptTemplate):
-        store = open_store(arguments) if arguments.tag else None
-        if store is not None and store.resolve(found.descriptor, arguments.tag) is None:
+    if arguments.tag:
+        if found.overrides_store is not None:
+            raise UsageError(f"--tag needs a prompt without a store of overrides; {arguments.target!r} has its own")
+        store = open_store(arguments)
+        if store.resolve(found.template.descriptor, arguments.tag) is None:
             tags = ", ".join(stored.tag for stored in store.list(ns=found.ns, key=found.key)) or "none"
             raise UsageError(
                 f"no override of {found.ns}/{found.key} has the tag {arguments.tag!r}; stored tags: {tags}"
             )
-        found = Prompt(found) if store is None else Prompt(found, overrides_store=store, overrides_tag=arguments.tag)
-    elif arguments.tag:
-        raise UsageError(f"--tag needs a PromptTemplate; {arguments.target!r} is a Prompt, which has its own store")
+        found = found.with_overrides(store, arguments.tag)
     return found.bind(*read_params(words, found.template.outline.params_types))
 
 
-def named_template(target: str) -> PromptTemplate[Any]:
-    found = named_prompt(target)
-    return found.template if isinstance(found, Prompt) else found
-
-
-def named_prompt(target: str) -> Prompt[Any] | PromptTemplate[Any]:
+def named_prompt(target: str) -> Prompt[Any]:
     found = resolve(target, Prompt, PromptTemplate)
     if callable(found) and not isinstance(found, type | Tool):
         try:
@@ -102,7 +97,9 @@ def named_prompt(target: str) -> Prompt[Any] | PromptTemplate[Any]:
         except TypeError as error:
             raise UsageError(f"{target!r} must be a function that takes no arguments: {error}") from None
         found = found()
-    if isinstance(found, Prompt | PromptTemplate):
+    if isinstance(found, PromptTemplate):
+        return Prompt(found)
+    if isinstance(found, Prompt):
         return found
     raise UsageError(
         f"{target!r} must be a PromptTemplate, a Prompt or a function that returns one, got a {type(found).__name__}"

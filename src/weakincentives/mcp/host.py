@@ -61,17 +61,17 @@ class TemplateServer:
     """What `serve` returns: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
 
     def __init__(
-        self, template: PromptTemplate[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float
+        self, prompt: Prompt[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float
     ) -> None:
-        self._template = copy.copy(template)
+        self._prompt = copy.copy(prompt).bind(*params)
+        template = self._prompt.template = copy.copy(prompt.template)
         # The host produces its own answer, and sees only as much of a section as the tool that opens it returns.
-        self._template.structured_output = None
+        template.structured_output = None
         opening = {tool.name for tool in template.builtin_tools()}
         if "read_section" not in opening or "open_sections" in opening:
-            self._template.disclosure = ReadSections()
-        self._params = params
+            template.disclosure = ReadSections()
         # Rendered here, so that missing params raise in `serve` and not in the server's task group.
-        self._instructions = Prompt(self._template).bind(*params).render().system_text
+        self._instructions = self._prompt.render().system_text
         self._session = session
         self._relist_seconds = relist_seconds
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
@@ -95,7 +95,7 @@ class TemplateServer:
     def server(self) -> Server[Any]:
         """The server itself, for uses that `run_stdio` and `app` do not cover."""
         return _AnnouncingServer(
-            self._template.name,
+            self._prompt.name,
             instructions=self._instructions,
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
@@ -121,7 +121,7 @@ class TemplateServer:
         host = self._hosts.get(key)
         if host is None:
             session = self._session if not key and self._session is not None else Session()
-            host = self._hosts[key] = _Host(Prompt(self._template).bind(*self._params), session, self._relist_seconds)
+            host = self._hosts[key] = _Host(copy.copy(self._prompt), session, self._relist_seconds)
             if len(self._hosts) > MAX_HOSTS:
                 await self._hosts.popitem(last=False)[1].close()
         self._hosts.move_to_end(key)
@@ -152,16 +152,22 @@ class TemplateServer:
 
 
 def serve(
-    template: PromptTemplate[Any], *params: Any, session: Session | None = None, relist_seconds: float = 5.0
+    prompt: Prompt[Any] | PromptTemplate[Any],
+    *params: Any,
+    session: Session | None = None,
+    relist_seconds: float = 5.0,
 ) -> TemplateServer:
-    """Offer a template to MCP hosts: its text as instructions, its tools, and `read_section` to open more.
+    """Offer a prompt to MCP hosts: its text as instructions, its tools, and `read_section` to open more.
 
-    `params` are bound as by `Prompt.bind`. Each host has its own session; the single host of `run_stdio` uses the given
-    one. The answer to a call that adds tools waits until the host has listed them, at most `relist_seconds`.
+    `params` are bound as by `Prompt.bind`. Each host has its own copy of the prompt, with everything bound to it, and
+    its own session; the single host of `run_stdio` uses the given one. The answer to a call that adds tools waits until
+    the host has listed them, at most `relist_seconds`.
     """
-    if not isinstance(template, PromptTemplate):
-        raise TypeError(f"serve takes a PromptTemplate, got {template!r}")
-    return TemplateServer(template, params, session, relist_seconds)
+    if isinstance(prompt, PromptTemplate):
+        prompt = Prompt(prompt)
+    if not isinstance(prompt, Prompt):
+        raise TypeError(f"serve takes a Prompt or a PromptTemplate, got {prompt!r}")
+    return TemplateServer(prompt, params, session, relist_seconds)
 
 
 class _AnnouncingServer(Server[Any]):
@@ -301,7 +307,8 @@ def _declared(tool: Tool[Any, Any]) -> types.Tool:
         {
             "name": tool.name,
             "description": tool.description,
-            "inputSchema": tool.schema,
+            # Hosts check calls against it, and their models need not write every argument.
+            "inputSchema": tool.plain_schema,
             "annotations": {"readOnlyHint": tool.read_only},
             "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
         }

@@ -98,12 +98,13 @@ class FoundSection:
     key: str
     title: str
     sentence: str
-    tokens: int
+    tokens: int | None
     tools: tuple[str, ...] = ()
 
     def render(self) -> str:
+        cost = "size not known" if self.tokens is None else f"about {self.tokens:,} tokens"
         tools = f"; tools: {', '.join(self.tools)}" if self.tools else ""
-        return f'- "{self.key}": {self.title} (about {self.tokens:,} tokens{tools})\n  {self.sentence}'
+        return f'- "{self.key}": {self.title} ({cost}{tools})\n  {self.sentence}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +421,7 @@ def _described(found: Found, view: View, query: str, count: Any) -> FoundSection
         tokens = reading.tokens(count)
     except PromptRenderError:
         # That is an error only for whoever opens it.
-        tokens = 0
+        tokens = None
     return FoundSection(
         key=node.key,
         title=node.section.title,

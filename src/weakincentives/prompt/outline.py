@@ -115,6 +115,8 @@ class Outline:
         )
         self.ruled: tuple[Node, ...] = tuple(node for node in self.nodes if node.section.open_when is not None)
         self.late: tuple[Node, ...] = tuple(node for node in self.nodes if node.is_late)
+        # Sections that nobody has loaded yet, and that cannot say beforehand what they add.
+        self.unloaded = {node.path for node in self.late if node.path not in self._late}
         names = Counter(tool.name for node in self.nodes for tool in node.all_tools)
         self.shares_tool_names = any(count > 1 for count in names.values())
         self.cache: dict[object, Any] = {}

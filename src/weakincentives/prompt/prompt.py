@@ -249,7 +249,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         self.template = template
         self.resources = PromptResources(self)
         self.run_id = ""
-        self._overrides_store = overrides_store
+        self.overrides_store = overrides_store
         self._overrides_tag = overrides_tag
         self._bound: dict[type, Any] = {}
         self._duplicates: tuple[Any, ...] = ()
@@ -333,6 +333,12 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         other = object.__new__(type(self))
         vars(other).update(vars(self), _bound=dict(self._bound), _claim=None)
         other.resources = PromptResources(other, lender=self.resources)
+        return other
+
+    def with_overrides(self, store: PromptOverridesStore, tag: str) -> Self:
+        """A copy of this prompt, to which the store's override with this tag applies."""
+        other = copy.copy(self)
+        other.overrides_store, other._overrides_tag = store, tag
         return other
 
     def _params_type_of(self, value: Any) -> type:
@@ -449,9 +455,9 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""
-        if self._overrides_store is None:
+        if self.overrides_store is None:
             return self.template.outline
-        return self.template.overridden(self._overrides_store, self._overrides_tag)
+        return self.template.overridden(self.overrides_store, self._overrides_tag)
 
     @property
     def overrides_tag(self) -> str:

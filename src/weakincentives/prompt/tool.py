@@ -198,13 +198,21 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     @cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments, with overridden descriptions; strict unless it is a foreign schema."""
+        return self._written(strict=True)
+
+    @cached_property
+    def plain_schema(self) -> dict[str, Any]:
+        """The schema as JSON Schema would have it: arguments with a default may be omitted, and dicts are objects."""
+        return self._written(strict=False)
+
+    def _written(self, *, strict: bool) -> dict[str, Any]:
         if self._foreign is not None:
             schema = self._foreign.sent
         elif self.params_type is None:
             return {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
         else:
             try:
-                schema = serde.schema(self.params_type)
+                schema = serde.schema(self.params_type, strict=strict)
             except SerdeError as error:
                 raise PromptValidationError(f"The params of tool '{self.name}' have no schema: {error}") from None
         if not self._param_descriptions:
@@ -295,7 +303,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
 
     def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
-        for derived in ("schema", "strict_schema", "definition"):
+        for derived in ("schema", "plain_schema", "strict_schema", "definition"):
             vars(other).pop(derived, None)
         vars(other).update(changes)
         return other

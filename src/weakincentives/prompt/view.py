@@ -60,14 +60,20 @@ class SkippedTool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What opening a section would do: the overrides it needs, the tools it adds, and (on demand) its text."""
+    """What opening a section would do: the overrides it needs, the tools it adds, and (on demand) its text.
+
+    `unloaded` says that it adds more, which nobody knows before it is loaded.
+    """
 
     overrides: Overrides
     tools: tuple[AnyTool, ...]
     render: Callable[[], str]
+    unloaded: bool = False
 
-    def tokens(self, count: Callable[[str], int]) -> int:
-        """The tokens that opening adds to the context, for text and tools."""
+    def tokens(self, count: Callable[[str], int]) -> int | None:
+        """The tokens that opening adds to the context, for text and tools; None if they are not known."""
+        if self.unloaded:
+            return None
         return count(self.render()) + sum(count(tool.definition) for tool in self.tools)
 
 
@@ -176,11 +182,13 @@ class View:
         top = closed[-1] if closed else node
         known = {tool.name for _, tool in self.offered()}
         coming: dict[str, AnyTool] = {}
-        for below in sorted(after.shown_below(top, FULL), key=after.opened_at):
+        shown = sorted(after.shown_below(top, FULL), key=after.opened_at)
+        for below in shown:
             for tool in below.all_tools:
                 if tool.name not in known:
                     coming.setdefault(tool.name, tool)
-        return Opening(overrides, tuple(coming.values()), lambda: after.content(top.path))
+        unloaded = any(below.path in self.outline.unloaded for below in shown)
+        return Opening(overrides, tuple(coming.values()), lambda: after.content(top.path), unloaded)
 
     def reading(self, path: SectionPath) -> Opening:
         """What reading the section does: a section with tools is opened, any other only returns its text.
@@ -220,7 +228,8 @@ class View:
     def fitted(self, budget: int, tokenizer: Tokenizer) -> View:
         """Open summarized sections, the cheapest first, as long as text and tools stay within the budget.
 
-        A section that the caller or the session summarized on purpose stays as it is.
+        A section that the caller or the session summarized on purpose stays as it is, and so does one whose cost is not
+        known before it is loaded.
         """
         spent = tokenizer.count("".join(self.pieces()))
         spent += sum(tokenizer.count(tool.definition) for _, tool in self.offered())
@@ -229,8 +238,10 @@ class View:
 
         def weigh(nodes: Iterable[Node]) -> None:
             for node in nodes:
-                if view.decided_by(node) in ("declared", "selector"):
-                    heapq.heappush(waiting, (view.opening(node.path).tokens(tokenizer.count), node.index))
+                if view.decided_by(node) not in ("declared", "selector"):
+                    continue
+                if (cost := view.opening(node.path).tokens(tokenizer.count)) is not None:
+                    heapq.heappush(waiting, (cost, node.index))
 
         weigh(self.layout.summarized)
         while waiting and spent + waiting[0][0] <= budget:
@@ -363,9 +374,11 @@ class View:
 
         def price(node: Node) -> str:
             opening = self._with_state(self.state, priced=False).opening(node.path)
+            if (tokens := opening.tokens(tokenizer.count)) is None:
+                return ""
             tools = len(opening.tools)
             counted = f", {tools} tool{'s' if tools > 1 else ''}" if tools else ""
-            return f"\n[Opening it costs about {opening.tokens(tokenizer.count):,} tokens{counted}.]"
+            return f"\n[Opening it costs about {tokens:,} tokens{counted}.]"
 
         return price
 

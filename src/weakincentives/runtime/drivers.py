@@ -63,7 +63,7 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """A tool call has ended."""
+    """A tool call has ended; `message` is the text that the model reads, besides any attachments."""
 
     call_id: str
     name: str

@@ -26,7 +26,8 @@ class SectionState:
     """One section of the tree at render: what it shows, what decided it, and its tokens shown and in full.
 
     The counts are for the section alone, without children; `tool_tokens` is what its tools add when it is open. `base`
-    is what it would show if its ancestors were open, without the session's overrides. `filled` says that it has params.
+    is what it would show if its ancestors were open, without the session's overrides. `filled` says that it has params,
+    and `unloaded` that it may add tools that are not known yet.
     """
 
     path: SectionPath
@@ -41,6 +42,7 @@ class SectionState:
     base: SectionVisibility = SectionVisibility.FULL
     base_decided_by: str = "declared"
     filled: bool = False
+    unloaded: bool = False
 
     def after(self, rendered: SectionState | None) -> SectionState:
         """This later state of a section, with what the prompt's text still shows of it."""

@@ -18,11 +18,14 @@ from weakincentives.session import Session
 
 @dataclass(frozen=True, slots=True)
 class SectionExplanation:
-    """One section: its state, and what opening it would do on this adapter ('' when it is open or hidden)."""
+    """One section: its state, and what opening it would do on this adapter ('' when it is open or hidden).
+
+    `opening_tokens` is None if it loads tools that are not known yet.
+    """
 
     state: SectionState
     opening: str
-    opening_tokens: int = 0
+    opening_tokens: int | None = 0
 
     @property
     def hidden_tokens(self) -> int:
@@ -77,9 +80,10 @@ class Explanation(Displayed):
 
     def _display(self) -> Iterator[Shown]:
         total = self.text_tokens + self.tool_tokens
+        least = "at least " if any(section.state.unloaded for section in self.sections) else ""
         yield (
             f"{self.prompt_name} on {self.adapter} ({self.model}): {total:,} tokens to start with, "
-            f"{self.full_tokens:,} with everything open (counted by {self.tokenizer})"
+            f"{least}{self.full_tokens:,} with everything open (counted by {self.tokenizer})"
         )
         rows = [
             (
@@ -148,10 +152,10 @@ def _section(view: View, state: SectionState, config: InnerLoopConfig) -> Sectio
         return SectionExplanation(state, "")
     opening = view.reading(state.path)
     tokens = opening.tokens(config.count_tokens)
+    if tokens is None:
+        return SectionExplanation(state, "loads tools that are not known yet, so its cost is not known either", None)
     if not opening.overrides:
         how = "content only"
-    elif not opening.tools and (node := view.outline.by_path[state.path]).is_late and node.section.stored() is None:
-        how = "loads tools that are not known yet"
     elif not opening.tools:
         how = "opens it, with no new tools"
     elif config.supports_dynamic_tools:

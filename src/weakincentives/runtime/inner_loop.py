@@ -363,7 +363,7 @@ class InnerLoop:
         known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
         system = (rendered.system_text, self._offering.long_descriptions(known))
         if any(system):
-            self._transcript.say(Message(role="system", text="\n\n".join(filter(None, system))))
+            self._transcript.say(Message("system", "\n\n".join(filter(None, system)), name=PROMPT_TURN))
         if rendered.user_text:
             self._transcript.say(user_message(rendered.user_parts, name=PROMPT_TURN))
         self._transcript.say(*kept)
@@ -513,7 +513,7 @@ class InnerLoop:
         """Send what was read as system messages, after all results of the turn."""
         texts, self._operator_texts = self._operator_texts, []
         if texts:
-            self._transcript.say(Message("system", "\n\n".join(texts)))
+            self._transcript.say(Message("system", "\n\n".join(texts), name=PROMPT_TURN))
 
     def _missing_results(self) -> list[Message]:
         """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""

@@ -56,6 +56,7 @@ def inventory(
             base=base.own_visibility(node),
             base_decided_by=base.decided_by(node),
             filled=node.section.params_type is not None,
+            unloaded=node.path in view.outline.unloaded,
         )
         for node in view.existing()
     )

@@ -24,7 +24,7 @@ StopReason = Literal["end", "tool_calls", "length", "overflow", "refusal", "cont
 Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
 PROMPT_TURN = "prompt"
-"""The name of the user message that the prompt's user sections make."""
+"""The name of the system and user messages that the prompt makes; a restart writes them anew."""
 CORRECTION = "correction"
 """The name of the user message that asks for another answer, because the last did not fit the declared output."""
 
@@ -269,9 +269,9 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
 
 
 def rebased(messages: Iterable[Message]) -> list[Message]:
-    """The messages kept when the system text and the tools are replaced: those of the user, the model and the tools."""
-    said = (message for message in messages if message.role in ("user", "assistant", "tool"))
-    kept = [message for message in said if message.role != "user" or message.name != PROMPT_TURN]
+    """The messages kept when the system text and the tools are replaced: all but those that the prompt has made."""
+    said = (message for message in messages if message.role not in ("tools_added", "tools_removed"))
+    kept = [message for message in said if message.role not in ("system", "user") or message.name != PROMPT_TURN]
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
 
 

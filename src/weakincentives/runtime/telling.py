@@ -164,12 +164,12 @@ class Telling:
         if opened := tuple(key for key in found.applying if not any(related(key, up) for up in self._recorded)):
             self._record_opened(opened, "code")
         if note := found.note():
-            self.transcript.say(Message("system", note))
+            self.transcript.say(Message("system", note, name=PROMPT_TURN))
         for key, content in found.applying.items():
             text = f"This section of the instructions applies now:\n\n{content}"
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
-            self.transcript.say(Message("system", text) if literal else Message("user", text, name=PROMPT_TURN))
+            self.transcript.say(Message("system" if literal else "user", text, name=PROMPT_TURN))
         if found.user_changed:
             self.transcript.say(Message("user", "\n\n".join(found.user_changed.values()), name=PROMPT_TURN))
         if found.told or removed_tools:

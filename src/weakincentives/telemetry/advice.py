@@ -43,7 +43,8 @@ class SectionAdvice:
     """One section over the runs of its prompt.
 
     `cost_full` and `cost_summary` are expected costs per run, None if the runs do not show them; `advised` is 'full',
-    'summary' or '' (leave it as it is, for the reason given). `first_use` is the median turn in which the section was
+    'summary' or '' (leave it as it is, for the reason given). `full_tokens` is None if no run has loaded the section,
+    such as one with an MCP server's tools. `first_use` is the median turn in which the section was
     first opened or, if it was open from the start, in which one of its tools was first used. `misses` are reasons why
     it may have been needed in runs that left it closed.
     """
@@ -57,7 +58,7 @@ class SectionAdvice:
     first_use: float | None
     tools: tuple[str, ...]
     tool_runs: int
-    full_tokens: int
+    full_tokens: int | None
     summary_tokens: int | None
     cost_full: float | None
     cost_summary: float | None
@@ -126,6 +127,9 @@ def _advise_prompt(name: str, runs: Sequence[_Run], prices: Mapping[str, Prices]
     cost = sum(costs.paid(run) for run in runs)
     changed = [section for section in sections if section.advised and section.advised != section.shown]
     gained = sum(_gain(section, run, costs) for run in runs for section in changed)
+    opened = [section.key for section in changed if section.advised == "full"]
+    # Where nothing is left to open, neither are the tools for that.
+    gained += sum(costs.full(run.builtin_tokens, run, *opened) for run in runs if run.summarized <= set(opened))
     return PromptAdvice(
         prompt=name,
         runs=len(runs),
@@ -147,6 +151,8 @@ class _Run:
         self.opened_for = [history.opened_for(turn) for turn in self.turns]
         states = [{".".join(state.path): state for state in render.sections} for render in history.renders]
         self.sections: dict[str, SectionState] = states[0] if states else {}
+        self.summarized = {key for key, state in self.sections.items() if state.base is SectionVisibility.SUMMARY}
+        self.builtin_tokens = history.renders[0].builtin_tool_tokens if self.summarized else 0
         self.shown = {
             key: state
             for sections in states
@@ -204,9 +210,9 @@ class PriceModel:
     def price(self, turn: HistoryTurn) -> float:
         return self._prices[turn.called.model].cost(turn.called.usage)
 
-    def full(self, tokens: int, key: str, run: _Run) -> float:
-        """The cost of sending these tokens in every turn that would remain if they were there from the start."""
-        within = run.within(key)
+    def full(self, tokens: int, run: _Run, *keys: str) -> float:
+        """The cost of sending these tokens in every turn that would remain if the sections were open from the start."""
+        within = {name for key in keys for name in run.within(key)}
         left = [turn for turn, opens in zip(run.turns, run.opened_for, strict=True) if within.isdisjoint(opens)]
         return sum(tokens * self.of(turn, first=turn.first or turn is left[0])[1] for turn in left)
 
@@ -252,11 +258,10 @@ def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice
     full_tokens = _full_tokens(key, runs)
     summary_tokens = round(fmean([run.sections[key].shown_tokens for run in summarized])) if summarized else None
     cost_full = cost_summary = None
+    if full_tokens is not None and (summarized or shown == "full"):
+        cost_full = fmean([costs.full(full_tokens, run, key) for run in summarized or runs])
     if summarized:
-        cost_full = fmean([costs.full(full_tokens, key, run) for run in summarized])
         cost_summary = fmean([costs.summary(key, run) for run in summarized])
-    elif shown == "full":
-        cost_full = fmean([costs.full(full_tokens, key, run) for run in runs])
     findings = []
     misses = [miss.reason for run in runs for miss in run.misses if miss.section_key == key]
     if misses:
@@ -303,31 +308,40 @@ def _verdict(
         if cost_full < cost_summary:
             return "full", f"in full it costs {1 - cost_full / cost_summary:.0%} less"
         return "summary", f"summarized it costs {1 - cost_summary / cost_full:.0%} less" if cost_full else "equal cost"
+    if cost_summary is not None:
+        return "", "no run has loaded its tools, so what it costs in full is not known"
     if TOOLS_NEVER_USED in findings:
         return "summary", "no run used its tools"
     return "", "open in every run, so the runs do not show which would have opened it"
 
 
-def _full_tokens(key: str, runs: Sequence[_Run]) -> int:
-    """The tokens that opening the section shows: itself, its tools, and the sections inside it as last seen."""
-    seen = {name: state for run in runs for name, state in run.shown.items()}
-    total = 0
-    sections = runs[-1].sections
-    for name, state in sections.items():
-        if _is_inside(state, sections[key]):
-            now = seen.get(name, state)
-            summarized = now.visibility is SectionVisibility.SUMMARY and name != key
-            total += now.shown_tokens if summarized else state.full_tokens + state.tool_tokens
-    return total
+def _full_tokens(key: str, runs: Sequence[_Run]) -> int | None:
+    """The tokens that opening the section shows: itself, its tools, and the sections inside it as last seen.
+
+    They are those of the newest run that knows them all; None if there is none.
+    """
+    seen = {name: state for run in reversed(runs) for name, state in run.shown.items()}
+
+    def is_summarized(name: str, state: SectionState) -> bool:
+        return name != key and seen.get(name, state).visibility is SectionVisibility.SUMMARY
+
+    for run in runs:
+        inside = [(name, state) for name, state in run.sections.items() if _is_inside(state, run.sections[key])]
+        if not any(state.unloaded and not is_summarized(name, state) for name, state in inside):
+            return sum(
+                seen[name].shown_tokens if is_summarized(name, state) else state.full_tokens + state.tool_tokens
+                for name, state in inside
+            )
+    return None
 
 
 def _gain(section: SectionAdvice, run: _Run, costs: PriceModel) -> float:
     """What a run would have saved if the section had been shown as advised."""
     state = run.sections.get(section.key)
-    if state is None or state.visibility is SectionVisibility.HIDDEN or state.visibility.value == section.advised:
+    if state is None or state.visibility.value in ("hidden", section.advised) or section.full_tokens is None:
         return 0.0
-    full = costs.full(section.full_tokens, section.key, run)
+    full = costs.full(section.full_tokens, run, section.key)
     if section.advised == "full":
         return costs.summary(section.key, run) - full
     typical = round(fmean(costs.summary_tokens)) if costs.summary_tokens else TYPICAL_SUMMARY_TOKENS
-    return full - costs.full(typical, section.key, run)
+    return full - costs.full(typical, run, section.key)

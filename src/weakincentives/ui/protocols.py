@@ -48,7 +48,7 @@ class Threads:
 
     `make` is called with the id of a thread that is not in memory, and `save` with the id and the conversation after
     each turn, however it ended; both run in a worker thread. The `limit` most recently used conversations are kept in
-    memory.
+    memory, and beyond them those that `save` could not save.
 
     A page chooses its own thread id. If users must not see each other's conversations, `owner` must return who sent a
     request that your own code has authenticated; ids are then `"owner/thread"`.
@@ -71,13 +71,14 @@ class Threads:
         # Ordered by last use, the most recent last.
         self._chats: dict[str, tuple[Conversation[Any], asyncio.Lock]] = {}
         self._turns: dict[str, asyncio.Task[None]] = {}
+        self._unsaved: set[str] = set()
 
     def key(self, request: Request, thread: str) -> str:
         """The id under which this request's thread is stored."""
         return thread if self._owner is None else f"{self._owner(request)}/{quote(thread, safe='')}"
 
     async def events(self, key: str, chat: Conversation[Any], lock: asyncio.Lock, content: Content | None) -> Events:
-        """The events of one turn; if it failed, the last is an exception. Closing the iterator early stops the turn.
+        """The events of one turn; if it or `save` failed, the last is an exception. Closing it early stops the turn.
 
         Without content, the last answer is taken back and the model answers again. A turn still in progress is stopped
         first: the user has interrupted it. Each turn has its own task, since anyio cancels a request again at every
@@ -86,19 +87,24 @@ class Threads:
         queue: asyncio.Queue[StreamEvent[Any] | Exception | None] = asyncio.Queue()
 
         async def run() -> None:
+            # The last event is sent when the turn is saved: no protocol has a place for an error after it.
+            last: StreamEvent[Any] | Exception | None = None
             async with lock:
                 try:
                     if content is None:
                         _take_back_answer(chat)
                     async with chat.stream_async(content) as stream:
                         async for event in stream:
-                            queue.put_nowait(event)
+                            if isinstance(event, Completed):
+                                last = event
+                            else:
+                                queue.put_nowait(event)
                 except Exception as error:
                     logger.warning("A turn of thread %r failed", key, exc_info=error)
-                    queue.put_nowait(error)
+                    last = error
                 finally:
-                    if self._save is not None:
-                        await asyncio.to_thread(self._save, key, chat)
+                    unsaved = None if self._save is None else await asyncio.to_thread(self._stored, key, chat)
+                    queue.put_nowait(last if isinstance(last, Exception) else unsaved or last)
 
         def ended(turn: asyncio.Task[None]) -> None:
             queue.put_nowait(None)
@@ -115,6 +121,18 @@ class Threads:
         finally:
             turn.cancel()
 
+    def _stored(self, key: str, chat: Conversation[Any]) -> Exception | None:
+        """Call `save`; its error is logged here, since a cancelled turn no longer waits for it."""
+        assert self._save is not None
+        try:
+            self._save(key, chat)
+        except Exception as error:
+            logger.error("The conversation of thread %r could not be saved", key, exc_info=error)
+            self._unsaved.add(key)
+            return error
+        self._unsaved.discard(key)
+        return None
+
     async def find(self, key: str) -> tuple[Conversation[Any], asyncio.Lock]:
         """The conversation of a thread, and the lock that its turns acquire."""
         if key not in self._chats:
@@ -122,7 +140,8 @@ class Threads:
             # Another request may have created it in the meantime.
             self._chats.setdefault(key, (chat, asyncio.Lock()))
         found = self._chats[key] = self._chats.pop(key)
-        idle = [other for other in self._chats if other not in self._turns and other != key]
+        kept = {key, *self._turns, *self._unsaved}
+        idle = [other for other in self._chats if other not in kept]
         for other in idle[: max(0, len(self._chats) - self._limit)]:
             del self._chats[other]
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,9 +65,9 @@ class Playground:
         make_adapter: Callable[[str], ProviderAdapter],
         overrides: JsonPromptOverridesStore,
     ) -> None:
-        bound = prompt.params if isinstance(prompt, Prompt) else ()
-        self._template = prompt.template if isinstance(prompt, Prompt) else prompt
-        self._bound = {type(value): value for value in bound}
+        self._given = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
+        self._template = self._given.template
+        self._bound = {type(value): value for value in self._given.params}
         self._adapters = adapters
         self._make_adapter = make_adapter
         self._overrides = overrides
@@ -91,13 +92,13 @@ class Playground:
 
     def render(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """The prompt with these params, states and drafts: sections, text, tools, and what they cost."""
-        template, adapter = self._template, self._adapter(wanted)
+        adapter = self._adapter(wanted)
         params = self._params(wanted)
         now = self._prompt(wanted, params)
         chosen, hidden = self._states(wanted)
         explained = adapter.explain(now, visibility_overrides=chosen)
         rendered = now.render(visibility_overrides=chosen)
-        declared = Prompt(template).bind(*params)
+        declared = copy.copy(self._given).bind(*params)
         base, before = adapter.explain(declared), declared.render()
         total = explained.text_tokens + explained.tool_tokens
         prices = prices_for(adapter.model)
@@ -173,13 +174,14 @@ class Playground:
     def _prompt(self, wanted: Mapping[str, Any], params: Sequence[Any]) -> Prompt[Any]:
         override = self._override(wanted)
         _, hidden = self._states(wanted)
-        template = self._template.without(hidden)
+        prompt = copy.copy(self._given).bind(*params)
+        prompt.template = self._template.without(hidden)
         if override is None:
-            return Prompt(template).bind(*params)
-        for path in [path for path in override.sections if path not in template.outline.by_path]:
+            return prompt
+        for path in [path for path in override.sections if path not in prompt.template.outline.by_path]:
             override = override.without_section(path)
         drafts = SimpleNamespace(resolve=lambda descriptor, tag: override)
-        return Prompt(template, overrides_store=cast(PromptOverridesStore, drafts), overrides_tag=DRAFT).bind(*params)
+        return prompt.with_overrides(cast(PromptOverridesStore, drafts), DRAFT)
 
     def _override(self, wanted: Mapping[str, Any]) -> PromptOverride | None:
         """The stored override with the chosen tag, with the drafts applied on top."""

@@ -56,6 +56,15 @@ def test_the_users_cache_markers_replace_ours() -> None:
     assert "cache_control" not in bare and "cache_control" not in bare["system"][0]
 
 
+def test_only_the_first_system_text_is_marked_for_the_cache() -> None:
+    sent = body(wire(), ask([SYSTEM, *(Message("system", f"Rule {n}.") for n in range(5))]))["system"]
+    assert [("cache_control" in block, block["text"]) for block in sent[:2]] == [
+        (True, "You help."),
+        (False, "Rule 0."),
+    ]
+    assert sum("cache_control" in block for block in sent) == 1
+
+
 def test_a_user_turn_of_the_conversation_needs_no_opening() -> None:
     assert body(wire(), ask([SYSTEM, Message("user", "Hi.")]))["messages"] == [{"role": "user", "content": "Hi."}]
 

@@ -257,7 +257,8 @@ class MessagesWire(Wire):
 
     def _add_operator(self, text: str) -> None:
         if not self._buffer and not self._words and not self._results:
-            marked = {"cache_control": self._cached} if self._cached else {}
+            # Only the prompt's own text: a request has few such marks.
+            marked = {"cache_control": self._cached} if self._cached and not self._system else {}
             self._system.append(encode({"type": "text", "text": text, **marked}))
         elif accepts_system_messages(self._model):
             self._operator.append(encode({"type": "text", "text": text}))
