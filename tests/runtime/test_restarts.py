@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.disclosure.desk import a_tool, desk, section
+from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.errors import BudgetExceededError, PromptEvaluationError
+from weakincentives.limits import Budget
 from weakincentives.prompt import (
     MarkdownSection,
     OpenAndHalt,
     OpenOrRead,
     Prompt,
     PromptTemplate,
+    ReadSections,
     SectionVisibility,
     SetVisibilityOverride,
+    ToolContext,
     VisibilityExpansionRequired,
+    tool,
 )
 from weakincentives.runtime import MainLoop, Message, RunRestarted, ToolInvoked
 from weakincentives.session import Session, Snapshot
 
 FULL = SectionVisibility.FULL
+READ = call("read_section", section_key="refunds")
+
+
+@dataclass(frozen=True)
+class Opened:
+    pass
+
+
+@tool
+def opening(*, context: ToolContext) -> str:
+    "Open the refunds."
+    context.session.dispatch(Opened())
+    context.session.dispatch(SetVisibilityOverride(("refunds",), FULL))
+    return "opened"
+
+
+def down() -> PromptEvaluationError:
+    return PromptEvaluationError("down", prompt_name="shop", phase="request")
 
 
 def open_(*keys: str) -> Any:
     return call("open_sections", section_keys=list(keys), reason="needed")
 
 
-def shop(**kwargs: Any) -> PromptTemplate[None]:
-    task = MarkdownSection(title="Task", key="task", template="Help.", tools=[a_tool("order")])
-    return PromptTemplate(ns="t", key="shop", sections=[task, section("refunds", tools=("refund",))], **kwargs)
+def shop(*more: MarkdownSection[Any], **kwargs: Any) -> PromptTemplate[None]:
+    task = MarkdownSection(title="Task", key="task", template="Help.", tools=[a_tool("order"), opening])
+    return PromptTemplate(ns="t", key="shop", sections=[task, section("refunds", tools=("refund",)), *more], **kwargs)
 
 
 def said(session: Session) -> list[tuple[str, str]]:
@@ -135,3 +160,69 @@ def test_a_view_for_another_session_knows_nothing_of_an_earlier_run() -> None:
     prompt = Prompt(desk())
     ScriptedAdapter(["Done."]).evaluate(prompt, session=Session(), visibility_overrides={("orders",): FULL})
     assert not prompt.view(Session()).is_open(("orders",))
+
+
+def test_a_budget_covers_a_restart_and_the_adapter_after_it() -> None:
+    first = ScriptedAdapter([call("order"), call("order"), READ, down()], supports_dynamic_tools=False)
+    second = ScriptedAdapter([call("refund"), call("refund"), "Done."], supports_dynamic_tools=False)
+    loop = MainLoop(budget=Budget(max_turns=4))
+    with pytest.raises(BudgetExceededError, match="max_turns=4, spent 4"):
+        loop.execute(Prompt(shop()), session=Session(), adapter=FallbackAdapter(first, second))
+
+
+def test_a_run_resumed_after_a_restart_counts_all_it_has_spent() -> None:
+    session, prompt = Session(), Prompt(shop())
+    adapter = ScriptedAdapter([call("order"), READ, down(), "Done."], supports_dynamic_tools=False)
+    with pytest.raises(PromptEvaluationError, match="down"):
+        MainLoop().execute(prompt, session=session, adapter=adapter)
+    assert adapter.resume(prompt, session=session).turns == 3
+
+
+@pytest.mark.parametrize("again", ["evaluate", "resume"])
+def test_an_evaluation_goes_on_after_code_opened_a_section(again: str) -> None:
+    session, prompt = Session(), Prompt(shop())
+    with ScriptedAdapter([call("opening"), "Done."], supports_dynamic_tools=False) as adapter:
+        with pytest.raises(VisibilityExpansionRequired):
+            adapter.evaluate(prompt, session=session)
+        getattr(adapter, again)(prompt, session=session)
+    assert said(session) == [("assistant", ""), ("tool", "opened"), ("assistant", "Done.")]
+    assert "All of refunds." in adapter.requests[-1].messages[0].text
+
+
+def test_a_prompt_that_halted_on_two_sessions_goes_on_with_both() -> None:
+    first, second, prompt = Session(), Session(), Prompt(shop(disclosure=OpenAndHalt()))
+    with ScriptedAdapter([open_("refunds"), open_("refunds"), "One.", "Two."]) as adapter:
+        for session in (first, second, first, second):
+            adapter.evaluate(prompt, session=session)
+    assert [len(said(first)), said(first)[-1]] == [3, ("assistant", "One.")]
+    assert [len(said(second)), said(second)[-1]] == [3, ("assistant", "Two.")]
+
+
+def test_a_prompt_that_resumed_a_run_goes_on_when_that_halts() -> None:
+    session, prompt, other = Session(), Prompt(shop(disclosure=OpenAndHalt())), Prompt(shop(disclosure=OpenAndHalt()))
+    with ScriptedAdapter([down(), "Else.", open_("refunds"), "Done."]) as adapter:
+        with pytest.raises(PromptEvaluationError, match="down"):
+            adapter.evaluate(prompt, session=session)
+        adapter.evaluate(other, session=Session())
+        adapter.resume(other, session=session)
+        adapter.evaluate(other, session=session)
+    assert [role for role, _ in said(session)] == ["assistant", "tool", "assistant"]
+
+
+def test_a_halted_run_that_was_resumed_and_answered_is_over() -> None:
+    session, prompt = Session(), Prompt(shop(disclosure=OpenAndHalt()))
+    with ScriptedAdapter([open_("refunds"), "One.", "Two."]) as adapter:
+        adapter.evaluate(prompt, session=session)
+        assert adapter.resume(prompt, session=session).text == "One."
+        assert adapter.evaluate(prompt, session=session).text == "Two."
+    assert said(session) == [("assistant", "Two.")]
+
+
+@pytest.mark.parametrize("strategy", [ReadSections(), OpenAndHalt()])
+def test_what_is_enabled_stands_through_restarts(strategy: Any) -> None:
+    until_opened: Any = section("early", closed=False, enabled=lambda *, session: not session[Opened].all())
+    other = open_("more") if isinstance(strategy, OpenAndHalt) else call("read_section", section_key="more")
+    template = shop(until_opened, section("more", tools=("extra",)), disclosure=strategy)
+    with ScriptedAdapter([call("opening"), other, "Done."], supports_dynamic_tools=False) as adapter:
+        MainLoop().execute(Prompt(template), session=Session(), adapter=adapter)
+    assert [len(adapter.requests), adapter.requests[-1].messages[0].text.count("All of")] == [3, 3]
