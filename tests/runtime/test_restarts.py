@@ -25,11 +25,16 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
     tool,
 )
-from weakincentives.runtime import MainLoop, Message, RunRestarted, ToolInvoked
+from weakincentives.runtime import Conversation, MainLoop, Message, RunRestarted, ToolInvoked
 from weakincentives.session import Session, Snapshot
 
-FULL = SectionVisibility.FULL
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 READ = call("read_section", section_key="refunds")
+
+
+@dataclass(frozen=True)
+class Tea:
+    price: int
 
 
 @dataclass(frozen=True)
@@ -226,3 +231,37 @@ def test_what_is_enabled_stands_through_restarts(strategy: Any) -> None:
     with ScriptedAdapter([call("opening"), other, "Done."], supports_dynamic_tools=False) as adapter:
         MainLoop().execute(Prompt(template), session=Session(), adapter=adapter)
     assert [len(adapter.requests), adapter.requests[-1].messages[0].text.count("All of")] == [3, 3]
+
+
+def chat_about(*sections: MarkdownSection[Any], script: list[Any], params: Any, **kwargs: Any) -> Conversation[None]:
+    adapter = ScriptedAdapter(script, supports_dynamic_tools=False)
+    return Conversation(Prompt(shop(*sections, **kwargs)).bind(params), adapter=adapter)
+
+
+def test_a_changed_text_that_the_model_has_read_is_told_again_after_a_restart() -> None:
+    tea = MarkdownSection[Tea](key="tea", title="Tea", template="Tea: ${price}.", summary="Tea.", visibility=SUMMARY)
+    chat = chat_about(tea, script=[call("read_section", section_key="tea"), "10.", READ, "20."], params=Tea(10))
+    chat.send("How much?")
+    chat.bind(Tea(20))
+    chat.send("And now?")
+    texts = [message.text for message in chat.messages if "Tea:" in message.text]
+    assert texts == [
+        "Content of section 'tea':\n\n## Tea\n\nTea: 10.",
+        "The instructions have changed. From now on these sections read:\n\n## Tea\n\nTea: 20.",
+    ]
+
+
+def test_each_question_of_a_user_section_stays_before_its_answer() -> None:
+    asks = MarkdownSection[Tea](key="asks", title="Asks", template="Is ${price} fair?", role="user")
+    chat = chat_about(asks, script=["Yes.", READ, "No."], params=Tea(10))
+    chat.send()
+    chat.bind(Tea(20))
+    chat.send()
+    assert said(chat.session) == [
+        ("user", "## 3. Asks\n\nIs 10 fair?"),
+        ("assistant", "Yes."),
+        ("user", "## 3. Asks\n\nIs 20 fair?"),
+        ("assistant", ""),
+        ("tool", "Opened refunds: the prompt now shows the full text, and its tools are available."),
+        ("assistant", "No."),
+    ]

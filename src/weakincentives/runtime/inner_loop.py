@@ -34,6 +34,7 @@ from weakincentives.runtime.inventory import sections_to_close
 from weakincentives.runtime.messages import (
     CORRECTION,
     PROMPT_TURN,
+    READ_TEXT,
     CallModel,
     Effect,
     LoadSections,
@@ -51,6 +52,7 @@ from weakincentives.runtime.messages import (
     unanswered_words,
     user_message,
     user_words,
+    with_prompt_turn,
     with_results,
 )
 from weakincentives.runtime.misses import possible_misses
@@ -354,8 +356,7 @@ class InnerLoop:
             run,
             chosen=chosen,
             selected=selected,
-            # A restart keeps the results of tools, and with them what the model has read.
-            told={key: run.told[key] for key in run.read},
+            told=self.telling.known_from_results(run, view),
             opening=False,
             unfinished=False,
             spent=self.scope.meter.spent,
@@ -377,9 +378,10 @@ class InnerLoop:
         system = (rendered.system_text, self._offering.long_descriptions(known))
         if any(system):
             self._transcript.say(Message(role="system", text="\n\n".join(filter(None, system))))
-        if rendered.user_text:
-            self._transcript.say(user_message(rendered.user_parts, name=PROMPT_TURN))
-        self._transcript.say(*kept)
+        turn = user_message(rendered.user_parts, name=PROMPT_TURN) if rendered.user_text else None
+        self._transcript.say(*with_prompt_turn(kept, turn))
+        if before is not None:
+            self.telling.tell_changes()
         self._say_message()
 
     def _say_message(self) -> None:
@@ -524,7 +526,7 @@ class InnerLoop:
         """Send what was read as system messages, after all results of the turn."""
         texts, self._operator_texts = self._operator_texts, []
         if texts:
-            self._transcript.say(Message("system", "\n\n".join(texts)))
+            self._transcript.say(Message("system", "\n\n".join(texts), name=READ_TEXT))
 
     def _missing_results(self) -> list[Message]:
         """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""

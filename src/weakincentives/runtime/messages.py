@@ -25,6 +25,10 @@ Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
 PROMPT_TURN = "prompt"
 """The name of the user message that the prompt's user sections make."""
+SECTION_TEXT = "section"
+"""The name of the user message that shows a section opened without the model, if its text is not all the operator's."""
+READ_TEXT = "read"
+"""The name of the system message that shows what the model has read."""
 CORRECTION = "correction"
 """The name of the user message that asks for another answer, because the last did not fit the declared output."""
 
@@ -268,9 +272,17 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
 
 def rebased(messages: Iterable[Message]) -> list[Message]:
     """The messages kept when the system text and the tools are replaced: those of the user, the model and the tools."""
-    said = (message for message in messages if message.role in ("user", "assistant", "tool"))
-    kept = [message for message in said if message.role != "user" or message.name != PROMPT_TURN]
+    said = (each for each in messages if each.role in ("user", "assistant", "tool") or each.name == READ_TEXT)
+    kept = [message for message in said if message.name != SECTION_TEXT or message.role != "user"]
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
+
+
+def with_prompt_turn(messages: list[Message], turn: Message | None) -> list[Message]:
+    """The messages with the user sections as they are now, in place of the last time they were said, or first."""
+    if turn is None:
+        return messages
+    said = [at for at, message in enumerate(messages) if (message.role, message.name) == ("user", PROMPT_TURN)]
+    return [*messages[: said[-1]], turn, *messages[said[-1] + 1 :]] if said else [turn, *messages]
 
 
 def unanswered_words(messages: Sequence[Message]) -> list[Message]:

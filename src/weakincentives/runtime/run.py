@@ -58,9 +58,9 @@ class Run:
 
     `opening` says that it stopped so that a new evaluation can open sections. `told` is what the model has learned of
     sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
-    with a hash of the text. `closed` are the sections closed because the context was too large, with their tokens.
-    `unfinished` says that the last message is what was shown of a reply that broke off. `first_run` is its prompt's,
-    and `attempt` counts its restarts.
+    with a hash of the text; `results` is the same as tool results last told it, which a restart keeps. `closed` are the
+    sections closed because the context was too large, with their tokens. `unfinished` says that the last message is
+    what was shown of a reply that broke off. `first_run` is its prompt's, and `attempt` counts its restarts.
     """
 
     run_id: str
@@ -71,6 +71,7 @@ class Run:
     tools: tuple[ToolRef, ...] = ()
     last_used: Mapping[str, int] = field(default_factory=dict)
     told: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, str] = field(default_factory=dict)
     output_retries: int = 0
     opening: bool = False
     closed: Mapping[str, int] = field(default_factory=dict)

@@ -20,9 +20,9 @@ from weakincentives.runtime import events
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.history import related
 from weakincentives.runtime.inventory import Told, inventory, prompt_difference
-from weakincentives.runtime.messages import PROMPT_TURN, Message, Transcript
+from weakincentives.runtime.messages import PROMPT_TURN, SECTION_TEXT, Message, Transcript
 from weakincentives.runtime.offering import Offering
-from weakincentives.runtime.run import Journal, RunScope
+from weakincentives.runtime.run import Journal, Run, RunScope
 from weakincentives.session import Session
 
 
@@ -169,7 +169,7 @@ class Telling:
             text = f"This section of the instructions applies now:\n\n{content}"
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
-            self.transcript.say(Message("system", text) if literal else Message("user", text, name=PROMPT_TURN))
+            self.transcript.say(Message("system", text) if literal else Message("user", text, name=SECTION_TEXT))
         if found.user_changed:
             self.transcript.say(Message("user", "\n\n".join(found.user_changed.values()), name=PROMPT_TURN))
         if found.told or removed_tools:
@@ -186,7 +186,18 @@ class Telling:
         moved = _overrides_in(now).items() ^ _overrides_in(self._told_overrides).items()
         if all(".".join(path) in learned for path, _ in moved):
             self._told_overrides = now
-        return {"told": {**told, **learned}}
+        # Closed children are in the result too, but only as summaries.
+        results = {key: f"read {of.split()[-1]}" for key, of in learned.items() if not of.startswith("summary ")}
+        return {"told": {**told, **learned}, "results": {**self.journal.run.results, **results}}
+
+    def known_from_results(self, run: Run, view: View) -> dict[str, str]:
+        """What the model knows at a restart, which keeps tool results: the texts of sections open now or before."""
+        known = {key for key, told in run.told.items() if told.startswith(("full ", "read "))}
+        return {
+            key: read
+            for key, read in run.results.items()
+            if key in known or ((path := view.find(key)) is not None and view.is_open(path))
+        }
 
     def _record_opened(self, keys: tuple[str, ...], decider: str) -> None:
         self.opened += keys
