@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from tests.disclosure.desk import a_tool, desk, section
 from weakincentives.adapters import FallbackAdapter
@@ -25,7 +27,7 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
     tool,
 )
-from weakincentives.runtime import Conversation, MainLoop, Message, RunRestarted, ToolInvoked
+from weakincentives.runtime import Conversation, MainLoop, Message, ModelRequest, RunRestarted, ToolInvoked
 from weakincentives.session import Session, Snapshot
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -265,3 +267,59 @@ def test_each_question_of_a_user_section_stays_before_its_answer() -> None:
         ("tool", "Opened refunds: the prompt now shows the full text, and its tools are available."),
         ("assistant", "No."),
     ]
+
+
+def test_a_conversation_rewound_to_before_a_restart_is_told_what_changed_since() -> None:
+    tea = MarkdownSection[Tea](key="tea", title="Tea", template="Tea: ${price}.")
+    chat = chat_about(tea, script=["One.", READ, "Two.", "Three."], params=Tea(10))
+    chat.send("one")
+    before = chat.session.snapshot()
+    chat.bind(Tea(20))
+    chat.send("two")
+    chat.session.restore(before)
+    chat.send("three")
+    assert "Tea: 10." in chat.messages[0].text
+    assert chat.messages[3].text.endswith("these sections read:\n\n## Tea\n\nTea: 20.")
+
+
+def drink(key: str, **kwargs: Any) -> MarkdownSection[Tea]:
+    text = f"{key}: ${{price}}."
+    return MarkdownSection[Tea](key=key, title=key, template=text, summary="Ask.", visibility=SUMMARY, **kwargs)
+
+
+def check_texts(chat: Conversation[None], request: ModelRequest) -> None:
+    """The newest text of every section that is open, or that was read and has no tools, is the bound one."""
+    view, told = chat.prompt.view(chat.session), "\n".join(message.text for message in request.messages)
+    for key in ("tea", "mate", "milk"):
+        found = re.findall(rf"{key}: (\d+)", told)
+        if view.is_open((key,)) or (key == "milk" and found):
+            assert found[-1] == str(chat.prompt.params[0].price)
+
+
+turns = ["read_section tea", "read_section mate", "read_section milk", "collapse_section tea", "bind", "save", "back"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(turns), max_size=10), st.booleans())
+def test_the_model_has_the_bound_text_whatever_is_read_closed_bound_restarted_or_undone(
+    script: list[str], dynamic: bool
+) -> None:
+    sections = [drink("tea", tools=[a_tool("brew")]), drink("mate", tools=[a_tool("pour")]), drink("milk")]
+    step, asked = "", False
+
+    def answer(request: ModelRequest) -> Any:
+        nonlocal asked
+        check_texts(chat, request)
+        name, _, key = step.partition(" ")
+        asked = not asked and bool(key) and name in {offer.name for offer in request.tools}
+        return call(name, section_key=key) if asked else "Done."
+
+    adapter = ScriptedAdapter(answer, supports_dynamic_tools=dynamic)
+    chat = Conversation(Prompt(shop(*sections, allow_collapse=True)).bind(Tea(0)), adapter=adapter)
+    saved = chat.session.snapshot()
+    for number, step in enumerate(script):
+        if step == "back":
+            chat.session.restore(saved)
+        saved = chat.session.snapshot() if step == "save" else saved
+        chat.bind(*([Tea(number)] if step == "bind" else ()))
+        chat.send("Go on.")

@@ -392,7 +392,7 @@ class InnerLoop:
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Continue the conversation of an earlier run, under a new run id."""
-        yield from self._continue(run.as_new(self.scope.run_id))
+        yield from self._continue(run.as_new(self.scope.run_id), continues=run)
         said = "" if self._message is None else self._message.text
         self._say_message()
         last = self._conversation.latest()
@@ -403,7 +403,7 @@ class InnerLoop:
         self.telling.open(self.prompt.opened_by_words(self.session, said) if said else (), "search")
         return ()
 
-    def _continue(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
+    def _continue(self, run: Run, continues: Run | None = None) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Take over the state of a run; return its open calls."""
         self.prompt.resume(self.session, run.chosen, {} if self._beginning == "turn" else run.selected)
         # Messages from here on belong to this run, for observers too.
@@ -418,8 +418,8 @@ class InnerLoop:
         pending = unanswered_calls(self._conversation.view())
         if pending and self.config.supports_dynamic_tools:
             self._offering.register()
-        if self._beginning == "turn":
-            self.telling.record_continued()
+        if continues is not None:
+            self.telling.record_continued(continues)
         self.telling.record_loaded()
         if self._beginning == "turn":
             self._transcript.say(*self._missing_results())
