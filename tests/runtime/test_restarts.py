@@ -253,6 +253,17 @@ def test_a_changed_text_that_the_model_has_read_is_told_again_after_a_restart() 
     ]
 
 
+def test_what_was_read_as_a_system_message_stays_through_a_restart() -> None:
+    class Operated(ScriptedAdapter):
+        supports_operator_text = True
+
+    template = shop(section("docs"), disclosure=ReadSections(voice="system"))
+    with Operated([call("read_section", section_key="docs"), READ, "Done."], supports_dynamic_tools=False) as adapter:
+        MainLoop().execute(Prompt(template), session=Session(), adapter=adapter)
+    told = [message.text for message in adapter.requests[-1].messages if message.role == "system"]
+    assert ("All of refunds." in told[0], told[1:]) == (True, ["## Docs\n\nAll of docs."])
+
+
 def test_each_question_of_a_user_section_stays_before_its_answer() -> None:
     asks = MarkdownSection[Tea](key="asks", title="Asks", template="Is ${price} fair?", role="user")
     chat = chat_about(asks, script=["Yes.", READ, "No."], params=Tea(10))
