@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -271,11 +271,9 @@ class Run:
         self.files: dict[str, str] = {}
         self.registered: dict[str, str] = {}
         self.answer: tuple[bool, str] | None = None
-        self.poked = False
         self.start()
 
     def start(self) -> None:
-        self.model.inputs = replace(self.model.inputs, poked=self.poked)
         self.registered = self.offered()
         self.system = self.model.text()
 
@@ -360,7 +358,6 @@ class Run:
         if node is None or what == "fail":
             self.answer = (False, "no such section" if node is None else "poked")
             return
-        self.poked = True
         self.answer = (True, "poked")
         if what == "open":
             self.model.set(node.path, spec.FULL)

@@ -2,35 +2,67 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from tests.disclosure.desk import a_tool, desk, section
+from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.errors import BudgetExceededError, PromptEvaluationError
+from weakincentives.limits import Budget
 from weakincentives.prompt import (
     MarkdownSection,
     OpenAndHalt,
     OpenOrRead,
     Prompt,
     PromptTemplate,
+    ReadSections,
     SectionVisibility,
     SetVisibilityOverride,
+    ToolContext,
     VisibilityExpansionRequired,
+    tool,
 )
-from weakincentives.runtime import MainLoop, Message, RunRestarted, ToolInvoked
+from weakincentives.runtime import Conversation, MainLoop, Message, ModelRequest, RunRestarted, ToolInvoked
 from weakincentives.session import Session, Snapshot
 
-FULL = SectionVisibility.FULL
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+READ = call("read_section", section_key="refunds")
+
+
+@dataclass(frozen=True)
+class Tea:
+    price: int
+
+
+@dataclass(frozen=True)
+class Opened:
+    pass
+
+
+@tool
+def opening(*, context: ToolContext) -> str:
+    "Open the refunds."
+    context.session.dispatch(Opened())
+    context.session.dispatch(SetVisibilityOverride(("refunds",), FULL))
+    return "opened"
+
+
+def down() -> PromptEvaluationError:
+    return PromptEvaluationError("down", prompt_name="shop", phase="request")
 
 
 def open_(*keys: str) -> Any:
     return call("open_sections", section_keys=list(keys), reason="needed")
 
 
-def shop(**kwargs: Any) -> PromptTemplate[None]:
-    task = MarkdownSection(title="Task", key="task", template="Help.", tools=[a_tool("order")])
-    return PromptTemplate(ns="t", key="shop", sections=[task, section("refunds", tools=("refund",))], **kwargs)
+def shop(*more: MarkdownSection[Any], **kwargs: Any) -> PromptTemplate[None]:
+    task = MarkdownSection(title="Task", key="task", template="Help.", tools=[a_tool("order"), opening])
+    return PromptTemplate(ns="t", key="shop", sections=[task, section("refunds", tools=("refund",)), *more], **kwargs)
 
 
 def said(session: Session) -> list[tuple[str, str]]:
@@ -135,3 +167,170 @@ def test_a_view_for_another_session_knows_nothing_of_an_earlier_run() -> None:
     prompt = Prompt(desk())
     ScriptedAdapter(["Done."]).evaluate(prompt, session=Session(), visibility_overrides={("orders",): FULL})
     assert not prompt.view(Session()).is_open(("orders",))
+
+
+def test_a_budget_covers_a_restart_and_the_adapter_after_it() -> None:
+    first = ScriptedAdapter([call("order"), call("order"), READ, down()], supports_dynamic_tools=False)
+    second = ScriptedAdapter([call("refund"), call("refund"), "Done."], supports_dynamic_tools=False)
+    loop = MainLoop(budget=Budget(max_turns=4))
+    with pytest.raises(BudgetExceededError, match="max_turns=4, spent 4"):
+        loop.execute(Prompt(shop()), session=Session(), adapter=FallbackAdapter(first, second))
+
+
+def test_a_run_resumed_after_a_restart_counts_all_it_has_spent() -> None:
+    session, prompt = Session(), Prompt(shop())
+    adapter = ScriptedAdapter([call("order"), READ, down(), "Done."], supports_dynamic_tools=False)
+    with pytest.raises(PromptEvaluationError, match="down"):
+        MainLoop().execute(prompt, session=session, adapter=adapter)
+    assert adapter.resume(prompt, session=session).turns == 3
+
+
+@pytest.mark.parametrize("again", ["evaluate", "resume"])
+def test_an_evaluation_goes_on_after_code_opened_a_section(again: str) -> None:
+    session, prompt = Session(), Prompt(shop())
+    with ScriptedAdapter([call("opening"), "Done."], supports_dynamic_tools=False) as adapter:
+        with pytest.raises(VisibilityExpansionRequired):
+            adapter.evaluate(prompt, session=session)
+        getattr(adapter, again)(prompt, session=session)
+    assert said(session) == [("assistant", ""), ("tool", "opened"), ("assistant", "Done.")]
+    assert "All of refunds." in adapter.requests[-1].messages[0].text
+
+
+def test_a_prompt_that_halted_on_two_sessions_goes_on_with_both() -> None:
+    first, second, prompt = Session(), Session(), Prompt(shop(disclosure=OpenAndHalt()))
+    with ScriptedAdapter([open_("refunds"), open_("refunds"), "One.", "Two."]) as adapter:
+        for session in (first, second, first, second):
+            adapter.evaluate(prompt, session=session)
+    assert [len(said(first)), said(first)[-1]] == [3, ("assistant", "One.")]
+    assert [len(said(second)), said(second)[-1]] == [3, ("assistant", "Two.")]
+
+
+def test_a_prompt_that_resumed_a_run_goes_on_when_that_halts() -> None:
+    session, prompt, other = Session(), Prompt(shop(disclosure=OpenAndHalt())), Prompt(shop(disclosure=OpenAndHalt()))
+    with ScriptedAdapter([down(), "Else.", open_("refunds"), "Done."]) as adapter:
+        with pytest.raises(PromptEvaluationError, match="down"):
+            adapter.evaluate(prompt, session=session)
+        adapter.evaluate(other, session=Session())
+        adapter.resume(other, session=session)
+        adapter.evaluate(other, session=session)
+    assert [role for role, _ in said(session)] == ["assistant", "tool", "assistant"]
+
+
+def test_a_halted_run_that_was_resumed_and_answered_is_over() -> None:
+    session, prompt = Session(), Prompt(shop(disclosure=OpenAndHalt()))
+    with ScriptedAdapter([open_("refunds"), "One.", "Two."]) as adapter:
+        adapter.evaluate(prompt, session=session)
+        assert adapter.resume(prompt, session=session).text == "One."
+        assert adapter.evaluate(prompt, session=session).text == "Two."
+    assert said(session) == [("assistant", "Two.")]
+
+
+@pytest.mark.parametrize("strategy", [ReadSections(), OpenAndHalt()])
+def test_what_is_enabled_stands_through_restarts(strategy: Any) -> None:
+    until_opened: Any = section("early", closed=False, enabled=lambda *, session: not session[Opened].all())
+    other = open_("more") if isinstance(strategy, OpenAndHalt) else call("read_section", section_key="more")
+    template = shop(until_opened, section("more", tools=("extra",)), disclosure=strategy)
+    with ScriptedAdapter([call("opening"), other, "Done."], supports_dynamic_tools=False) as adapter:
+        MainLoop().execute(Prompt(template), session=Session(), adapter=adapter)
+    assert [len(adapter.requests), adapter.requests[-1].messages[0].text.count("All of")] == [3, 3]
+
+
+def chat_about(*sections: MarkdownSection[Any], script: list[Any], params: Any, **kwargs: Any) -> Conversation[None]:
+    adapter = ScriptedAdapter(script, supports_dynamic_tools=False)
+    return Conversation(Prompt(shop(*sections, **kwargs)).bind(params), adapter=adapter)
+
+
+def test_a_changed_text_that_the_model_has_read_is_told_again_after_a_restart() -> None:
+    tea = MarkdownSection[Tea](key="tea", title="Tea", template="Tea: ${price}.", summary="Tea.", visibility=SUMMARY)
+    chat = chat_about(tea, script=[call("read_section", section_key="tea"), "10.", READ, "20."], params=Tea(10))
+    chat.send("How much?")
+    chat.bind(Tea(20))
+    chat.send("And now?")
+    texts = [message.text for message in chat.messages if "Tea:" in message.text]
+    assert texts == [
+        "Content of section 'tea':\n\n## Tea\n\nTea: 10.",
+        "The instructions have changed. From now on these sections read:\n\n## Tea\n\nTea: 20.",
+    ]
+
+
+def test_what_was_read_as_a_system_message_stays_through_a_restart() -> None:
+    class Operated(ScriptedAdapter):
+        supports_operator_text = True
+
+    template = shop(section("docs"), disclosure=ReadSections(voice="system"))
+    with Operated([call("read_section", section_key="docs"), READ, "Done."], supports_dynamic_tools=False) as adapter:
+        MainLoop().execute(Prompt(template), session=Session(), adapter=adapter)
+    told = [message.text for message in adapter.requests[-1].messages if message.role == "system"]
+    assert ("All of refunds." in told[0], told[1:]) == (True, ["## Docs\n\nAll of docs."])
+
+
+def test_each_question_of_a_user_section_stays_before_its_answer() -> None:
+    asks = MarkdownSection[Tea](key="asks", title="Asks", template="Is ${price} fair?", role="user")
+    chat = chat_about(asks, script=["Yes.", READ, "No."], params=Tea(10))
+    chat.send()
+    chat.bind(Tea(20))
+    chat.send()
+    assert said(chat.session) == [
+        ("user", "## 3. Asks\n\nIs 10 fair?"),
+        ("assistant", "Yes."),
+        ("user", "## 3. Asks\n\nIs 20 fair?"),
+        ("assistant", ""),
+        ("tool", "Opened refunds: the prompt now shows the full text, and its tools are available."),
+        ("assistant", "No."),
+    ]
+
+
+def test_a_conversation_rewound_to_before_a_restart_is_told_what_changed_since() -> None:
+    tea = MarkdownSection[Tea](key="tea", title="Tea", template="Tea: ${price}.")
+    chat = chat_about(tea, script=["One.", READ, "Two.", "Three."], params=Tea(10))
+    chat.send("one")
+    before = chat.session.snapshot()
+    chat.bind(Tea(20))
+    chat.send("two")
+    chat.session.restore(before)
+    chat.send("three")
+    assert "Tea: 10." in chat.messages[0].text
+    assert chat.messages[3].text.endswith("these sections read:\n\n## Tea\n\nTea: 20.")
+
+
+def drink(key: str, **kwargs: Any) -> MarkdownSection[Tea]:
+    text = f"{key}: ${{price}}."
+    return MarkdownSection[Tea](key=key, title=key, template=text, summary="Ask.", visibility=SUMMARY, **kwargs)
+
+
+def check_texts(chat: Conversation[None], request: ModelRequest) -> None:
+    """The newest text of every section that is open, or that was read and has no tools, is the bound one."""
+    view, told = chat.prompt.view(chat.session), "\n".join(message.text for message in request.messages)
+    for key in ("tea", "mate", "milk"):
+        found = re.findall(rf"{key}: (\d+)", told)
+        if view.is_open((key,)) or (key == "milk" and found):
+            assert found[-1] == str(chat.prompt.params[0].price)
+
+
+turns = ["read_section tea", "read_section mate", "read_section milk", "collapse_section tea", "bind", "save", "back"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(turns), max_size=10), st.booleans())
+def test_the_model_has_the_bound_text_whatever_is_read_closed_bound_restarted_or_undone(
+    script: list[str], dynamic: bool
+) -> None:
+    sections = [drink("tea", tools=[a_tool("brew")]), drink("mate", tools=[a_tool("pour")]), drink("milk")]
+    step, asked = "", False
+
+    def answer(request: ModelRequest) -> Any:
+        nonlocal asked
+        check_texts(chat, request)
+        name, _, key = step.partition(" ")
+        asked = not asked and bool(key) and name in {offer.name for offer in request.tools}
+        return call(name, section_key=key) if asked else "Done."
+
+    adapter = ScriptedAdapter(answer, supports_dynamic_tools=dynamic)
+    chat = Conversation(Prompt(shop(*sections, allow_collapse=True)).bind(Tea(0)), adapter=adapter)
+    saved = chat.session.snapshot()
+    for number, step in enumerate(script):
+        if step == "back":
+            chat.session.restore(saved)
+        saved = chat.session.snapshot() if step == "save" else saved
+        chat.bind(*([Tea(number)] if step == "bind" else ()))
+        chat.send("Go on.")

@@ -220,7 +220,8 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; create one for each run.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
-    `with prompt.resources:` does. `run_id` is the id of its last run.
+    `with prompt.resources:` does. `first_run` is the id of its first run, by which a session
+    recognizes it.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
             template = template.with_output(declared)
         self.template = template
         self.resources = PromptResources(self)
-        self.run_id = ""
+        self.first_run = ""
         self.overrides_store = overrides_store
         self._overrides_tag = overrides_tag
         self._bound: dict[type, Any] = {}
@@ -374,15 +375,21 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         return rendered
 
     def begin(
-        self, session: Session | None, visibility_overrides: Overrides | None = None, words: str = ""
+        self,
+        session: Session | None,
+        visibility_overrides: Overrides | None = None,
+        words: str = "",
+        *,
+        again: bool = False,
     ) -> RenderedPrompt[OutputT]:
         """Render for a run, and keep the visibility declared, selected, overridden and fitted as the base of its views.
 
-        `words` is what the user says besides the user sections.
+        `words` is what the user says besides the user sections. `again` renders for the same run, whose base stands.
         """
-        outline = self._run_outline()
-        state = self._declared(outline, session, visibility_overrides, words)
-        self._run = _RunBase(None if session is None else weakref.ref(session), outline, state)
+        if not again:
+            outline = self._run_outline()
+            state = self._declared(outline, session, visibility_overrides, words)
+            self._run = _RunBase(None if session is None else weakref.ref(session), outline, state)
         return self._rendered(self.view(session))
 
     def resume(

@@ -220,7 +220,8 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     before = [event.messages for event in logged if isinstance(event, events.ModelCalled)]
     ends = iter([*before[1:], None])
     for event in logged:
-        builder.add(_whole(session, event) if isinstance(event, events.PromptRendered) and not event.text else event)
+        cut = isinstance(event, events.PromptRendered) and not event.text
+        builder.add(whole_render(session, event) if cut else event)
         if isinstance(event, events.ModelCalled):
             # Messages have no time, but each call says how many came before it.
             for message in messages[event.messages : next(ends)]:
@@ -228,7 +229,7 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     return builder.build()
 
 
-def _whole(session: Session, render: events.PromptRendered) -> events.PromptRendered:
+def whole_render(session: Session, render: events.PromptRendered) -> events.PromptRendered:
     """A render with what the session keeps only in the later one that continues it."""
     following = {other.continues: other for other in session[events.PromptRendered].view()}
     later, sections = render, render.sections

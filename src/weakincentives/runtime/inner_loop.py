@@ -18,7 +18,6 @@ from weakincentives.errors import (
     PromptError,
     PromptEvaluationError,
 )
-from weakincentives.limits import Spent
 from weakincentives.prompt import (
     CollapseSection,
     OpenSectionsResult,
@@ -35,6 +34,7 @@ from weakincentives.runtime.inventory import sections_to_close
 from weakincentives.runtime.messages import (
     CORRECTION,
     PROMPT_TURN,
+    READ_TEXT,
     CallModel,
     Effect,
     LoadSections,
@@ -52,6 +52,7 @@ from weakincentives.runtime.messages import (
     unanswered_words,
     user_message,
     user_words,
+    with_prompt_turn,
     with_results,
 )
 from weakincentives.runtime.misses import possible_misses
@@ -277,7 +278,6 @@ class InnerLoop:
             self._check_content(self._message.parts, earlier=self._beginning == "turn")
         if run is None or run.run_id != self.scope.run_id:
             self.prompt.refresh()
-        restarts = self.scope.attempt > 1 or (run is not None and run.opening and run.run_id == self.prompt.run_id)
         same_prompt = run is not None and (run.prompt_ns, run.prompt_key) == (self.prompt.ns, self.prompt.key)
         if self._beginning == "resume":
             if run is None or not same_prompt:
@@ -286,12 +286,22 @@ class InnerLoop:
                     f"Cannot resume '{self.prompt.ns}/{self.prompt.key}': the session holds {found}; "
                     "restore a snapshot that was taken during a run of this prompt."
                 )
-            self.scope.run_id = self.prompt.run_id = run.run_id
-            return (yield from self._continue(run))
-        self.prompt.run_id = self.scope.run_id
-        if self._beginning == "turn" and run is not None and same_prompt and not restarts:
-            return (yield from self._take_turn(run))
-        yield from self._start(restarts=restarts)
+            self.scope.run_id = run.run_id
+            self.prompt.first_run = self.prompt.first_run or run.first_run
+            if not run.opening:
+                return (yield from self._continue(run))
+            self.scope.attempt = max(self.scope.attempt, run.attempt + 1)
+            self.scope.meter.restore(run.spent)
+            self.prompt.resume(self.session, run.chosen, run.selected)
+        before = run if same_prompt else None
+        # Another prompt of the same template does not continue what this one was to open.
+        restarts = before is not None and before.opening and before.first_run == self.prompt.first_run
+        self.prompt.first_run = self.prompt.first_run or self.scope.run_id
+        if self.scope.attempt == 1 and not restarts:
+            if self._beginning == "turn" and before is not None:
+                return (yield from self._take_turn(before))
+            before = None
+        yield from self._start(before)
         return ()
 
     def _load_sections(self) -> Generator[Effect, Any, None]:
@@ -322,32 +332,36 @@ class InnerLoop:
     def _unloaded(self) -> tuple[SectionPath, ...]:
         return tuple(path for path in self.prompt.unloaded(self.session) if path not in self._unloadable)
 
-    def _start(self, *, restarts: bool) -> Generator[Effect, Any, None]:
-        """Render and offer the first tools; a restart keeps the conversation, anything else begins a new one."""
+    def _start(self, before: Run | None) -> Generator[Effect, Any, None]:
+        """Render and offer the first tools; as a restart of the run `before`, which keeps the conversation."""
         messages = self._conversation.all()
-        goes_on = restarts or self._beginning == "turn"
+        goes_on = before is not None or self._beginning == "turn"
         kept = rebased(with_results(messages, self._missing_results())) if goes_on else unanswered_words(messages)
-        said = next((m for m in (*kept, self._message) if m is not None and m.role == "user"), None)
-        words = "" if said is None else said.text
-        rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
+        words = next((m.text for m in (*kept, self._message) if m is not None and m.role == "user" and not m.name), "")
+        same_run = before is not None and before.run_id == self.scope.run_id
+        if same_run:
+            self._open_by_rule()
+        rendered = self.prompt.begin(self.session, self._visibility_overrides, words, again=same_run)
         if self.prompt.unloaded(self.session):
             yield from self._load_sections()
-            rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
+            rendered = self.prompt.begin(self.session, self._visibility_overrides, words, again=same_run)
         view = self.prompt.view(self.session)
         self._offering.check_hosted(view)
         self._check_content(rendered.user_parts, earlier=False)
-        # A restart keeps the results of tools, and with them what the model has read.
-        before = self._runs.latest() if restarts else None
+        run = Run(self.scope.run_id, self.prompt.ns, self.prompt.key, conversation_id=self.scope.conversation_id)
+        if before is not None:
+            run = before if same_run else before.as_new(self.scope.run_id)
         chosen, selected = self.prompt.decisions()
-        self._journal.run = Run(
-            run_id=self.scope.run_id,
-            prompt_ns=self.prompt.ns,
-            prompt_key=self.prompt.key,
+        self._journal.run = replace(
+            run,
             chosen=chosen,
             selected=selected,
-            conversation_id=self.scope.conversation_id,
-            closed={} if before is None else before.closed,
-            told={} if before is None else {key: before.told[key] for key in before.read},
+            told=self.telling.known_from_results(run, view),
+            opening=False,
+            unfinished=False,
+            spent=self.scope.meter.spent,
+            first_run=self.prompt.first_run,
+            attempt=self.scope.attempt,
         )
         self._offering.begin(view)
         # What was said since is put after what the loop says.
@@ -357,16 +371,17 @@ class InnerLoop:
             self._journal.emit(
                 events.ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew"
             )
-        if not restarts:
+        if before is None:
             self.telling.record_first_opened(view)
         offered = self.toolbox.offered
         known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
         system = (rendered.system_text, self._offering.long_descriptions(known))
         if any(system):
             self._transcript.say(Message("system", "\n\n".join(filter(None, system)), name=PROMPT_TURN))
-        if rendered.user_text:
-            self._transcript.say(user_message(rendered.user_parts, name=PROMPT_TURN))
-        self._transcript.say(*kept)
+        turn = user_message(rendered.user_parts, name=PROMPT_TURN) if rendered.user_text else None
+        self._transcript.say(*with_prompt_turn(kept, turn))
+        if before is not None:
+            self.telling.tell_changes()
         self._say_message()
 
     def _say_message(self) -> None:
@@ -377,9 +392,7 @@ class InnerLoop:
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Continue the conversation of an earlier run, under a new run id."""
-        unused = dict.fromkeys(run.last_used, 0)
-        run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False, last_used=unused)
-        yield from self._continue(run)
+        yield from self._continue(run.as_new(self.scope.run_id), continues=run)
         said = "" if self._message is None else self._message.text
         self._say_message()
         last = self._conversation.latest()
@@ -390,12 +403,12 @@ class InnerLoop:
         self.telling.open(self.prompt.opened_by_words(self.session, said) if said else (), "search")
         return ()
 
-    def _continue(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
+    def _continue(self, run: Run, continues: Run | None = None) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Take over the state of a run; return its open calls."""
         self.prompt.resume(self.session, run.chosen, {} if self._beginning == "turn" else run.selected)
         # Messages from here on belong to this run, for observers too.
         self._journal.run = run
-        self._journal.save(selected=self.prompt.decisions()[1])
+        self._journal.save(selected=self.prompt.decisions()[1], first_run=self.prompt.first_run)
         # A section that can no longer be loaded has lost its tools; the model is told so below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
@@ -405,8 +418,8 @@ class InnerLoop:
         pending = unanswered_calls(self._conversation.view())
         if pending and self.config.supports_dynamic_tools:
             self._offering.register()
-        if self._beginning == "turn":
-            self.telling.record_continued()
+        if continues is not None:
+            self.telling.record_continued(continues)
         self.telling.record_loaded()
         if self._beginning == "turn":
             self._transcript.say(*self._missing_results())
@@ -513,7 +526,7 @@ class InnerLoop:
         """Send what was read as system messages, after all results of the turn."""
         texts, self._operator_texts = self._operator_texts, []
         if texts:
-            self._transcript.say(Message("system", "\n\n".join(texts), name=PROMPT_TURN))
+            self._transcript.say(Message("system", "\n\n".join(texts), name=READ_TEXT))
 
     def _missing_results(self) -> list[Message]:
         """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""

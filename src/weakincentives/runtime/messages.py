@@ -24,9 +24,15 @@ StopReason = Literal["end", "tool_calls", "length", "overflow", "refusal", "cont
 Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
 PROMPT_TURN = "prompt"
-"""The name of the system and user messages that the prompt makes; a restart writes them anew."""
+"""The name of the system messages that the prompt makes, and of the user message that its user sections make."""
+SECTION_TEXT = "section"
+"""The name of the message that shows a section opened without the model; as a user message, unless all of it is the
+operator's."""
+READ_TEXT = "read"
+"""The name of the system message that shows what the model has read."""
 CORRECTION = "correction"
 """The name of the user message that asks for another answer, because the last did not fit the declared output."""
+_REWRITTEN = {("system", PROMPT_TURN), ("system", SECTION_TEXT), ("user", SECTION_TEXT)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +275,18 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
 
 
 def rebased(messages: Iterable[Message]) -> list[Message]:
-    """The messages kept when the system text and the tools are replaced: all but those that the prompt has made."""
+    """The messages kept when the system text and the tools are replaced: all but those that are then written anew."""
     said = (message for message in messages if message.role not in ("tools_added", "tools_removed"))
-    kept = [message for message in said if message.role not in ("system", "user") or message.name != PROMPT_TURN]
+    kept = [message for message in said if (message.role, message.name) not in _REWRITTEN]
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
+
+
+def with_prompt_turn(messages: list[Message], turn: Message | None) -> list[Message]:
+    """The messages with the user sections as they are now, in place of the last time they were said, or first."""
+    if turn is None:
+        return messages
+    said = [at for at, message in enumerate(messages) if (message.role, message.name) == ("user", PROMPT_TURN)]
+    return [*messages[: said[-1]], turn, *messages[said[-1] + 1 :]] if said else [turn, *messages]
 
 
 def unanswered_words(messages: Sequence[Message]) -> list[Message]:

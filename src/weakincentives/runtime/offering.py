@@ -70,6 +70,7 @@ class Offering:
         self._seen_overrides = overrides
         changes = self.toolbox.changes(self._offers(self.prompt.view(self.session), initial=False))
         if changes.new and not self.config.supports_dynamic_tools:
+            self.journal.save(opening=True)
             # A handler has already opened the section in the session.
             key = changes.new[0].ref.section_key
             raise VisibilityExpansionRequired(

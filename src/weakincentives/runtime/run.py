@@ -58,8 +58,9 @@ class Run:
 
     `opening` says that it stopped so that a new evaluation can open sections. `told` is what the model has learned of
     sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
-    with a hash of the text. `closed` are the sections closed because the context was too large, with their tokens.
-    `unfinished` says that the last message is what was shown of a reply that broke off.
+    with a hash of the text; `results` is the same as tool results last told it, which a restart keeps. `closed` are the
+    sections closed because the context was too large, with their tokens. `unfinished` says that the last message is
+    what was shown of a reply that broke off. `first_run` is its prompt's, and `attempt` counts its restarts.
     """
 
     run_id: str
@@ -70,17 +71,25 @@ class Run:
     tools: tuple[ToolRef, ...] = ()
     last_used: Mapping[str, int] = field(default_factory=dict)
     told: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, str] = field(default_factory=dict)
     output_retries: int = 0
     opening: bool = False
     closed: Mapping[str, int] = field(default_factory=dict)
     unfinished: bool = False
     conversation_id: str = ""
     spent: Spent = field(default_factory=Spent)
+    first_run: str = ""
+    attempt: int = 1
 
     @property
     def read(self) -> tuple[str, ...]:
         """The closed sections whose text the model has read."""
         return tuple(key for key, told in self.told.items() if told.startswith("read "))
+
+    def as_new(self, run_id: str) -> Run:
+        """The same state at the beginning of another run."""
+        unused = dict.fromkeys(self.last_used, 0)
+        return replace(self, run_id=run_id, spent=Spent(), output_retries=0, opening=False, last_used=unused, attempt=1)
 
     def updated(self, changes: Mapping[str, Any]) -> Run:
         """Like `dataclasses.replace`, at half the cost: a run is saved twice per turn."""

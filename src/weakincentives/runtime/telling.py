@@ -18,11 +18,11 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime import events
 from weakincentives.runtime.config import InnerLoopConfig
-from weakincentives.runtime.history import related
+from weakincentives.runtime.history import related, whole_render
 from weakincentives.runtime.inventory import Told, inventory, prompt_difference
-from weakincentives.runtime.messages import PROMPT_TURN, Message, Transcript
+from weakincentives.runtime.messages import PROMPT_TURN, SECTION_TEXT, Message, Transcript
 from weakincentives.runtime.offering import Offering
-from weakincentives.runtime.run import Journal, RunScope
+from weakincentives.runtime.run import Journal, Run, RunScope
 from weakincentives.session import Session
 
 
@@ -77,9 +77,9 @@ class Telling:
             if keys:
                 self._record_opened(keys, decider)
 
-    def record_continued(self) -> None:
-        """Record that the conversation goes on with the same text; only the newest such event keeps what they share."""
-        before = self._last_render()
+    def record_continued(self, run: Run) -> None:
+        """Record that a run's conversation goes on with its text; only the newest such event keeps what they share."""
+        before = self._render_of(run)
         if before is None:
             return
         sections = self._sections_after(before)
@@ -97,7 +97,7 @@ class Telling:
                 overrides=self.offering.overrides,
                 overrides_tag=self.prompt.overrides_tag,
                 timestamp=self.session.timestamp(),
-                continues=before.run_id,
+                continues=run.run_id,
                 read=self.journal.run.read,
             )
         )
@@ -149,7 +149,7 @@ class Telling:
     def tell_changes(self, removed_tools: Sequence[str] = (), *, texts: bool = True) -> None:
         """Tell the model how the prompt differs from what it knows; without `texts`, what was opened and closed."""
         self._told_overrides = self.session[VisibilityOverrides].latest()
-        render = self._last_render()
+        render = self._render_of(self.journal.run)
         if render is None:
             return
         view = self.prompt.view(self.session)
@@ -169,7 +169,7 @@ class Telling:
             text = f"This section of the instructions applies now:\n\n{content}"
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
-            self.transcript.say(Message("system" if literal else "user", text, name=PROMPT_TURN))
+            self.transcript.say(Message("system" if literal else "user", text, name=SECTION_TEXT))
         if found.user_changed:
             self.transcript.say(Message("user", "\n\n".join(found.user_changed.values()), name=PROMPT_TURN))
         if found.told or removed_tools:
@@ -178,7 +178,7 @@ class Telling:
 
     def disclosed(self, read: Sequence[str], closed: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """The changes to save after tools have returned the content of sections, or closed them."""
-        if not (read or closed) or (render := self._last_render()) is None:
+        if not (read or closed) or (render := self._render_of(self.journal.run)) is None:
             return {}
         told = self.journal.run.told
         learned = Told(render, told).after_disclosure(self.prompt.view(self.session), read, closed)
@@ -186,7 +186,18 @@ class Telling:
         moved = _overrides_in(now).items() ^ _overrides_in(self._told_overrides).items()
         if all(".".join(path) in learned for path, _ in moved):
             self._told_overrides = now
-        return {"told": {**told, **learned}}
+        # Closed children are in the result too, but only as summaries.
+        results = {key: f"read {of.split()[-1]}" for key, of in learned.items() if not of.startswith("summary ")}
+        return {"told": {**told, **learned}, "results": {**self.journal.run.results, **results}}
+
+    def known_from_results(self, run: Run, view: View) -> dict[str, str]:
+        """What the model knows at a restart, which keeps tool results: the texts of sections open now or before."""
+        known = {key for key, told in run.told.items() if told.startswith(("full ", "read "))}
+        return {
+            key: read
+            for key, read in run.results.items()
+            if key in known or ((path := view.find(key)) is not None and view.is_open(path))
+        }
 
     def _record_opened(self, keys: tuple[str, ...], decider: str) -> None:
         self.opened += keys
@@ -208,10 +219,11 @@ class Telling:
         states = self._inventory(view, "".join(view.pieces()))
         return (*(state.after(known.get(state.path)) for state in states), *gone)
 
-    def _last_render(self) -> events.PromptRendered | None:
-        prompt = (self.prompt.ns, self.prompt.key)
-        renders = reversed(self.session[events.PromptRendered].view())
-        return next((each for each in renders if (each.prompt_ns, each.prompt_key) == prompt), None)
+    def _render_of(self, run: Run) -> events.PromptRendered | None:
+        """The prompt as the run was shown it; not the newest, since a session that was rewound keeps its log."""
+        renders, which = reversed(self.session[events.PromptRendered].view()), (run.run_id, run.attempt)
+        found = next((each for each in renders if (each.run_id, each.attempt) == which), None)
+        return found if found is None or found.text else whole_render(self.session, found)
 
 
 def _overrides_in(found: VisibilityOverrides | None) -> Overrides:
