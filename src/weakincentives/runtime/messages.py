@@ -40,7 +40,7 @@ class Settings:
     effort: Effort | None = None
     temperature: float | None = None
     max_output_tokens: int | None = None
-    show_reasoning: bool = False
+    show_reasoning: bool | None = None
     parallel_tool_calls: bool | None = None
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Settings:
         """These settings, overridden by what `other` sets."""
         if other is None:
             return self
-        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) != f.default}
+        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) is not None}
         return replace(self, **chosen)
 
 
