@@ -232,6 +232,21 @@ def test_a_section_that_a_tool_opens_or_closes_by_code_is_told() -> None:
     assert closed.startswith(f"{CHANGED}## Returns\n\nWhen.")
 
 
+def test_a_section_opened_by_code_is_told_although_the_model_reads_its_child_in_the_same_turn() -> None:
+    @tool
+    def unlock(*, context: ToolContext) -> str:
+        """Open the returns."""
+        context.session.dispatch(SetVisibilityOverride(("returns",), FULL))
+        return "unlocked"
+
+    task = MarkdownSection(title="Task", key="task", template="Go.", tools=[unlock])
+    returns = section("returns", tools=("refund",), children=[section("rules", tools=("rule",))])
+    both = [call("unlock"), call("read_section", section_key="returns.rules")]
+    chat = chat_with(task, returns, script=[both, "Done."])
+    chat.send("a")
+    assert told(chat)[-1].startswith(f"{APPLIES}## Returns\n\nAll of returns.")
+
+
 def test_a_section_that_the_model_closes_is_not_announced_to_it() -> None:
     script = [call("collapse_section", section_key="returns"), "Done.", "Two."]
     rules = MarkdownSection(title="Returns", key="returns", template="Never.", summary="When.")

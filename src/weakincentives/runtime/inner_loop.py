@@ -481,7 +481,7 @@ class InnerLoop:
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
         changes: dict[str, Any] = {"last_used": {**self._journal.run.last_used, **used}} if used else {}
-        read = [key for outcome in outcomes if not outcome.ends_turn for key in outcome.opened]
+        read = [key for outcome in outcomes if not outcome.ends_turn for key in outcome.told]
         closed = [key for outcome in outcomes for key in outcome.closed]
         changes.update(self.telling.disclosed(read, closed))
         self._journal.save(spent=meter.spent, **changes)

@@ -109,18 +109,15 @@ class Told:
         # Numbers and levels of headings depend on the other sections.
         return _LEVEL.sub("", text, count=1) in (_NUMBER.sub("", shown, count=1), _LEVEL.sub("", shown, count=1))
 
-    def after_disclosure(self, view: View, read: Iterable[str], shut: Iterable[str]) -> dict[str, str]:
-        """What the model knows after tools have returned the content of sections, or closed them."""
-        learned = {".".join(path): _told(view, path, "summary") for path in filter(None, map(view.find, shut))}
-        for path in filter(None, map(view.find, read)):
-            top = view.outline.by_path[path]
-            for up in view.outline.ancestors(top):
-                if view.is_open(up.path) and self.state(up.key) != "full":
-                    top = up
-            for inner, shown in view.within(top.path):
-                closed = shown is SectionVisibility.FULL and not view.is_open(inner)
-                learned[".".join(inner)] = _told(view, inner, "read" if closed else shown)
-        return learned
+
+def after_disclosure(view: View, read: Iterable[str], shut: Iterable[str]) -> dict[str, str]:
+    """What the model knows after tools have returned the content of sections, or closed them."""
+    learned = {".".join(path): _told(view, path, "summary") for path in filter(None, map(view.find, shut))}
+    for path in filter(None, map(view.find, read)):
+        for inner, shown in view.within(path):
+            closed = shown is SectionVisibility.FULL and not view.is_open(inner)
+            learned[".".join(inner)] = _told(view, inner, "read" if closed else shown)
+    return learned
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime import events
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.history import related
-from weakincentives.runtime.inventory import Told, inventory, prompt_difference
+from weakincentives.runtime.inventory import Told, after_disclosure, inventory, prompt_difference
 from weakincentives.runtime.messages import PROMPT_TURN, Message, Transcript
 from weakincentives.runtime.offering import Offering
 from weakincentives.runtime.run import Journal, RunScope
@@ -178,15 +178,14 @@ class Telling:
 
     def disclosed(self, read: Sequence[str], closed: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """The changes to save after tools have returned the content of sections, or closed them."""
-        if not (read or closed) or (render := self._last_render()) is None:
+        if not (read or closed):
             return {}
-        told = self.journal.run.told
-        learned = Told(render, told).after_disclosure(self.prompt.view(self.session), read, closed)
+        learned = after_disclosure(self.prompt.view(self.session), read, closed)
         now = self.session[VisibilityOverrides].latest()
         moved = _overrides_in(now).items() ^ _overrides_in(self._told_overrides).items()
         if all(".".join(path) in learned for path, _ in moved):
             self._told_overrides = now
-        return {"told": {**told, **learned}}
+        return {"told": {**self.journal.run.told, **learned}}
 
     def _record_opened(self, keys: tuple[str, ...], decider: str) -> None:
         self.opened += keys
