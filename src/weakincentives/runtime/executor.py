@@ -389,7 +389,7 @@ class ToolExecutor:
             opened=_disclosed(result, "open"),
             closed=_disclosed(result, "close"),
             told=_told(result),
-            attachments=result.attachments,
+            attachments=() if attempt.expansion else result.attachments,
             operator_text=operator_text,
         )
         return outcome

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from weakincentives.content import Media, Part, parts_of, text_of
+from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import (
     AbandonedCallError,
     ContextOverflowError,
@@ -503,11 +503,7 @@ class InnerLoop:
         return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
 
     def _check_content(self, parts: Sequence[Part], *, earlier: bool) -> None:
-        if not any(isinstance(part, Media) for part in parts):
-            return
-        self.config.check_content(parts)
-        messages = self._conversation.view() if earlier else ()
-        self.config.check_amount([*(part for message in messages for part in message.parts), *parts])
+        self.config.check_parts(parts, self._conversation.view() if earlier else ())
 
     def _say_operator_texts(self) -> None:
         """Send what was read as system messages, after all results of the turn."""

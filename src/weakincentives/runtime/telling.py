@@ -15,12 +15,13 @@ from weakincentives.prompt import (
     SetVisibilityOverride,
     View,
     VisibilityOverrides,
+    parts_in,
 )
 from weakincentives.runtime import events
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.history import related
-from weakincentives.runtime.inventory import Told, after_disclosure, inventory, prompt_difference
-from weakincentives.runtime.messages import PROMPT_TURN, Message, Transcript
+from weakincentives.runtime.inventory import Told, after_disclosure, inventory, prompt_difference, told_media
+from weakincentives.runtime.messages import PROMPT_TURN, Message, Transcript, user_message
 from weakincentives.runtime.offering import Offering
 from weakincentives.runtime.run import Journal, RunScope
 from weakincentives.session import Session
@@ -69,6 +70,8 @@ class Telling:
             overrides=self.offering.overrides,
             overrides_tag=self.prompt.overrides_tag,
         )
+        if media := told_media(view, rendered.pieces):
+            self.journal.save(told={**self.journal.run.told, **media})
 
     def record_first_opened(self, view: View) -> None:
         """Record what is open from the start because of a rule or the user's words."""
@@ -154,6 +157,8 @@ class Telling:
             return
         view = self.prompt.view(self.session)
         found = prompt_difference(Told(render, self.journal.run.told), view, removed_tools, texts=texts)
+        said = parts_in(found.user_pieces())
+        self.config.check_parts(said, self.session[Message].view())
         if found.changed or found.user_changed or found.removed_sections or removed_tools:
             self.journal.emit(
                 events.PromptChanged,
@@ -170,8 +175,8 @@ class Telling:
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
             self.transcript.say(Message("system", text) if literal else Message("user", text, name=PROMPT_TURN))
-        if found.user_changed:
-            self.transcript.say(Message("user", "\n\n".join(found.user_changed.values()), name=PROMPT_TURN))
+        if said:
+            self.transcript.say(user_message(said, name=PROMPT_TURN))
         if found.told or removed_tools:
             left = tuple(ref for ref in self.journal.run.tools if ref.name not in removed_tools)
             self.journal.save(told={**self.journal.run.told, **found.told}, tools=left)
