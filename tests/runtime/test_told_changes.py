@@ -319,6 +319,21 @@ def test_a_reducer_may_keep_only_the_newest_render() -> None:
     assert [chat.send("hello").text for _ in range(3)] == ["One.", "Two.", "Three."]
 
 
+def test_a_section_that_begins_to_apply_is_not_taken_for_the_users_words() -> None:
+    shipping = MarkdownSection[Customer](
+        key="ship", title="Ship", template="${name} ships to Norway.", summary="Where to.", visibility=SUMMARY
+    )
+    customs = section("customs", open_when=lambda *, text: "Norway" in text)
+    chat = chat_with(TASK, shipping, customs)
+    chat.send("Hello.")
+    chat.session.dispatch(SetVisibilityOverride(("ship",), FULL))
+    chat.send("And now?")
+    assert [(m.name, m.text) for m in chat.messages if "Norway" in m.text] == [
+        ("instructions", f"{APPLIES}## Ship\n\nAnn ships to Norway.")
+    ]
+    assert [event.section_keys for event in chat.session[SectionsOpened]] == [("ship",)]
+
+
 def test_a_changed_user_section_is_not_the_users_own_message() -> None:
     words = MarkdownSection[Customer](key="u", title="U", template="I am ${name}.", role="user")
     chat = chat_with(section("task"), words)

@@ -25,6 +25,8 @@ Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
 PROMPT_TURN = "prompt"
 """The name of the user message that the prompt's user sections make."""
+INSTRUCTIONS = "instructions"
+"""The name of a user message with a section that begins to apply; its text has params, so it is no system message."""
 CORRECTION = "correction"
 """The name of the user message that asks for another answer, because the last did not fit the declared output."""
 
@@ -269,7 +271,7 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
 def rebased(messages: Iterable[Message]) -> list[Message]:
     """The messages kept when the system text and the tools are replaced: those of the user, the model and the tools."""
     said = (message for message in messages if message.role in ("user", "assistant", "tool"))
-    kept = [message for message in said if message.role != "user" or message.name != PROMPT_TURN]
+    kept = [message for message in said if message.role != "user" or message.name not in (PROMPT_TURN, INSTRUCTIONS)]
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
 
 
@@ -281,7 +283,10 @@ def unanswered_words(messages: Sequence[Message]) -> list[Message]:
 
 def user_words(messages: Iterable[Message]) -> str:
     """Everything the user has said."""
-    return "\n\n".join(message.text for message in messages if message.role == "user" and message.name != CORRECTION)
+    said = (
+        message for message in messages if message.role == "user" and message.name not in (CORRECTION, INSTRUCTIONS)
+    )
+    return "\n\n".join(message.text for message in said)
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:

@@ -21,7 +21,7 @@ from weakincentives.runtime import events
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.history import related
 from weakincentives.runtime.inventory import Told, after_disclosure, inventory, prompt_difference, told_media
-from weakincentives.runtime.messages import PROMPT_TURN, Message, Transcript, user_message
+from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TURN, Message, Transcript, user_message
 from weakincentives.runtime.offering import Offering
 from weakincentives.runtime.run import Journal, RunScope
 from weakincentives.session import Session
@@ -174,7 +174,7 @@ class Telling:
             text = f"This section of the instructions applies now:\n\n{content}"
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
-            self.transcript.say(Message("system", text) if literal else Message("user", text, name=PROMPT_TURN))
+            self.transcript.say(Message("system", text) if literal else Message("user", text, name=INSTRUCTIONS))
         if said:
             self.transcript.say(user_message(said, name=PROMPT_TURN))
         if found.told or removed_tools:
