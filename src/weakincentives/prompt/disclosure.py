@@ -162,7 +162,10 @@ class OpenOrRead:
 
 @dataclass(frozen=True, slots=True)
 class OpenToFiles:
-    """Write content to `context/<key>.md`, for the model to read with its file tools; tools need a new evaluation."""
+    """Write content to `context/<key>.md`, for the model to read with its file tools; tools need a new evaluation.
+
+    Runs that share a filesystem share these files, so sections with params need a filesystem for each run.
+    """
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_TO_FILES,) if with_tools or content_only else ()
