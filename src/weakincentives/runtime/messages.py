@@ -127,10 +127,11 @@ class ModelReply:
 class ModelRequest:
     """Everything an adapter needs to call the model once.
 
-    Within one run `messages`, `tools` and `hosted_tools` only grow at their ends, so an adapter may keep what it has
-    encoded. The first `initial_tools` tools (and `initial_hosted_tools`) were there when the run began; the others
-    appeared at a `tools_added` message. `revoked` names tools that were offered but may no longer be called; `deferred`
-    names those that the provider withholds until its own search finds them.
+    Within one run `tools` and `hosted_tools` only grow at their ends, and so do `messages` unless code replaces some in
+    the session. An adapter may keep what it has encoded as long as they extend what it was sent (`session.extends`).
+    The first `initial_tools` tools (and `initial_hosted_tools`) were there when the run began; the others appeared at a
+    `tools_added` message. `revoked` names tools that were offered but may no longer be called; `deferred` names those
+    that the provider withholds until its own search finds them.
     """
 
     prompt_name: str
@@ -283,10 +284,8 @@ def unanswered_words(messages: Sequence[Message]) -> list[Message]:
 
 def user_words(messages: Iterable[Message]) -> str:
     """Everything the user has said."""
-    said = (
-        message for message in messages if message.role == "user" and message.name not in (CORRECTION, INSTRUCTIONS)
-    )
-    return "\n\n".join(message.text for message in said)
+    others = (CORRECTION, INSTRUCTIONS)
+    return "\n\n".join(each.text for each in messages if each.role == "user" and each.name not in others)
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:
