@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -332,6 +332,19 @@ def save_and_load(speaker: Speaker) -> None:
     assert (later.conversation_id, later.session[ReasoningDropped].all()) == (chat.conversation_id, ())
 
 
+def earlier_message_redacted(speaker: Speaker) -> None:
+    with speaker.stage(Turn("Thanks."), Turn("Fine."), Turn("Yes.")) as stage:
+        chat = chat_on(stage)
+        chat.send("My card is 4111-1111.")
+        chat.send("Good.")
+        chat.session[Message].update(
+            lambda messages: [replace(each, text=each.text.replace("4111-1111", "[gone]")) for each in messages]
+        )
+        assert chat.send("Is it safe?").text == "Yes."
+        assert "4111-1111" in stage.received()[1]
+        assert "4111-1111" not in stage.received()[2] and "My card is [gone]." in stage.received()[2]
+
+
 def fallback(speaker: Speaker) -> None:
     asked = Turn(reasoning="Let me look.", calls=(Call("look_up", {"word": "pets"}),))
     with speaker.stage(asked, Raw(400, b'{"error":{"message":"broken"}}'), Turn("Back again.")) as stage:
@@ -365,6 +378,7 @@ SCENARIOS: dict[str, Callable[[Speaker], None]] = {
     "user speaks over a call": user_speaks_over_a_call,
     "restart in mid-conversation": restart_in_mid_conversation,
     "save and load": save_and_load,
+    "earlier message redacted": earlier_message_redacted,
     "fallback": fallback,
     "overflow": overflow,
 }

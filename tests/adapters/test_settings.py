@@ -138,6 +138,7 @@ def test_settings_of_a_run_add_to_those_of_the_adapter(vendor: Vendor) -> None:
 def test_a_setting_of_a_run_that_says_no_counts_too() -> None:
     both = Settings(effort="low", show_reasoning=True).merged(Settings(parallel_tool_calls=False))
     assert both == Settings(effort="low", show_reasoning=True, parallel_tool_calls=False)
+    assert both.merged(Settings(show_reasoning=False)).show_reasoning is False
 
 
 @pytest.mark.parametrize("vendor", LEAN, ids=str)

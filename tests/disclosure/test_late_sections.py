@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.disclosure.desk import FULL, SUMMARY, a_tool, answers, section, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import (
+    JsonPromptOverridesStore,
     LateContent,
     MarkdownSection,
     OpenOrRead,
@@ -194,6 +196,20 @@ def test_a_conversation_goes_on_elsewhere_with_the_tools_of_the_section() -> Non
     again = Server("search", visibility=SUMMARY)
     later = Conversation(Prompt(template(again)), adapter=ScriptedAdapter([call("search"), "Found."]), session=session)
     assert (later.send("Search.").text, again.loads) == ("Found.", 1)
+
+
+def test_an_override_stored_after_the_section_was_loaded_is_told(tmp_path: Path) -> None:
+    prompts, store = template(Server("search", visibility=SUMMARY)), JsonPromptOverridesStore(tmp_path)
+    adapter = ScriptedAdapter([READ, "Hi.", "New.", call("search"), "Found."])
+    chat = Conversation(Prompt(prompts, overrides_store=store), adapter=adapter)
+    chat.send("a")
+    described = prompts.descriptor
+    task = described.override_section(("task",), "Help kindly.")
+    store.upsert(described.new_override("latest").with_section(("task",), task))
+    chat.send("b")
+    assert sum("Help kindly." in message.text for message in chat.messages) == 1
+    assert chat.send("c").text == "Found."
+    assert answers(chat.session)[-1] == (True, "search done")
 
 
 def test_a_conversation_goes_on_elsewhere_with_the_children_of_the_section() -> None:

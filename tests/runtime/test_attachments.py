@@ -14,14 +14,16 @@ from weakincentives.content import Image, Text, parts_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import (
     MarkdownSection,
+    OpenToFiles,
     Prompt,
     PromptTemplate,
     ReadSections,
     SectionVisibility,
     ToolResult,
+    WorkspaceSection,
     tool,
 )
-from weakincentives.runtime import Message
+from weakincentives.runtime import Conversation, Message
 from weakincentives.session import Session
 
 PICTURE = Image.from_bytes(png(), "image/png", name="box.png")
@@ -59,6 +61,55 @@ def test_a_function_may_return_content_as_it_is(returned: Any) -> None:
     assert result.parts == parts_of(returned)
 
 
+@dataclass(frozen=True)
+class Parcel:
+    photo: Image
+    sent: bool = True
+
+
+def parcel(**options: Any) -> MarkdownSection[Parcel]:
+    return MarkdownSection[Parcel](title="Parcel", key="parcel", template="See ${photo}", role="user", **options)
+
+
+def photos(messages: Any) -> list[tuple[str, Any]]:
+    return [(message.role, message.parts[-1]) for message in messages if message.parts]
+
+
+def test_another_photo_in_a_user_section_is_sent_once_even_under_the_same_name() -> None:
+    other = Image.from_bytes(png()[:-1] + b"x", "image/png", name="box.png")
+    template = PromptTemplate(ns="t", key="k", sections=[parcel()])
+    chat = Conversation(Prompt(template).bind(Parcel(PICTURE)), adapter=ScriptedAdapter(["1", "2", "3"]))
+    chat.send()
+    chat.send("Sure?")
+    chat.bind(Parcel(other))
+    chat.send("And now?")
+    assert photos(chat.messages) == [("user", PICTURE), ("user", other)]
+
+
+def test_a_user_section_that_is_enabled_later_brings_its_photo() -> None:
+    template = PromptTemplate(ns="t", key="k", sections=[parcel(enabled=lambda params: params.sent)])
+    chat = Conversation(Prompt(template).bind(Parcel(PICTURE, sent=False)), adapter=ScriptedAdapter(["1", "2"]))
+    chat.send("Hello.")
+    chat.bind(Parcel(PICTURE))
+    chat.send("Look.")
+    assert photos(chat.messages) == [("user", PICTURE)]
+
+
+@pytest.mark.parametrize(
+    ("disclosure", "opening"),
+    [
+        (ReadSections(), call("read_section", section_key="parcel")),
+        (OpenToFiles(), call("open_sections", section_keys=["parcel"], reason="look")),
+    ],
+)
+def test_a_closed_user_section_is_read_with_its_photo(disclosure: Any, opening: Any) -> None:
+    closed = parcel(summary="A parcel.", visibility=SectionVisibility.SUMMARY)
+    template = PromptTemplate(ns="t", key="k", sections=[closed, WorkspaceSection()], disclosure=disclosure)
+    session = Session()
+    ScriptedAdapter([opening, "A box."]).evaluate(Prompt(template).bind(Parcel(PICTURE)), session=session)
+    assert photos(session[Message]) == [("tool", PICTURE)]
+
+
 class TextOnly(ScriptedAdapter):
     def check_content(self, parts: Any) -> None:
         if parts:
@@ -71,6 +122,16 @@ def test_media_that_the_model_does_not_take_are_a_failed_result() -> None:
     (result,) = [message for message in session[Message] if message.role == "tool"]
     assert (result.success, result.parts) == (False, ())
     assert result.text == "Here it is:\n\nThe attachments cannot be shown: this model takes text only"
+
+
+def test_a_photo_that_the_model_does_not_take_stays_out_of_a_conversation_whose_prompt_changes() -> None:
+    template = PromptTemplate(ns="t", key="k", sections=[parcel(enabled=lambda params: params.sent)])
+    chat = Conversation(Prompt(template).bind(Parcel(PICTURE, sent=False)), adapter=TextOnly(["1", "2"]))
+    chat.send("Hello.")
+    chat.bind(Parcel(PICTURE))
+    with pytest.raises(PromptEvaluationError, match="text only"):
+        chat.send("Look.")
+    assert photos(chat.messages) == []
 
 
 class Operator(ScriptedAdapter):

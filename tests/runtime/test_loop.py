@@ -379,6 +379,15 @@ def test_a_script_that_ends_with_a_rejected_answer_says_why_one_more_was_request
         ScriptedAdapter(["{}"]).evaluate(Prompt(TYPED), session=Session())
 
 
+def test_the_usage_of_a_script_is_that_of_each_request_alone() -> None:
+    short, long = (MarkdownSection(key="a", title="A", template="word " * count) for count in (10, 2000))
+    prompts = [Prompt(PromptTemplate(ns="tests", key="count", sections=[section])) for section in (short, long, short)]
+    adapter = ScriptedAdapter(["1", "2", "3"])
+    together = [adapter.evaluate(each, session=Session()).usage.input_tokens for each in prompts]
+    alone = [ScriptedAdapter(["1"]).evaluate(each, session=Session()).usage.input_tokens for each in prompts]
+    assert together == alone
+
+
 def test_a_script_is_no_text() -> None:
     with pytest.raises(TypeError, match="script must be a list of replies, got the string 'hi'"):
         ScriptedAdapter("hi")

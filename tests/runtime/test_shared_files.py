@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.contrib.tools import VfsToolsSection
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, WorkspaceSection, tool
+from weakincentives.prompt import (
+    MarkdownSection,
+    OpenToFiles,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    ToolContext,
+    WorkspaceSection,
+    tool,
+)
+from weakincentives.runtime import Conversation
 from weakincentives.session import Session
+
+
+@dataclass(frozen=True)
+class Customer:
+    name: str
 
 
 @pytest.fixture(params=["memory", "host", "two hosts", "tracking"])
@@ -31,6 +48,24 @@ def prompt(tool: Any, files: Filesystem) -> Prompt[None]:
 def evaluate(tool: Any, files: Filesystem, **arguments: Any) -> None:
     adapter = ScriptedAdapter([call(tool.name, **arguments), "done"])
     adapter.evaluate(prompt(tool, files), session=Session())
+
+
+def test_context_files_of_two_runs_stay_apart_in_a_workspace_of_their_own() -> None:
+    account = MarkdownSection[Customer](
+        key="account", title="A", template="${name}'s.", summary="?", visibility=SectionVisibility.SUMMARY
+    )
+    sections = [account, VfsToolsSection()]
+    template: PromptTemplate[None] = PromptTemplate(ns="t", key="k", sections=sections, disclosure=OpenToFiles())
+    opening = call("open_sections", section_keys=["account"], reason="r")
+    read = call("read", path="context/account.md")
+    ann, bob = (
+        Conversation(Prompt(template).bind(Customer(name)), adapter=ScriptedAdapter([opening, "1", read, "2"]))
+        for name in ("Ann", "Bob")
+    )
+    with ann, bob:
+        for chat in (ann, bob, ann):
+            chat.send("Go on.")
+    assert ann.messages[-2].text == "## A\n\nAnn's."
 
 
 class Stage:

@@ -232,6 +232,21 @@ def test_a_section_that_a_tool_opens_or_closes_by_code_is_told() -> None:
     assert closed.startswith(f"{CHANGED}## Returns\n\nWhen.")
 
 
+def test_a_section_opened_by_code_is_told_although_the_model_reads_its_child_in_the_same_turn() -> None:
+    @tool
+    def unlock(*, context: ToolContext) -> str:
+        """Open the returns."""
+        context.session.dispatch(SetVisibilityOverride(("returns",), FULL))
+        return "unlocked"
+
+    task = MarkdownSection(title="Task", key="task", template="Go.", tools=[unlock])
+    returns = section("returns", tools=("refund",), children=[section("rules", tools=("rule",))])
+    both = [call("unlock"), call("read_section", section_key="returns.rules")]
+    chat = chat_with(task, returns, script=[both, "Done."])
+    chat.send("a")
+    assert told(chat)[-1].startswith(f"{APPLIES}## Returns\n\nAll of returns.")
+
+
 def test_a_section_that_the_model_closes_is_not_announced_to_it() -> None:
     script = [call("collapse_section", section_key="returns"), "Done.", "Two."]
     rules = MarkdownSection(title="Returns", key="returns", template="Never.", summary="When.")
@@ -302,6 +317,21 @@ def test_a_reducer_may_keep_only_the_newest_render() -> None:
     session[PromptRendered].register(PromptRendered, lambda renders, event: (event,))
     chat = chat_with(section("task"), session=session)
     assert [chat.send("hello").text for _ in range(3)] == ["One.", "Two.", "Three."]
+
+
+def test_a_section_that_begins_to_apply_is_not_taken_for_the_users_words() -> None:
+    shipping = MarkdownSection[Customer](
+        key="ship", title="Ship", template="${name} ships to Norway.", summary="Where to.", visibility=SUMMARY
+    )
+    customs = section("customs", open_when=lambda *, text: "Norway" in text)
+    chat = chat_with(TASK, shipping, customs)
+    chat.send("Hello.")
+    chat.session.dispatch(SetVisibilityOverride(("ship",), FULL))
+    chat.send("And now?")
+    assert [(m.name, m.text) for m in chat.messages if "Norway" in m.text] == [
+        ("instructions", f"{APPLIES}## Ship\n\nAnn ships to Norway.")
+    ]
+    assert [event.section_keys for event in chat.session[SectionsOpened]] == [("ship",)]
 
 
 def test_a_changed_user_section_is_not_the_users_own_message() -> None:

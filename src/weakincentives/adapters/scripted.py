@@ -16,6 +16,7 @@ from weakincentives.runtime import (
     ArgumentsDelta,
     Channel,
     MediaSupport,
+    Message,
     ModelDelta,
     ModelReply,
     ModelRequest,
@@ -25,6 +26,7 @@ from weakincentives.runtime import (
     TextDelta,
     ToolCall,
 )
+from weakincentives.session import extends
 
 __all__ = ["SPEC", "ScriptedAdapter", "call"]
 
@@ -65,7 +67,7 @@ class ScriptedAdapter(ProviderAdapter):
         self._lines: list[Line] = [] if callable(script) else list(script)
         self._position = 0
         self._ids = itertools.count(1)
-        self._counted = (0, 0)
+        self._counted: tuple[Sequence[Message], int] = ((), 0)
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -135,11 +137,11 @@ class ScriptedAdapter(ProviderAdapter):
     def _characters(self, request: ModelRequest) -> int:
         """The length of tools and conversation; messages already counted are not counted again."""
         counted, characters = self._counted
-        if counted > len(request.messages):
-            counted = characters = 0
-        for message in request.messages[counted:]:
+        if not extends(request.messages, counted):
+            counted, characters = (), 0
+        for message in request.messages[len(counted) :]:
             characters += len(message.text) + sum(len(asked.arguments) for asked in message.tool_calls)
-        self._counted = len(request.messages), characters
+        self._counted = request.messages, characters
         return characters + sum(len(tool.definition) for tool in request.tools if tool.name not in request.revoked)
 
 

@@ -34,6 +34,7 @@ from weakincentives.errors import WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
     CORRECTION,
+    INSTRUCTIONS,
     Completed,
     Conversation,
     ModelCalled,
@@ -213,7 +214,7 @@ class Chat:
             said = [
                 each
                 for each in self._chat.messages
-                if each.role in ("user", "assistant") and each.text and each.name != CORRECTION
+                if each.role in ("user", "assistant") and each.text and each.name not in (CORRECTION, INSTRUCTIONS)
             ]
             text, then = "".join(f"**{each.role}**\n\n{each.text}\n\n" for each in said), ""
         else:

@@ -23,7 +23,7 @@ from weakincentives.prompt.disclosure import (
     SearchSectionsParams,
     SearchSectionsResult,
 )
-from weakincentives.prompt.layout import Placed
+from weakincentives.prompt.layout import Placed, media_in, parts_in
 from weakincentives.prompt.markdown import MarkdownSection, TextSection, WorkspaceSection
 from weakincentives.prompt.output import StructuredOutputConfig, parse_structured_output
 from weakincentives.prompt.overrides import (
@@ -131,7 +131,9 @@ __all__ = [
     "ancestors",
     "default_tokenizer",
     "markdown_sections",
+    "media_in",
     "parse_structured_output",
+    "parts_in",
     "portable_name",
     "tool",
     "with_ancestors",

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal, NoReturn, get_args
 
+from weakincentives.content import Part
 from weakincentives.errors import PromptRenderError, PromptValidationError, ToolValidationError, WinkError
-from weakincentives.prompt.layout import Menu
+from weakincentives.prompt.layout import Menu, media_in
 from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import Ranker
 from weakincentives.prompt.ranking.finder import CLEAR, Found, SectionFinder, matching_sentence
@@ -162,7 +163,10 @@ class OpenOrRead:
 
 @dataclass(frozen=True, slots=True)
 class OpenToFiles:
-    """Write content to `context/<key>.md`, for the model to read with its file tools; tools need a new evaluation."""
+    """Write content to `context/<key>.md`, for the model to read with its file tools; tools need a new evaluation.
+
+    Runs that share a filesystem share these files, so sections with params need a filesystem for each run.
+    """
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_TO_FILES,) if with_tools or content_only else ()
@@ -312,6 +316,7 @@ def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "res
     return ToolResult(
         f"Content of section '{key}':",
         ReadSectionResult(reading.render(), reading.tools, reading.overrides, voice),
+        attachments=reading.media(),
         disclosure=view.request([key], overrides=reading.overrides),
     )
 
@@ -376,17 +381,20 @@ def open_to_files(
         message = "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt."
         return _failed(message, request)
     written: list[str] = []
+    media: list[Part] = []
     for path in paths:
         key = ".".join(path)
         try:
-            content = view.content(path, everything=True)
+            pieces = view.pieces_of(path, everything=True)
             context.filesystem.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
-            context.filesystem.write(context_file(key), content, mode="overwrite")
+            context.filesystem.write(context_file(key), "".join(pieces), mode="overwrite")
         except (WinkError, OSError) as error:
             return _failed(f"Failed to write context for '{key}': {error}", request)
         written.append(context_file(key))
+        media += media_in(pieces)
     message = f"Section content written to: {', '.join(written)}"
-    return ToolResult(message, OpenSectionsResult(written_files=tuple(written)), disclosure=request)
+    result = OpenSectionsResult(written_files=tuple(written))
+    return ToolResult(message, result, attachments=tuple(media), disclosure=request)
 
 
 def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:

@@ -11,7 +11,7 @@ from functools import partial
 from operator import getitem
 from typing import Any, Literal
 
-from weakincentives.content import Audio, Document, Image
+from weakincentives.content import Audio, Document, Image, Part, parts_of
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, Node, Outline, Params
 from weakincentives.prompt.section import Section, TemplateText, heading, missing_summary, placeholder_text
@@ -26,6 +26,24 @@ class Placed(str):
     """A media part, with the words that stand for it in the text."""
 
     part: Image | Document | Audio
+
+
+def media_in(pieces: Iterable[str]) -> tuple[Image | Document | Audio, ...]:
+    """The images, documents and recordings in filled pieces."""
+    return tuple(piece.part for piece in pieces if isinstance(piece, Placed))
+
+
+def parts_in(pieces: Iterable[str]) -> tuple[Part, ...]:
+    """The content that filled pieces make, with its media in place."""
+    content: list[str | Part] = []
+    text: list[str] = []
+    for piece in pieces:
+        if isinstance(piece, Placed):
+            content += ("".join(text).strip(), piece.part)
+            text = []
+        else:
+            text.append(piece)
+    return parts_of([*content, "".join(text).strip()])
 
 
 class Layout:

@@ -26,7 +26,7 @@ from weakincentives.prompt.markdown import check_placeholders
 from weakincentives.prompt.outline import Node, Outline, Params, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
-from weakincentives.prompt.section import Section, require_list, split_text
+from weakincentives.prompt.section import LateContent, Section, require_list, split_text
 from weakincentives.prompt.state import VisibilityState, declared_state, session_state
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.tool import AnyTool, HandlerContext, HostedTool, Tool
@@ -258,7 +258,9 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         self._run: _RunBase | None = None
         self._claim: tuple[Session] | None = None
         self.loaded: tuple[SectionPath, ...] = ()
-        self._late_outline: Outline | None = None
+        self._late: Mapping[SectionPath, LateContent] = {}
+        # The outline that `_run_outline` was last made of, and the result.
+        self._grown = (template.outline, template.outline)
 
     @property
     def ns(self) -> str:
@@ -451,14 +453,24 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
                 continue
             content = _until(deadline, partial(node.section.load, self.resources.context))
             self.loaded += (node.path,)
-            if content is not None:
-                self._late_outline = outline.with_late(node.path, content)
-                if self._run is not None:
-                    state = self._run.state.moved(outline, self._late_outline)
-                    self._run = _RunBase(self._run.session, self._late_outline, state)
+            if content is None:
+                continue
+            self._late = {**self._late, node.path: content}
+            grown = outline.with_late(node.path, content)
+            self._grown = (self._grown[0], grown)
+            if self._run is not None:
+                session, before, state = self._run
+                self._run = _RunBase(session, grown, state.moved(before, grown))
 
     def _run_outline(self) -> Outline:
-        return self._late_outline or self.outline()
+        """The tree with the overrides that the store has now, and with what sections have loaded."""
+        base = self.outline()
+        if base is not self._grown[0]:
+            grown = base
+            for path, content in self._late.items():
+                grown = grown.with_late(path, content)
+            self._grown = (base, grown)
+        return self._grown[1]
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""

@@ -10,9 +10,9 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from weakincentives._display import Displayed, Fold, Shown, Table
 from weakincentives._generics import OutputT
-from weakincentives.content import Part, parts_of
+from weakincentives.content import Part
 from weakincentives.limits import Deadline
-from weakincentives.prompt.layout import Layout, Menu, Placed
+from weakincentives.prompt.layout import Layout, Menu, media_in, parts_in
 from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, Node, Outline, Params
 from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
@@ -60,15 +60,22 @@ class SkippedTool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What opening a section would do: the overrides it needs, the tools it adds, and (on demand) its text.
+    """What opening a section would do: the overrides it needs, the tools it adds, and (on demand) its content.
 
     `unloaded` says that it adds more, which nobody knows before it is loaded.
     """
 
     overrides: Overrides
     tools: tuple[AnyTool, ...]
-    render: Callable[[], str]
+    fill: Callable[[], list[str]]
     unloaded: bool = False
+
+    def render(self) -> str:
+        return "".join(self.fill())
+
+    def media(self) -> tuple[Part, ...]:
+        """The images, documents and recordings in the content."""
+        return media_in(self.fill())
 
     def tokens(self, count: Callable[[str], int]) -> int | None:
         """The tokens that opening adds to the context, for text and tools; None if they are not known."""
@@ -140,22 +147,26 @@ class View:
     def collapsible(self, path: SectionPath) -> bool:
         return self.outline.by_path[path].summary is not None
 
-    def content(self, path: SectionPath, *, everything: bool = False) -> str:
-        """This section alone, in full and unnumbered; its descendants as they are, or all in full."""
+    def content(self, path: SectionPath) -> str:
+        """This section alone, in full and unnumbered; its descendants as they are."""
+        return "".join(self.pieces_of(path))
+
+    def pieces_of(self, path: SectionPath, *, everything: bool = False) -> list[str]:
+        """The pieces of `content`, media included; with `everything`, its descendants are all in full."""
         node = self.outline.by_path[path]
         states = bytearray(self.state.packed)
         for below in self.outline.subtree(node) if everything else (node,):
             if states[below.index] != ABSENT:
                 states[below.index] = FULL
         layout = self._cached(("content", bytes(states), node.index), lambda: self._laid_out(bytes(states), node))
-        return "".join(layout.fill(self._params, self._price()))
+        return layout.fill(self._params, self._price())
 
     def existing(self) -> Iterator[Node]:
         """Every enabled section, shown or not."""
         return (node for node in self.outline.nodes if self._exists(node))
 
-    def own_text(self, path: SectionPath, visibility: SectionVisibility = SectionVisibility.FULL) -> str:
-        """The section alone, unnumbered, without its children and without a price."""
+    def own_pieces(self, path: SectionPath, visibility: SectionVisibility = SectionVisibility.FULL) -> list[str]:
+        """The section alone, unnumbered, without its children and without a price, in pieces."""
         node = self.outline.by_path[path]
         index, end, packed = node.index, node.end, self.state.packed
 
@@ -165,7 +176,7 @@ class View:
 
         # Only a summary names what is below it.
         below = packed[index + 1 : end] if visibility is SectionVisibility.SUMMARY else b""
-        return "".join(self._cached(("own", index, visibility, below), laid_out).fill(self._params))
+        return self._cached(("own", index, visibility, below), laid_out).fill(self._params)
 
     def within(self, path: SectionPath) -> Iterator[tuple[SectionPath, SectionVisibility]]:
         """The sections in a section's content, itself included, with what each of them shows there."""
@@ -188,7 +199,7 @@ class View:
                 if tool.name not in known:
                     coming.setdefault(tool.name, tool)
         unloaded = any(below.path in self.outline.unloaded for below in shown)
-        return Opening(overrides, tuple(coming.values()), lambda: after.content(top.path), unloaded)
+        return Opening(overrides, tuple(coming.values()), lambda: after.pieces_of(top.path), unloaded)
 
     def reading(self, path: SectionPath) -> Opening:
         """What reading the section does: a section with tools is opened, any other only returns its text.
@@ -199,7 +210,7 @@ class View:
         after = self.opened({path: SectionVisibility.FULL})
         if node.is_late or any(below.all_tools for below in after.shown_below(node, FULL)):
             return self.opening(path)
-        return Opening({}, (), lambda: self.content(path))
+        return Opening({}, (), lambda: self.pieces_of(path))
 
     def request(
         self,
@@ -449,15 +460,7 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
     @property
     def user_parts(self) -> tuple[Part, ...]:
         """The first user turn, with its media in place."""
-        content: list[str | Part] = []
-        text: list[str] = []
-        for piece in self._user_pieces():
-            if isinstance(piece, Placed):
-                content += ("".join(text).strip(), piece.part)
-                text = []
-            else:
-                text.append(piece)
-        return parts_of([*content, "".join(text).strip()])
+        return parts_in(self._user_pieces())
 
     def _user_pieces(self) -> list[str]:
         pieces = [] if self.view is None else self.pieces[self.view.layout.user_piece :]

@@ -72,6 +72,7 @@ from weakincentives.runtime.main_loop import Conversation, Expansions, MainLoop
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
 from weakincentives.runtime.messages import (
     CORRECTION,
+    INSTRUCTIONS,
     PROMPT_TURN,
     CallModel,
     Effect,
@@ -91,6 +92,7 @@ from weakincentives.runtime.run import Run, RunScope
 
 __all__ = [
     "CORRECTION",
+    "INSTRUCTIONS",
     "MEGABYTE",
     "PROMPT_TURN",
     "RUN_EVENTS",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,12 @@ class InnerLoopConfig:
     found_tools: Callable[[Sequence[str]], tuple[str, ...]] | None = None
     max_tool_description: int | None = None
     sends_tools: bool = True
+
+    def check_parts(self, parts: Sequence[Part], earlier: Iterable[Message] = ()) -> None:
+        """Raise if the model does not accept these parts, or not as many together with those of earlier messages."""
+        if any(isinstance(part, Media) for part in parts):
+            self.check_content(parts)
+            self.check_amount([*(part for message in earlier for part in message.parts), *parts])
 
     def sent_tool(self, tool: AnyTool) -> str:
         """A tool as it reaches the model: its definition, and its full description if that is sent as text."""

@@ -65,8 +65,8 @@ class CallSuspended(BaseException):
 class ToolExecutionOutcome:
     """The outcome of one call. `message` is what the model reads.
 
-    `opened` are the sections that were opened or read, `closed` those that were closed; `expanded_tools` are the tools
-    that appeared with them.
+    `opened` are the sections that were opened or read as the model named them, `told` those whose text it was given,
+    `closed` those that were closed; `expanded_tools` are the tools that appeared with them.
     `expansion` (sections that only a new evaluation can open) and `halt` end the turn. `operator_text` is to be sent as
     a system message.
     """
@@ -80,6 +80,7 @@ class ToolExecutionOutcome:
     halt: OpenSectionsResult | None = None
     opened: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     attachments: tuple[Part, ...] = ()
     operator_text: str = ""
 
@@ -388,7 +389,8 @@ class ToolExecutor:
             halt=halt,
             opened=_disclosed(result, "open"),
             closed=_disclosed(result, "close"),
-            attachments=result.attachments,
+            told=_told(result),
+            attachments=() if attempt.expansion else result.attachments,
             operator_text=operator_text,
         )
         return outcome
@@ -405,6 +407,12 @@ class ToolExecutor:
 def _disclosed(result: ToolResult[Any], action: str) -> tuple[str, ...]:
     request = result.disclosure
     return request.requested_sections if request is not None and result.success and request.action == action else ()
+
+
+def _told(result: ToolResult[Any]) -> tuple[str, ...]:
+    """The sections in the text of a result: those that were read, and their ancestors that had to be opened too."""
+    above = () if result.disclosure is None else map(".".join, result.disclosure.requested_overrides)
+    return (*above, *opened) if (opened := _disclosed(result, "open")) else ()
 
 
 @dataclass(slots=True, eq=False)

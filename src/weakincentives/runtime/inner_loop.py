@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from weakincentives.content import Media, Part, parts_of, text_of
+from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import (
     AbandonedCallError,
     ContextOverflowError,
@@ -494,7 +494,7 @@ class InnerLoop:
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
         changes: dict[str, Any] = {"last_used": {**self._journal.run.last_used, **used}} if used else {}
-        read = [key for outcome in outcomes if not outcome.ends_turn for key in outcome.opened]
+        read = [key for outcome in outcomes if not outcome.ends_turn for key in outcome.told]
         closed = [key for outcome in outcomes for key in outcome.closed]
         changes.update(self.telling.disclosed(read, closed))
         self._journal.save(spent=meter.spent, **changes)
@@ -516,11 +516,7 @@ class InnerLoop:
         return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
 
     def _check_content(self, parts: Sequence[Part], *, earlier: bool) -> None:
-        if not any(isinstance(part, Media) for part in parts):
-            return
-        self.config.check_content(parts)
-        messages = self._conversation.view() if earlier else ()
-        self.config.check_amount([*(part for message in messages for part in message.parts), *parts])
+        self.config.check_parts(parts, self._conversation.view() if earlier else ())
 
     def _say_operator_texts(self) -> None:
         """Send what was read as system messages, after all results of the turn."""

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from weakincentives.content import Media
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt import AnyTool, Placed, SectionPath, SectionVisibility, Span, View
+from weakincentives.prompt import AnyTool, Placed, SectionPath, SectionVisibility, Span, View, media_in
 from weakincentives.runtime.events import PromptRendered, SectionState
 from weakincentives.runtime.media import estimate_tokens
 
@@ -101,43 +101,44 @@ class Told:
             return self.since[key].partition(" ")[0]
         return self.spans[key].visibility if key in self.spans else "absent"
 
-    def has_text(self, key: str, text: str) -> bool:
-        """Whether the model was told this text, as `View.own_text` returns it."""
+    def has_content(self, key: str, pieces: Sequence[str]) -> bool:
+        """Whether the model was told this content, as `View.own_pieces` returns it."""
         if key in self.since:
-            return self.since[key].endswith(_digest(text))
-        span = self.spans[key]
+            return self.since[key].endswith(_digest(pieces))
+        span, text = self.spans[key], "".join(pieces)
         shown = _PRICE.sub("", self.render.text[span.start : span.end])
         # Numbers and levels of headings depend on the other sections.
         return _LEVEL.sub("", text, count=1) in (_NUMBER.sub("", shown, count=1), _LEVEL.sub("", shown, count=1))
 
-    def after_disclosure(self, view: View, read: Iterable[str], shut: Iterable[str]) -> dict[str, str]:
-        """What the model knows after tools have returned the content of sections, or closed them."""
-        learned = {".".join(path): _told(view, path, "summary") for path in filter(None, map(view.find, shut))}
-        for path in filter(None, map(view.find, read)):
-            top = view.outline.by_path[path]
-            for up in view.outline.ancestors(top):
-                if view.is_open(up.path) and self.state(up.key) != "full":
-                    top = up
-            for inner, shown in view.within(top.path):
-                closed = shown is SectionVisibility.FULL and not view.is_open(inner)
-                learned[".".join(inner)] = _told(view, inner, "read" if closed else shown)
-        return learned
+
+def after_disclosure(view: View, read: Iterable[str], shut: Iterable[str]) -> dict[str, str]:
+    """What the model knows after tools have returned the content of sections, or closed them."""
+    learned = {".".join(path): _told(view, path, "summary") for path in filter(None, map(view.find, shut))}
+    for path in filter(None, map(view.find, read)):
+        for inner, shown in view.within(path):
+            closed = shown is SectionVisibility.FULL and not view.is_open(inner)
+            learned[".".join(inner)] = _told(view, inner, "read" if closed else shown)
+    return learned
 
 
 @dataclass(slots=True)
 class PromptDifference:
     """How a prompt differs from what the model was told; new texts are by section key.
 
-    New text of user sections is what the user says, not an instruction. `applying` are the sections that are newly
-    open, with what is in them. `told` is what the model knows once it was told all this.
+    New content of user sections, in pieces, is what the user says, not an instruction. `applying` are the sections that
+    are newly open, with what is in them. `told` is what the model knows once it was told all this.
     """
 
     changed: dict[str, str] = field(default_factory=dict)
-    user_changed: dict[str, str] = field(default_factory=dict)
+    user_changed: dict[str, list[str]] = field(default_factory=dict)
     applying: dict[str, str] = field(default_factory=dict)
     removed_sections: list[str] = field(default_factory=list)
     removed_tools: Sequence[str] = ()
     told: dict[str, str] = field(default_factory=dict)
+
+    def user_pieces(self) -> list[str]:
+        """What the user says anew."""
+        return [piece for pieces in self.user_changed.values() for piece in ("\n\n", *pieces)]
 
     def note(self) -> str:
         """What the model reads, without the texts that begin to apply."""
@@ -169,8 +170,10 @@ def prompt_difference(
         now = "read" if was == "read" and not view.is_open(node.path) else str(view.own_visibility(node))
         if now == "full" and was not in ("full", "read") and node.index >= opened_until:
             opened_until = node.end
-            said = found.user_changed if view.is_user(node.path) else found.applying
-            said[key] = view.content(node.path)
+            if view.is_user(node.path):
+                found.user_changed[key] = view.pieces_of(node.path)
+            else:
+                found.applying[key] = view.content(node.path)
         if node.index < opened_until:
             found.told[key] = _told(view, node.path, now)
         elif texts or was != now:
@@ -192,26 +195,29 @@ def prompt_difference(
 def _compare(found: PromptDifference, told: Told, view: View, path: SectionPath, now: str) -> None:
     """Add a section if the model was not told its text."""
     key = ".".join(path)
-    was, text = told.state(key), _own_text(view, path, now)
-    if was == "absent" or (was, now) == ("full", "summary") or not told.has_text(key, text):
-        said = found.user_changed if view.is_user(path) else found.changed
-        said[key] = text
+    was, pieces = told.state(key), _own_pieces(view, path, now)
+    if was == "absent" or (was, now) == ("full", "summary") or not told.has_content(key, pieces):
+        if view.is_user(path):
+            found.user_changed[key] = pieces
+        else:
+            found.changed[key] = "".join(pieces)
     elif was == now:
         return
     found.told[key] = _told(view, path, now)
 
 
-def _own_text(view: View, path: SectionPath, state: str) -> str:
-    return view.own_text(path, SectionVisibility.SUMMARY if state == "summary" else SectionVisibility.FULL)
+def _own_pieces(view: View, path: SectionPath, state: str) -> list[str]:
+    return view.own_pieces(path, SectionVisibility.SUMMARY if state == "summary" else SectionVisibility.FULL)
 
 
 def _told(view: View, path: SectionPath, state: str) -> str:
     """What to remember of a section that the model was just told, for `Run.told`."""
-    return f"{state} {_digest(_own_text(view, path, state))}"
+    return f"{state} {_digest(_own_pieces(view, path, state))}"
 
 
-def _digest(text: str) -> str:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+def _digest(pieces: Sequence[str]) -> str:
+    media = (part.url or part.file_id if part.blob is None else part.blob.digest for part in media_in(pieces))
+    return blake2b("".join((*pieces, *media)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _whole_texts(view: View) -> Callable[[SectionPath], str]:
@@ -229,9 +235,15 @@ def _whole_texts(view: View) -> Callable[[SectionPath], str]:
 def _whole_text(view: View, path: SectionPath) -> str:
     """Empty for a section that cannot be rendered: that is an error only if somebody opens it."""
     try:
-        return view.own_text(path)
+        return "".join(view.own_pieces(path))
     except PromptRenderError:
         return ""
+
+
+def told_media(view: View, pieces: Sequence[str]) -> dict[str, str]:
+    """What to remember of rendered sections with media, of which the text alone says too little, for `Run.told`."""
+    shown = view.visibility()
+    return {".".join(path): _told(view, path, shown[path]) for path in _media_tokens(view, pieces, estimate_tokens)}
 
 
 def _media_tokens(view: View, pieces: Sequence[str], count: CountMedia) -> Counter[SectionPath]:

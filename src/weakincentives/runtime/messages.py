@@ -25,14 +25,13 @@ Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
 PROMPT_TURN = "prompt"
 """The name of the system messages that the prompt makes, and of the user message that its user sections make."""
-SECTION_TEXT = "section"
-"""The name of the message that shows a section opened without the model; as a user message, unless all of it is the
-operator's."""
+INSTRUCTIONS = "instructions"
+"""The name of the message with a section that begins to apply: a user message if its text has params."""
 READ_TEXT = "read"
 """The name of the system message that shows what the model has read."""
 CORRECTION = "correction"
 """The name of the user message that asks for another answer, because the last did not fit the declared output."""
-_REWRITTEN = {("system", PROMPT_TURN), ("system", SECTION_TEXT), ("user", SECTION_TEXT)}
+_REWRITTEN = {("system", PROMPT_TURN), ("system", INSTRUCTIONS), ("user", INSTRUCTIONS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Settings:
     effort: Effort | None = None
     temperature: float | None = None
     max_output_tokens: int | None = None
-    show_reasoning: bool = False
+    show_reasoning: bool | None = None
     parallel_tool_calls: bool | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +60,7 @@ class Settings:
             return self
         if not isinstance(other, Settings):
             raise TypeError(f"settings must be Settings, got {other!r}; pass for example Settings(temperature=0)")
-        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) != f.default}
+        chosen = {f.name: value for f in fields(other) if (value := getattr(other, f.name)) is not None}
         return replace(self, **chosen)
 
 
@@ -133,10 +132,11 @@ class ModelReply:
 class ModelRequest:
     """Everything an adapter needs to call the model once.
 
-    Within one run `messages`, `tools` and `hosted_tools` only grow at their ends, so an adapter may keep what it has
-    encoded. The first `initial_tools` tools (and `initial_hosted_tools`) were there when the run began; the others
-    appeared at a `tools_added` message. `revoked` names tools that were offered but may no longer be called; `deferred`
-    names those that the provider withholds until its own search finds them.
+    Within one run `tools` and `hosted_tools` only grow at their ends, and so do `messages` unless code replaces some in
+    the session. An adapter may keep what it has encoded as long as they extend what it was sent (`session.extends`).
+    The first `initial_tools` tools (and `initial_hosted_tools`) were there when the run began; the others appeared at a
+    `tools_added` message. `revoked` names tools that were offered but may no longer be called; `deferred` names those
+    that the provider withholds until its own search finds them.
     """
 
     prompt_name: str
@@ -297,7 +297,8 @@ def unanswered_words(messages: Sequence[Message]) -> list[Message]:
 
 def user_words(messages: Iterable[Message]) -> str:
     """Everything the user has said."""
-    return "\n\n".join(message.text for message in messages if message.role == "user" and message.name != CORRECTION)
+    others = (CORRECTION, INSTRUCTIONS)
+    return "\n\n".join(each.text for each in messages if each.role == "user" and each.name not in others)
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:

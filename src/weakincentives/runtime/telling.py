@@ -15,12 +15,13 @@ from weakincentives.prompt import (
     SetVisibilityOverride,
     View,
     VisibilityOverrides,
+    parts_in,
 )
 from weakincentives.runtime import events
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.history import related, whole_render
-from weakincentives.runtime.inventory import Told, inventory, prompt_difference
-from weakincentives.runtime.messages import PROMPT_TURN, SECTION_TEXT, Message, Transcript
+from weakincentives.runtime.inventory import Told, after_disclosure, inventory, prompt_difference, told_media
+from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TURN, Message, Transcript, user_message
 from weakincentives.runtime.offering import Offering
 from weakincentives.runtime.run import Journal, Run, RunScope
 from weakincentives.session import Session
@@ -69,6 +70,8 @@ class Telling:
             overrides=self.offering.overrides,
             overrides_tag=self.prompt.overrides_tag,
         )
+        if media := told_media(view, rendered.pieces):
+            self.journal.save(told={**self.journal.run.told, **media})
 
     def record_first_opened(self, view: View) -> None:
         """Record what is open from the start because of a rule or the user's words."""
@@ -154,6 +157,8 @@ class Telling:
             return
         view = self.prompt.view(self.session)
         found = prompt_difference(Told(render, self.journal.run.told), view, removed_tools, texts=texts)
+        said = parts_in(found.user_pieces())
+        self.config.check_parts(said, self.session[Message].view())
         if found.changed or found.user_changed or found.removed_sections or removed_tools:
             self.journal.emit(
                 events.PromptChanged,
@@ -169,26 +174,29 @@ class Telling:
             text = f"This section of the instructions applies now:\n\n{content}"
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
-            self.transcript.say(Message("system" if literal else "user", text, name=SECTION_TEXT))
-        if found.user_changed:
-            self.transcript.say(Message("user", "\n\n".join(found.user_changed.values()), name=PROMPT_TURN))
+            self.transcript.say(Message("system" if literal else "user", text, name=INSTRUCTIONS))
+        if said:
+            self.transcript.say(user_message(said, name=PROMPT_TURN))
         if found.told or removed_tools:
             left = tuple(ref for ref in self.journal.run.tools if ref.name not in removed_tools)
             self.journal.save(told={**self.journal.run.told, **found.told}, tools=left)
 
     def disclosed(self, read: Sequence[str], closed: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """The changes to save after tools have returned the content of sections, or closed them."""
-        if not (read or closed) or (render := self._render_of(self.journal.run)) is None:
+        if not (read or closed):
             return {}
-        told = self.journal.run.told
-        learned = Told(render, told).after_disclosure(self.prompt.view(self.session), read, closed)
+        view = self.prompt.view(self.session)
+        learned = after_disclosure(view, read, closed)
         now = self.session[VisibilityOverrides].latest()
         moved = _overrides_in(now).items() ^ _overrides_in(self._told_overrides).items()
-        if all(".".join(path) in learned for path, _ in moved):
+        # A parent that was open only for the closed section closes with it, which the result does not say.
+        above = {path[:depth] for path in filter(None, map(view.find, closed)) for depth in range(1, len(path))}
+        if all(".".join(path) in learned for path, _ in moved) and all(map(view.is_open, above)):
             self._told_overrides = now
         # Closed children are in the result too, but only as summaries.
         results = {key: f"read {of.split()[-1]}" for key, of in learned.items() if not of.startswith("summary ")}
-        return {"told": {**told, **learned}, "results": {**self.journal.run.results, **results}}
+        changed = {"told": learned, "results": results}
+        return {name: {**getattr(self.journal.run, name), **new} for name, new in changed.items()}
 
     def known_from_results(self, run: Run, view: View) -> dict[str, str]:
         """What the model knows at a restart, which keeps tool results: the texts of sections open now or before."""

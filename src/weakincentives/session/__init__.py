@@ -2,7 +2,17 @@
 
 from weakincentives.errors import SessionBusyError, SessionError
 from weakincentives.session.session import Bus, Session, Slice, observing
-from weakincentives.session.slices import Append, Clear, Extend, LogEntry, Operation, Replace, SliceView, reducer
+from weakincentives.session.slices import (
+    Append,
+    Clear,
+    Extend,
+    LogEntry,
+    Operation,
+    Replace,
+    SliceView,
+    extends,
+    reducer,
+)
 from weakincentives.session.snapshot import Snapshot
 
 __all__ = [
@@ -19,6 +29,7 @@ __all__ = [
     "Slice",
     "SliceView",
     "Snapshot",
+    "extends",
     "observing",
     "reducer",
 ]

@@ -104,6 +104,13 @@ class SliceView(Sequence[T]):
         return tuple(item for item in self if predicate(item))
 
 
+def extends(items: Sequence[object], earlier: Sequence[object]) -> bool:
+    """Whether items begin with all the earlier ones; two views of a slice that was only added to take no time."""
+    if isinstance(items, SliceView) and isinstance(earlier, SliceView) and items._items is earlier._items:
+        return len(earlier) <= len(items)
+    return tuple(items[: len(earlier)]) == tuple(earlier)
+
+
 def reducer(*, on: type) -> Callable[[F], F]:
     """Make a method of a frozen dataclass the reducer for an event.
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
+    INSTRUCTIONS,
     PROMPT_TURN,
     EvaluationFailed,
     EvaluationStopped,
@@ -99,8 +100,8 @@ class Tally:
                     self.columns["question"] = asked
                 self._mark_running(open_runs)
             case Message():
-                if event.role == "user" and not self.turns:
-                    self.columns["question"] = question_in(event)[:MAX_LINE]
+                if not self.turns and (asked := question_in(event)):
+                    self.columns["question"] = asked[:MAX_LINE]
                 elif event.role == "assistant" and not event.tool_calls and not event.rebased:
                     # The whole answer, or what was said of it when the run was stopped.
                     self.columns["answer"] = event.text[:MAX_LINE]
@@ -328,7 +329,7 @@ def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | 
 
 def question_in(event: object) -> str:
     """What a user's message says; empty for other events."""
-    if not isinstance(event, Message) or event.role != "user":
+    if not isinstance(event, Message) or event.role != "user" or event.name == INSTRUCTIONS:
         return ""
     return (_HEADING.sub("", event.text) if event.name == PROMPT_TURN else event.text).strip()
 

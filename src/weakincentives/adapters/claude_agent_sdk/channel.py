@@ -48,6 +48,7 @@ from weakincentives.errors import ContextOverflowError, DeadlineExceededError, P
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import Message, ModelDelta, ModelReply, ModelRequest, ToolInvoked
+from weakincentives.session import extends
 
 logger = logging.getLogger("weakincentives.adapters")
 ResultT = TypeVar("ResultT")
@@ -242,7 +243,7 @@ class Conversation:
             and len(known) < len(request.messages)
             # An answer that was taken back is still in the CLI.
             and request.messages[len(known)].role == "assistant"
-            and all(request.messages[index] == known[index] for index in ({0, len(known) - 1} if known else ()))
+            and extends(request.messages, known)
         )
 
     async def turn(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:

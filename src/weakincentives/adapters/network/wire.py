@@ -19,6 +19,7 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import HostedTool, Tool
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message, ModelDelta, ModelReply, ModelRequest
+from weakincentives.session import extends
 
 _encode = msgspec.json.Encoder().encode
 
@@ -137,7 +138,7 @@ class Wire(Format):
         self._media = media
         self._buffer = bytearray()
         self._count = 0
-        self._known: tuple[tuple[int, Message], ...] = ()
+        self._known: Sequence[Message] = ()
         # How many messages are sent without their reasoning, because the vendor no longer accepts it.
         self._unreasoned = 0
         self._start = b""
@@ -171,26 +172,17 @@ class Wire(Format):
 
     def _extend(self, request: ModelRequest) -> None:
         messages = request.messages
-        total = len(messages)
-        spoken = 0
-        redefined = self._redefines_tools(request)
-        for index, known in self._known:
-            if redefined or index >= total or messages[index] is not known:
-                self._restart()
-                self._known, self._unreasoned, spoken = (), 0, 0
-                break
-            if known.role == "assistant":
-                spoken = max(spoken, index)
-        for index in range(self._count, total):
+        if self._redefines_tools(request) or not extends(messages, self._known):
+            self._restart()
+            self._unreasoned = 0
+        for index in range(self._count, len(messages)):
             message = messages[index]
-            if message.role == "assistant":
-                spoken = index
-                if index < self._unreasoned or (message.rebased and self.binds_reasoning):
-                    message = self._without_reasoning(message)
+            stale = index < self._unreasoned or (message.rebased and self.binds_reasoning)
+            if stale and message.role == "assistant":
+                message = self._without_reasoning(message)
             self._add(message, request)
             self._count = index + 1
-        # A restarted conversation differs in its first message or in the model's last one.
-        self._known = tuple((at, messages[at]) for at in {0, spoken, total - 1}) if total else ()
+        self._known = messages
 
     def _begin(self, request: ModelRequest, *more: object) -> bytes:
         """The body up to the conversation; re-encoded only if tools, output, settings or `more` have changed."""
