@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from tests.disclosure.desk import FULL, SUMMARY, a_tool
 from weakincentives.adapters.scripted import ScriptedAdapter, call
@@ -104,6 +104,7 @@ def shown_in_full(prompt: Prompt[Any], session: Session) -> set[str]:
     st.sampled_from([ReadSections(), OpenOrRead(), OpenToFiles(), OpenAndHalt()]),
     st.booleans(),
 )
+@example([(True, False, True, ((False, False, True, ()),))], [("poke open", 1), ("collapse", 1)], ReadSections(), True)
 def test_callable_tools_are_those_of_the_sections_in_full(
     shapes: Any, script: list[tuple[str, int]], strategy: Any, dynamic: bool
 ) -> None:
