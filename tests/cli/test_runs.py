@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,21 @@ def test_texts_that_cannot_be_encoded_are_shown_with_escapes(wink: Wink, encodin
     done = wink.process(*show, "--turn", "1", PYTHONIOENCODING=encoding)
     assert (done.returncode, "half a pair: \\ud83d, and caf" in done.stdout) == (0, True)
     assert "\x1b" not in wink("runs", "list", "runs.db").stdout + wink("runs", "show", "runs.db").stdout
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+@pytest.mark.parametrize("words", [("runs", "export", "runs.db", "-o"), ("view", "runs.db", "--export")])
+def test_an_export_never_overwrites_the_run_file_it_reads(
+    wink: Wink, runs: list[str], words: tuple[str, ...], link: Callable[[Path, Path], None]
+) -> None:
+    link(wink.folder / "other", wink.folder / "runs.db")
+    for target in ("runs.db", "other"):
+        done = wink(*words, target)
+        assert (done.returncode, done.stderr) == (
+            2,
+            f"wink: {target} is the run file itself; name another file to write to\n",
+        )
+    assert len(wink.json("runs", "list", "runs.db")) == 2
 
 
 def test_export_writes_a_line_per_event(wink: Wink, runs: list[str]) -> None:
