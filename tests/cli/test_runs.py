@@ -159,6 +159,19 @@ def test_prune_deletes_runs_and_the_texts_that_only_they_have(wink: Wink, runs: 
         assert store.turn(runs[1], 1).complete
 
 
+def test_prune_says_why_it_keeps_a_named_run(wink: Wink) -> None:
+    with (
+        record(wink.folder / "runs.db") as recorder,
+        MainLoop().stream(prompt(), session=Session(), adapter=ScriptedAdapter(["Three."])) as events,
+    ):
+        next(iter(events))
+        recorder.flush()
+        (row,) = wink.json("runs", "list", "runs.db")
+        done = wink("runs", "prune", "runs.db", row["run_id"])
+    assert done.stdout == "deleted 0 runs\n"
+    assert done.stderr == f"{row['run_id']} is running; it can be deleted once it has ended\n"
+
+
 def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
     assert wink("runs", "prune", "runs.db", "--older-than", "1d").stdout == "deleted 0 runs\n"
     assert wink("runs", "prune", "runs.db", "--older-than", "0s").stdout == "deleted 2 runs\n"
@@ -182,6 +195,7 @@ def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
         (("runs", "list", "runs.db", "--limit", "-1"), 2, "argument --limit: must be at least 1, got -1"),
         (("runs", "prune", "runs.db", "--keep", "-1"), 2, "argument --keep: must be at least 0, got -1"),
         (("runs", "prune", "runs.db", "--older-than", "30"), 2, "time must be like 30d, 12h, 90m or 45s, got '30'"),
+        (("runs", "prune", "runs.db", "--older-than", "9999999d"), 2, "time must be at most 36500d, got '9999999d'"),
     ],
 )
 def test_what_is_wrong_is_said(wink: Wink, runs: list[str], words: tuple[str, ...], code: int, message: str) -> None:

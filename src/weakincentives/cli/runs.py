@@ -294,9 +294,12 @@ def prune_runs(file: str, names: list[str], arguments: argparse.Namespace) -> in
     if not names and arguments.older_than is None and arguments.keep is None:
         raise UsageError("name what to delete: RUN, --older-than TIME or --keep N")
     with RunStore(file) as store:
-        named = [named_run(store, name).run_id for name in names]
+        named = [named_run(store, name) for name in names]
     days = arguments.older_than and arguments.older_than / SECONDS["d"]
-    gone = prune(file, older_than_days=days, keep=arguments.keep, run_ids=named)
+    gone = prune(file, older_than_days=days, keep=arguments.keep, run_ids=[run.run_id for run in named])
+    for run in named:
+        if run.run_id not in gone and run.status == "running":
+            progress(f"{run.run_id} is running; it can be deleted once it has ended")
     if arguments.json:
         print_json({"deleted": list(gone)})
     else:
