@@ -26,6 +26,7 @@ from weakincentives.cli.output import (
     print_table,
     printable,
     progress,
+    stdin,
     terminal_width,
 )
 from weakincentives.cli.progress import STYLES, describe
@@ -137,7 +138,7 @@ class Chat:
     def _read(self) -> str | None:
         """The next line; None at the end of the input."""
         if not self._screen.interactive:
-            line = sys.stdin.readline()
+            line = stdin().readline()
             return line.removesuffix("\n") if line else None
         try:
             return input(f"{self._screen.margin()}> ")
@@ -258,7 +259,7 @@ class Screen:
     """What the user sees: text as it arrives, wrapped beside the margin if the terminal has room for one."""
 
     def __init__(self, prompt: Prompt[Any], session: Session) -> None:
-        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self.interactive = stdin().isatty() and sys.stdout.isatty()
         self._prompt = prompt
         self._session = session
         now = run_history(session).now.sections
