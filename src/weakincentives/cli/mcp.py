@@ -23,9 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     server = verbs.add_parser("serve", help="offer a prompt to an MCP host")
     server.add_argument("target", metavar="module:variable", help="a PromptTemplate, or a function that returns one")
     add_params_option(server)
-    server.add_argument(
-        "--http", type=number(1, 65535), metavar="PORT", help="serve at http://127.0.0.1:PORT/mcp instead"
-    )
+    server.add_argument("--http", type=number(1, 65535), metavar="PORT", help="serve at http://127.0.0.1:PORT/mcp")
     server.add_argument("--record", metavar="FILE", help="record what hosts do [WINK_RECORD]")
     lock = verbs.add_parser("lock", help="write what every server of a config lists")
     lock.add_argument("config", nargs="?", default=".mcp.json", help="the config file (default: .mcp.json)")

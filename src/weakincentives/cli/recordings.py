@@ -63,9 +63,9 @@ def file_and_runs(words: list[str]) -> tuple[str, list[str]]:
     return file, words
 
 
-def refuse_overwriting(file: str | Path, target: str | Path) -> None:
+def check_target(file: str | Path, target: str | Path | None) -> None:
     """Refuse to write an export over the run file that it comes from."""
-    if Path(target).exists() and Path(target).samefile(file):
+    if target and Path(target).exists() and Path(target).samefile(file):
         raise UsageError(f"{target} is the run file itself; name another file to write to")
 
 

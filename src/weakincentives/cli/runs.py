@@ -26,15 +26,7 @@ from weakincentives.cli.output import (
     progress,
     report_damage,
 )
-from weakincentives.cli.recordings import (
-    FILE_HELP,
-    RUNS,
-    file_and_runs,
-    named_run,
-    question,
-    refuse_overwriting,
-    runs_file,
-)
+from weakincentives.cli.recordings import FILE_HELP, RUNS, check_target, file_and_runs, named_run, question, runs_file
 
 if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
@@ -263,8 +255,7 @@ def export_runs(store: RunStore, names: list[str], arguments: argparse.Namespace
     wanted = [named_run(store, name).run_id for name in names]
     if not wanted:
         wanted = [row[0] for row in store.query("SELECT run_id FROM runs ORDER BY started, run_id")]
-    if arguments.output:
-        refuse_overwriting(store.path, arguments.output)
+    check_target(store.path, arguments.output)
     try:
         target = open(arguments.output, "w", encoding="utf-8") if arguments.output else sys.stdout  # noqa: SIM115
     except OSError as error:

@@ -129,7 +129,7 @@ class WorkStore:
         with _engine_errors():
             found = self.client.list_workflows(workflow_ids=[work_id], load_input=False, load_output=False)
         if not found:
-            raise _no_such_work(work_id)
+            raise NoSuchWorkError(f"There is no work {work_id!r}; `wink work list` shows what there is.")
         return self._works(found)[0]
 
     def list(self, *, status: WorkStatus | None = None, loop: str | None = None, limit: int = 100) -> tuple[Work, ...]:
@@ -201,13 +201,13 @@ class WorkStore:
 
     def answer(self, work_id: str, call_id: str, approval: Approval) -> None:
         """Record a person's answer, once, and put the waiting work back into its queue."""
+        self.find(work_id)
         q, s = question_table.c, status_table.c
         unanswered = (q.workflow_uuid == work_id, q.call_id == call_id, q.answer.is_(None))
         asleep = (s.workflow_uuid == work_id, s.status == "DELAYED")
         with self.engine.begin() as connection:
             # Lock the work before its question, in the same order as `Ownership.ask`.
-            if not connection.execute(sa.select(s.status).where(s.workflow_uuid == work_id).with_for_update()).all():
-                raise _no_such_work(work_id)
+            connection.execute(sa.select(s.status).where(s.workflow_uuid == work_id).with_for_update())
             text = self.serializer.serialize(approval)
             answered = sa.update(question_table).where(*unanswered).values(answer=text)
             if not connection.execute(answered).rowcount:
@@ -304,10 +304,6 @@ class WorkStore:
             raise DurableError(f"Call {call_id!r} of {work_id!r} has already been answered.")
         waiting = ", ".join(repr(row.call_id) for row in known if row.answer is None) or "none"
         raise NoSuchWorkError(f"{work_id!r} has no call {call_id!r} that waits for approval; waiting: {waiting}.")
-
-
-def _no_such_work(work_id: str) -> NoSuchWorkError:
-    return NoSuchWorkError(f"There is no work {work_id!r}; `wink work list` shows what there is.")
 
 
 def _engine_client(engine: sa.Engine, serializer: TaggedSerializer) -> DBOSClient:
