@@ -115,7 +115,7 @@ class Replier:
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
 
     def _fitting(self, request: ModelRequest) -> tuple[ModelRequest, int]:
-        """The request without its oldest turns, if they do not fit into the context, and its number of tokens.
+        """The request without the oldest turns that leave no room for a reply, and its number of tokens.
 
         The language model rarely reads all of it; what was read in an earlier turn can still be quoted.
         """
@@ -127,9 +127,10 @@ class Replier:
             return later, self._engine.count_chat(chat(later))
 
         fitting, sent = since(0)
-        if sent > room:
+        wanted = room - min(self._max_tokens, room // 4)
+        if sent > wanted:
             turns = range(len(starts) - 1)
-            fitting, sent = since(bisect_left(turns, True, key=lambda turn: since(turn)[1] <= room))
+            fitting, sent = since(bisect_left(turns, True, key=lambda turn: since(turn)[1] <= wanted))
         if sent > room:
             raise too_long(sent, self._engine, request.prompt_name)
         return fitting, sent
