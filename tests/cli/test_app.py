@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.cli.conftest import Wink
@@ -86,3 +88,38 @@ def test_a_port_out_of_range_is_a_usage_error(wink: Wink) -> None:
     done = wink("view", "--port", "99999")
     assert done.returncode == 2
     assert done.stderr.endswith("argument --port: must be between 0 and 65535, got 99999\n")
+    # Its address would have to be found out before it is printed.
+    done = wink("mcp", "serve", "desk:template", "--http", "0")
+    assert done.stderr.endswith("argument --http: must be between 1 and 65535, got 0\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "message"),
+    [
+        ("--version", "1>&-", "stdout is closed; redirect it to a file or to /dev/null"),
+        ("chat desk:template -p Guest.name=Ada -a scripted:s.json", "0<&-", "stdin is closed; redirect it"),
+        ("overrides edit desk:template house --from -", "0<&-", "stdin is closed; redirect it"),
+        ("mcp serve desk:template -p Guest.name=Ada", "0<&-", "stdin is closed; redirect it"),
+        ("--version", "2>&-", ""),
+    ],
+)
+def test_a_closed_stream_is_named(wink: Wink, words: str, closed: str, message: str) -> None:
+    (wink.folder / "s.json").write_text("[]", encoding="utf-8")
+    done = wink.process("sh", "-c", f'"$0" -m weakincentives.cli {words} {closed}', sys.executable)
+    assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2 if message else 0, True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "render ./desk:template",
+            "no module './desk' in {folder} or among the installed packages; did you mean 'desk'?",
+        ),
+        ("worker ..:x", "no module '..' in {folder} or among the installed packages"),
+        ("mcp lock .", "there is no config '.'; write one with \"mcpServers\", or name the file"),
+    ],
+)
+def test_a_path_where_a_name_is_expected_is_one_line(wink: Wink, words: str, message: str) -> None:
+    done = wink(*words.split())
+    assert (done.returncode, done.stderr) == (2, f"wink: {message.format(folder=wink.folder)}\n")

@@ -29,6 +29,13 @@ def answer(request):
 adapter = ScriptedAdapter(answer)
 """
 
+FULL = """
+from weakincentives import ScriptedAdapter
+from weakincentives.runtime import ModelReply
+
+adapter = ScriptedAdapter([ModelReply(stop_reason="overflow"), "Hi."])
+"""
+
 
 def script(wink: Wink, *replies: Any) -> tuple[str, ...]:
     (wink.folder / "script.json").write_text(json.dumps(replies), encoding="utf-8")
@@ -150,3 +157,17 @@ def test_a_conversation_with_another_prompt_is_named_when_it_is_resumed(wink: Wi
 def test_a_file_that_is_not_there_is_named(wink: Wink) -> None:
     done = wink(*script(wink, "Hello."), "--resume", "nope.json")
     assert (done.returncode, done.stderr) == (1, "wink: nope.json: No such file or directory\n")
+
+
+def test_new_starts_a_conversation_that_knows_nothing_of_the_last(wink: Wink) -> None:
+    words = script(wink, READ, "Booked.", "Hello.")
+    done = wink(*words, stdin="A room, please.\n/new\nHello.\n/save chat.json\n/why house\n")
+    assert (done.returncode, "Booked." in (wink.folder / "chat.json").read_text(encoding="utf-8")) == (0, False)
+    assert done.stdout.splitlines()[-1].split()[:3] == ["house", "summary", "declared"]
+
+
+def test_a_full_context_is_reported_with_the_way_on(wink: Wink) -> None:
+    (wink.folder / "full.py").write_text(FULL, encoding="utf-8")
+    done = wink("chat", "desk:template", *GUEST, "-a", "full:adapter", stdin="Hello.\n/new\nHello.\n")
+    assert done.stdout == "Hi.\n"
+    assert "wink: ContextOverflowError: " in done.stderr and "/new starts a new conversation." in done.stderr

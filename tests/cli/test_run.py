@@ -89,6 +89,8 @@ def test_an_unknown_adapter_is_answered_with_those_that_exist(wink: Wink) -> Non
 def test_a_script_that_cannot_be_read_is_wrong_usage(wink: Wink) -> None:
     done = wink("run", "desk:template", *GUEST, "-a", "scripted:nowhere.json")
     assert (done.returncode, done.stderr.startswith("wink: --adapter scripted:nowhere.json: ")) == (2, True)
+    done = wink("run", "desk:template", *GUEST, "-a", "scripted")
+    assert done.stderr == "wink: --adapter scripted needs a file, as in scripted:FILE\n"
 
 
 def test_control_characters_of_a_model_do_not_reach_the_terminal(wink: Wink) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,21 @@ def test_texts_that_cannot_be_encoded_are_shown_with_escapes(wink: Wink, encodin
     assert "\x1b" not in wink("runs", "list", "runs.db").stdout + wink("runs", "show", "runs.db").stdout
 
 
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+@pytest.mark.parametrize("words", [("runs", "export", "runs.db", "-o"), ("view", "runs.db", "--export")])
+def test_an_export_never_overwrites_the_run_file_it_reads(
+    wink: Wink, runs: list[str], words: tuple[str, ...], link: Callable[[Path, Path], None]
+) -> None:
+    link(wink.folder / "other", wink.folder / "runs.db")
+    for target in ("runs.db", "other"):
+        done = wink(*words, target)
+        assert (done.returncode, done.stderr) == (
+            2,
+            f"wink: {target} is the run file itself; name another file to write to\n",
+        )
+    assert len(wink.json("runs", "list", "runs.db")) == 2
+
+
 def test_export_writes_a_line_per_event(wink: Wink, runs: list[str]) -> None:
     lines = [json.loads(line) for line in wink("runs", "export", "runs.db", "--jsonl").stdout.splitlines()]
     assert sorted({line["run_id"] for line in lines}) == sorted(runs)
@@ -143,6 +159,19 @@ def test_prune_deletes_runs_and_the_texts_that_only_they_have(wink: Wink, runs: 
         assert store.turn(runs[1], 1).complete
 
 
+def test_prune_says_why_it_keeps_a_named_run(wink: Wink) -> None:
+    with (
+        record(wink.folder / "runs.db") as recorder,
+        MainLoop().stream(prompt(), session=Session(), adapter=ScriptedAdapter(["Three."])) as events,
+    ):
+        next(iter(events))
+        recorder.flush()
+        (row,) = wink.json("runs", "list", "runs.db")
+        done = wink("runs", "prune", "runs.db", row["run_id"])
+    assert done.stdout == "deleted 0 runs\n"
+    assert done.stderr == f"{row['run_id']} is running; it can be deleted once it has ended\n"
+
+
 def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
     assert wink("runs", "prune", "runs.db", "--older-than", "1d").stdout == "deleted 0 runs\n"
     assert wink("runs", "prune", "runs.db", "--older-than", "0s").stdout == "deleted 2 runs\n"
@@ -166,6 +195,7 @@ def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
         (("runs", "list", "runs.db", "--limit", "-1"), 2, "argument --limit: must be at least 1, got -1"),
         (("runs", "prune", "runs.db", "--keep", "-1"), 2, "argument --keep: must be at least 0, got -1"),
         (("runs", "prune", "runs.db", "--older-than", "30"), 2, "time must be like 30d, 12h, 90m or 45s, got '30'"),
+        (("runs", "prune", "runs.db", "--older-than", "9999999999d"), 2, "time must be like 30d"),
     ],
 )
 def test_what_is_wrong_is_said(wink: Wink, runs: list[str], words: tuple[str, ...], code: int, message: str) -> None:

@@ -25,11 +25,14 @@ def test_the_project_is_found_from_a_folder_inside_it(wink: Wink) -> None:
 
 
 def test_a_project_without_settings_changes_nothing(wink: Wink) -> None:
-    (wink.folder / "pyproject.toml").write_text("[project]\n", encoding="utf-8")
-    assert store_of(wink) == ".wink/overrides"
+    for content in (b"[project]\n", b'[project]\nname = "\xff"\n'):
+        (wink.folder / "pyproject.toml").write_bytes(content)
+        assert store_of(wink) == ".wink/overrides"
 
 
 def test_settings_that_cannot_be_read_are_wrong_usage(wink: Wink) -> None:
-    (wink.folder / "pyproject.toml").write_text("[tool.wink\n", encoding="utf-8")
-    done = wink("overrides", "list")
-    assert (done.returncode, done.stderr.startswith("wink: settings must be TOML")) == (2, True)
+    for content in (b"[tool.wink\n", b'[tool.wink]\nstore = "\xff"\n'):
+        (wink.folder / "pyproject.toml").write_bytes(content)
+        done = wink("overrides", "list")
+        expected = f"wink: {wink.folder / 'pyproject.toml'} must be TOML in UTF-8: "
+        assert (done.returncode, done.stderr.startswith(expected)) == (2, True)

@@ -139,7 +139,7 @@ def test_answered_and_cancelled_questions_are_no_longer_asked(asking: DurableCli
 def test_a_client_sees_the_questions_of_its_own_loop_only(asking: DurableClient[Refund, None]) -> None:
     with DurableClient[Refund, None]("other", asking.database_url) as other:
         assert other.questions() == ()
-        with pytest.raises(NoSuchWorkError, match="'other/second' has no call 'c1' that waits"):
+        with pytest.raises(NoSuchWorkError, match="There is no work 'other/second'"):
             other.approve("second", "c1")
 
 

@@ -182,6 +182,25 @@ def test_a_file_that_stays_busy_is_given_up_and_the_agent_goes_on(
     assert response.text == "Three." and "events are missing in" in caplog.text
 
 
+def test_a_file_deleted_or_moved_while_it_is_recorded_to_is_replaced_with_a_warning(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = path.with_name("kept.db")
+    with record(path) as recorder:
+        run()
+        recorder.flush()
+        path.unlink()
+        run()
+        recorder.flush()
+        path.rename(kept)
+        run()
+        recorder.flush()
+    assert [only_run(kept).status, only_run(path).status] == ["ok", "ok"]
+    assert [entry.message for entry in caplog.records] == [
+        f"'{path}' was deleted, moved or replaced; recording goes on in a new file."
+    ] * 2
+
+
 def test_what_is_too_much_to_keep_is_dropped_and_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -389,6 +389,31 @@ def test_a_durable_run_can_be_opened_from_the_list(tmp_path: Path, open_page: Op
         page.close()
 
 
+def test_durable_runs_are_told_apart_by_their_ids_with_nothing_invisible_in_them(
+    tmp_path: Path, open_page: Open
+) -> None:
+    for key in ("ticket-7", "ticket-8", "\u202e\x1b[31m"):
+        record_durable_run(tmp_path / "runs.db", key)
+    names = ["desk/⟨U+202E⟩␛[31m", "desk/ticket-8", "desk/ticket-7"]
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        for row, name in enumerate(names):
+            expect(page.locator(".run-row:not(.head)").nth(row)).to_contain_text(f"{name} · Three.")
+        page.goto(f"{viewer.url}#/compare")
+        options = page.get_by_label("Run before").locator("option")
+        expect(options).to_have_text(["Choose a run", *(re.compile(f" · {re.escape(name)}$") for name in names)])
+        page.goto(f"{viewer.url}#/search?q=Three")
+        expect(page.locator(".hits code").first).to_have_text(names[0])
+        page.goto(f"{viewer.url}#/run/desk%2F%E2%80%AE%1B%5B31m")
+        expect(page.locator(".facts [title]").first).to_have_attribute("title", re.compile(re.escape(names[0])))
+        page.close()
+
+
+def test_an_address_with_a_stray_percent_sign_still_leads_somewhere(viewer: Viewer, open_page: Open) -> None:
+    page = open_page(f"{viewer.url}#/runs/%")
+    expect(page.locator(".run-row:not(.head)")).to_have_count(4)
+
+
 def test_an_answer_that_is_no_document_is_shown_with_its_status(viewer: Viewer, open_page: Open) -> None:
     page = open_page("about:blank")
     page.route("**/api/runs*", lambda route: route.fulfill(status=200, body="<html>Sign in to the proxy"))

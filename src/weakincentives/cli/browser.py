@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from weakincentives.cli.commands import PORT, default
 from weakincentives.cli.output import UsageError, meter, print_line, progress
-from weakincentives.cli.recordings import FILE_HELP, add_record_option, named_run, recorder, runs_file
+from weakincentives.cli.recordings import FILE_HELP, add_record_option, check_target, named_run, recorder, runs_file
 
 if TYPE_CHECKING:
     from weakincentives.runtime import AdapterSpec
@@ -106,6 +106,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
 def _export(path: str, run_id: str, target: Path) -> int:
     from weakincentives.viewer import export_run
 
+    check_target(path, target)
     page = export_run(path, run_id, lambda done, total: meter(f"writing {done:,} of {total:,} events", done, total))
     try:
         target.write_text(page, encoding="utf-8")

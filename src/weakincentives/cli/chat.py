@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ from weakincentives.cli.output import (
     print_table,
     printable,
     progress,
+    stdin,
     terminal_width,
 )
 from weakincentives.cli.progress import STYLES, describe
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import add_adapter_option, make_adapter
-from weakincentives.errors import WinkError
+from weakincentives.errors import ContextOverflowError, WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
     CORRECTION,
@@ -51,6 +53,7 @@ MAX_MARGIN = 40
 COMMANDS = {
     "/open KEY": "show a section in full from the next message on",
     "/why [KEY]": "what the model has of each section, and why",
+    "/new": "start a new conversation with the same prompt",
     "/view": "open this conversation in the browser",
     "/save FILE": "write the conversation as Markdown (.md), or as JSON for --resume",
     "/help": "this list",
@@ -68,33 +71,43 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     prompt = selection.selected_prompt(arguments)
     session = Session()
+    opened = selection.opened(arguments, prompt)
     if arguments.resume:
         session.restore(Snapshot.from_json(Path(arguments.resume).read_bytes()))
         last = session[Run].latest()
         if last is not None and (last.prompt_ns, last.prompt_key) != (prompt.ns, prompt.key):
             other = f"{last.prompt_ns}/{last.prompt_key}"
             progress(f"{arguments.resume} is a conversation with {other}, not {prompt.ns}/{prompt.key}")
-    for path, visibility in selection.opened(arguments, prompt).items():
-        session.dispatch(SetVisibilityOverride(path, visibility))
     recording = recorder(arguments.record)
     adapter = make_adapter(arguments)
-    chat = Conversation(prompt, adapter=adapter, session=session)
-    with recording or nullcontext(), chat, ExitStack() as stack:
-        return Chat(chat, "" if recording is None else runs_file(arguments.record), stack).talk()
+
+    def begin(session: Session) -> Conversation[Any]:
+        for path, visibility in opened.items():
+            session.dispatch(SetVisibilityOverride(path, visibility))
+        return Conversation(prompt, adapter=adapter, session=session)
+
+    with recording or nullcontext(), ExitStack() as stack:
+        return Chat(begin, "" if recording is None else runs_file(arguments.record), stack).talk(session)
 
 
 class Chat:
     """A conversation between a person at a terminal, or lines from a pipe, and a model."""
 
-    def __init__(self, chat: Conversation[Any], file: str, stack: ExitStack) -> None:
-        self._chat = chat
+    def __init__(self, begin: Callable[[Session], Conversation[Any]], file: str, stack: ExitStack) -> None:
+        self._conversations = stack.enter_context(ExitStack())
+        self._begin = begin
         self._file = file
         self._stack = stack
         self._viewer = ""
-        self._screen = Screen(chat.prompt, chat.session)
         self._failed = False
 
-    def talk(self) -> int:
+    def _start(self, session: Session) -> None:
+        self._conversations.close()
+        self._chat = self._conversations.enter_context(self._begin(session))
+        self._screen = Screen(self._chat.prompt, session)
+
+    def talk(self, session: Session) -> int:
+        self._start(session)
         self._greet()
         while (line := self._read()) is not None:
             try:
@@ -107,7 +120,8 @@ class Chat:
             except (WinkError, ImportError) as error:
                 self._screen.end()
                 self._failed = True
-                print_error(f"wink: {'' if isinstance(error, UsageError) else f'{type(error).__name__}: '}{error}")
+                new = " /new starts a new conversation." if isinstance(error, ContextOverflowError) else ""
+                print_error(f"wink: {'' if isinstance(error, UsageError) else f'{type(error).__name__}: '}{error}{new}")
         return int(self._failed and not self._screen.interactive)
 
     def _greet(self) -> None:
@@ -123,7 +137,7 @@ class Chat:
     def _read(self) -> str | None:
         """The next line; None at the end of the input."""
         if not self._screen.interactive:
-            line = sys.stdin.readline()
+            line = stdin().readline()
             return line.removesuffix("\n") if line else None
         try:
             return input(f"{self._screen.margin()}> ")
@@ -162,6 +176,7 @@ class Chat:
         commands = {
             "/open": self._open,
             "/why": self._why,
+            "/new": self._new,
             "/view": self._view,
             "/save": self._save,
             "/help": self._help,
@@ -192,6 +207,10 @@ class Chat:
         print_table(Table(("section", "the model has it from", "decided by", "reason"), rows, flexible="reason"))
         if not wanted:
             print_line("all others are summaries, as declared", style="2")
+
+    def _new(self, _: str) -> None:
+        self._start(Session())
+        self._screen.line("new     conversation", "2")
 
     def _view(self, _: str) -> None:
         if not self._file:
@@ -239,7 +258,7 @@ class Screen:
     """What the user sees: text as it arrives, wrapped beside the margin if the terminal has room for one."""
 
     def __init__(self, prompt: Prompt[Any], session: Session) -> None:
-        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self.interactive = stdin().isatty() and sys.stdout.isatty()
         self._prompt = prompt
         self._session = session
         now = run_history(session).now.sections

@@ -53,6 +53,10 @@ EPILOG = "Run wink COMMAND --help for its options. Agents and prompts are given 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of `wink` and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # A stream that the caller has closed is None.
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        return fail("stdout is closed; redirect it to a file or to /dev/null", 2)
     try:
         code = dispatch(words)
         sys.stdout.flush()
@@ -147,7 +151,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 def duration(text: str) -> float:
     """A time such as 30d in seconds, for `type=` of an argument."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd])", text)
     if not found:
         raise argparse.ArgumentTypeError(f"time must be like 30d, 12h, 90m or 45s, got {text!r}")
     return float(found[1]) * SECONDS[found[2]]
@@ -220,21 +224,21 @@ def default(key: str) -> str | None:
         return variable
     here = Path.cwd()
     project = next((file for folder in (here, *here.parents) if (file := folder / "pyproject.toml").is_file()), None)
-    text = project.read_text(encoding="utf-8") if project else ""
-    if "[tool.wink" in text and key in (values := _table(text, "tool", "wink")):
+    if project and b"[tool.wink" in project.read_bytes() and key in (values := _table(project, "tool", "wink")):
         return str(values[key])
     user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "wink" / "config.toml"
-    values = _table(user.read_text(encoding="utf-8")) if user.is_file() else {}
+    values = _table(user) if user.is_file() else {}
     return str(values[key]) if key in values else None
 
 
-def _table(text: str, *path: str) -> dict[str, object]:
+def _table(file: os.PathLike[str], *path: str) -> dict[str, object]:
     import tomllib
 
     try:
-        table: object = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"settings must be TOML: {error}") from None
+        with open(file, "rb") as source:
+            table: object = tomllib.load(source)
+    except ValueError as error:
+        raise UsageError(f"{file} must be TOML in UTF-8: {error}") from None
     for name in path:
         table = table.get(name, {}) if isinstance(table, dict) else {}
     return table if isinstance(table, dict) else {}

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 from weakincentives._display import Table
-from weakincentives.cli.commands import PORT, default
-from weakincentives.cli.output import UsageError, plural, print_table, progress
+from weakincentives.cli.commands import default, number
+from weakincentives.cli.output import UsageError, plural, print_table, progress, stdin
 from weakincentives.cli.recordings import recorder
 from weakincentives.cli.selection import add_params_option, named_prompt, read_params
 
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "target", metavar="module:variable", help="a PromptTemplate, a Prompt, or a function that returns one"
     )
     add_params_option(server)
-    server.add_argument("--http", type=PORT, metavar="PORT", help="serve at http://127.0.0.1:PORT/mcp instead")
+    server.add_argument("--http", type=number(1, 65535), metavar="PORT", help="serve at http://127.0.0.1:PORT/mcp")
     server.add_argument("--record", metavar="FILE", help="record what hosts do [WINK_RECORD]")
     lock = verbs.add_parser("lock", help="write what every server of a config lists")
     lock.add_argument("config", nargs="?", default=".mcp.json", help="the config file (default: .mcp.json)")
@@ -45,6 +45,7 @@ def serve(arguments: argparse.Namespace) -> int:
     file = arguments.record or default("record")
     with (recorder(file) if file else None) or nullcontext():
         if arguments.http is None:
+            stdin()
             server.run_stdio()
         else:
             import uvicorn
@@ -63,7 +64,7 @@ def lock(arguments: argparse.Namespace) -> int:
         except MCPServerError as error:
             return error
 
-    if not os.path.exists(arguments.config):
+    if not os.path.isfile(arguments.config):
         raise UsageError(f'there is no config {arguments.config!r}; write one with "mcpServers", or name the file')
     path = lock_file(arguments.config)
     # The first start may have to install the server.

@@ -36,6 +36,13 @@ def printable(text: str, *, one_line: bool = False, stream: TextIO | None = None
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
+def stdin() -> TextIO:
+    """Standard input, unless the caller has closed it."""
+    if sys.stdin is None:
+        raise UsageError("stdin is closed; redirect it from a file or from /dev/null")
+    return sys.stdin
+
+
 def print_line(text: str = "", *, end: str = "\n", style: str = "") -> None:
     """Print untrusted text to stdout, made printable; `style` is an escape sequence code, such as "1" for bold."""
     print(_styled(printable(text), style, sys.stdout), end=end, flush=True)

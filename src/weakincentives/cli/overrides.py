@@ -10,12 +10,11 @@ import argparse
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from weakincentives.cli.output import UsageError, print_json, print_line, progress
+from weakincentives.cli.output import UsageError, print_json, print_line, progress, stdin
 from weakincentives.cli.selection import add_store_option, named_prompt, open_store
 from weakincentives.prompt.overrides import (
     LATEST,
@@ -183,14 +182,14 @@ def _current_text(
 
 def _new_text(before: str, source: str | None) -> str:
     if source == "-":
-        return sys.stdin.read().strip("\n")
+        return stdin().read().strip("\n")
     if source is not None:
         try:
             return Path(source).read_text(encoding="utf-8").strip("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--from {source}: {error}") from None
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-    if not editor and not sys.stdin.isatty():
+    if not editor and not stdin().isatty():
         raise UsageError("there is no terminal to edit in; pass --from FILE, or --from - for stdin")
     editor = editor or "vi"
     with tempfile.TemporaryDirectory() as folder:

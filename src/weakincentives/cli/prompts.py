@@ -39,7 +39,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
         "--deadline", type=number(0, 10**9, kind=float), metavar="SECONDS", help="stop after this many seconds"
     )
     parser.add_argument(
-        "--max-tokens", type=number(1), metavar="N", help="stop before the run uses more tokens than this"
+        "--max-tokens", type=number(1), metavar="N", help="make no further model call after this many tokens"
     )
     parser.add_argument("--max-turns", type=number(1), metavar="N", help="stop after this many model calls")
     add_record_option(parser)

@@ -63,6 +63,12 @@ def file_and_runs(words: list[str]) -> tuple[str, list[str]]:
     return file, words
 
 
+def check_target(file: str | Path, target: str | Path | None) -> None:
+    """Refuse to write an export over the run file that it comes from."""
+    if target and Path(target).exists() and Path(target).samefile(file):
+        raise UsageError(f"{target} is the run file itself; name another file to write to")
+
+
 def named_run(store: RunStore, name: str | None = None) -> RunSummary:
     """The run whose id is or begins with this name; without a name, the newest."""
     if name is not None:

@@ -26,7 +26,7 @@ from weakincentives.cli.output import (
     progress,
     report_damage,
 )
-from weakincentives.cli.recordings import FILE_HELP, RUNS, file_and_runs, named_run, question, runs_file
+from weakincentives.cli.recordings import FILE_HELP, RUNS, check_target, file_and_runs, named_run, question, runs_file
 
 if TYPE_CHECKING:
     from weakincentives.runtime import RunHistory, ToolCall
@@ -255,6 +255,7 @@ def export_runs(store: RunStore, names: list[str], arguments: argparse.Namespace
     wanted = [named_run(store, name).run_id for name in names]
     if not wanted:
         wanted = [row[0] for row in store.query("SELECT run_id FROM runs ORDER BY started, run_id")]
+    check_target(store.path, arguments.output)
     try:
         target = open(arguments.output, "w", encoding="utf-8") if arguments.output else sys.stdout  # noqa: SIM115
     except OSError as error:
@@ -284,9 +285,12 @@ def prune_runs(file: str, names: list[str], arguments: argparse.Namespace) -> in
     if not names and arguments.older_than is None and arguments.keep is None:
         raise UsageError("name what to delete: RUN, --older-than TIME or --keep N")
     with RunStore(file) as store:
-        named = [named_run(store, name).run_id for name in names]
+        named = [named_run(store, name) for name in names]
     days = arguments.older_than and arguments.older_than / SECONDS["d"]
-    gone = prune(file, older_than_days=days, keep=arguments.keep, run_ids=named)
+    gone = prune(file, older_than_days=days, keep=arguments.keep, run_ids=[run.run_id for run in named])
+    for run in named:
+        if run.run_id not in gone and run.status == "running":
+            progress(f"{run.run_id} is running; it can be deleted once it has ended")
     if arguments.json:
         print_json({"deleted": list(gone)})
     else:

@@ -144,13 +144,13 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
 
     text: str = arguments.adapter or default("adapter") or ADAPTER
     name, _, model = text.partition(":")
-    if name == "scripted":
-        return _scripted(model)
     spec = adapter_spec(name)
     if spec is None:
         return _named(text)
     if spec.requires_model and not model:
-        raise UsageError(f"--adapter {name} needs a model, as in {spec.usage}")
+        raise UsageError(f"--adapter {name} needs a {spec.model.lower()}, as in {spec.usage}")
+    if name == "scripted":
+        return _scripted(model)
     return adapter_for(text, **({"progress": show_reading} if name == "local" else {}))
 
 
@@ -199,6 +199,8 @@ def module_exists(module_name: str) -> bool:
     """Whether the module exists, in the working directory or the environment."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    if "" in module_name.split("."):  # "./agent", or a name relative to no package.
+        return False
     try:
         return find_spec(module_name) is not None
     except ModuleNotFoundError:

@@ -201,6 +201,7 @@ class WorkStore:
 
     def answer(self, work_id: str, call_id: str, approval: Approval) -> None:
         """Record a person's answer, once, and put the waiting work back into its queue."""
+        self.find(work_id)
         q, s = question_table.c, status_table.c
         unanswered = (q.workflow_uuid == work_id, q.call_id == call_id, q.answer.is_(None))
         asleep = (s.workflow_uuid == work_id, s.status == "DELAYED")

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +212,12 @@ class _Writer:
 
     def _drain(self) -> None:
         while self._pending:
+            if self._file is not None and self._file.is_gone:
+                logger.warning("'%s' was deleted, moved or replaced; recording goes on in a new file.", self.path)
+                with suppress(sqlite3.Error):
+                    self._file.checkpoint()
+                self._file.close()
+                self._file = None
             batch = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH_EVENTS))]
             self._write([self._pack(*queued) for queued in batch])
 

@@ -166,6 +166,7 @@ class RunFile:
         self._clean = clean
         self._prices = prices
         self._connection = open_for_writing(path)
+        self._opened = os.stat(path)
         try:
             self.transact(RunFile._register)
         except sqlite3.Error as error:
@@ -249,6 +250,18 @@ class RunFile:
             "UPDATE runs SET full_prompt_tokens = ?, opened = ? WHERE run_id = ?",
             (full, json.dumps(opened[:MAX_OPENED]), run_id),
         )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file was deleted, moved or replaced since it was opened."""
+        try:
+            return not os.path.samestat(self._opened, os.stat(self._path))
+        except OSError:
+            return True
+
+    def checkpoint(self) -> None:
+        """Write everything to the file itself; SQLite does so on closing, except to a file that was moved."""
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
     def close(self) -> None:
         self._connection.close()

@@ -172,6 +172,19 @@ def test_a_conversation_that_does_not_fit_is_refused_before_decoding(local: Loca
     assert caught.value.phase == "request"
 
 
+def test_a_conversation_that_no_longer_fits_goes_on_without_its_oldest_turns(ranked: LocalAdapter) -> None:
+    session = Session()
+    with LocalAdapter(context=700) as small:
+        chat = Conversation(shop("Hello."), adapter=small, session=session)
+        questions = ("When do you close in the evening?", "What is the chest of a medium shirt?")
+        answers = {chat.send(question).text.partition(".")[0] for question in questions * 4}
+        with pytest.raises(ContextOverflowError, match="with its last question has"):
+            chat.send("When? " * 800)
+        assert chat.send(questions[0]).text.startswith("It closes at six in the evening.")
+    assert answers == {"It closes at six in the evening", "A medium shirt has a chest of 100 centimetres"}
+    assert max(call.usage.input_tokens for call in session[ModelCalled].all()) <= 700
+
+
 def test_a_deadline_stops_decoding(local: LocalAdapter) -> None:
     with pytest.raises(DeadlineExceededError, match="local model"):
         local.evaluate(story(), session=Session(), deadline=Deadline.after(0.2))

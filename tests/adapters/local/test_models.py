@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from weakincentives.adapters.local import LocalAdapter
-from weakincentives.adapters.local.models import ModelError, PublishedModel, fetch, fetched_model, published, remove
+from weakincentives.adapters.local.models import (
+    ModelError,
+    PublishedModel,
+    fetch,
+    fetched_model,
+    published,
+    ranker_file,
+    remove,
+)
 
 CONTENT = (b"GGUF, the first ", b"second ", b"and third part")
 
@@ -141,3 +149,13 @@ def test_a_file_that_is_not_the_published_model_is_never_loaded(index: Index) ->
 
 def _ignore(*_: object) -> None:
     pass
+
+
+def test_where_nothing_can_be_kept_the_ranker_is_converted_for_this_process_alone(
+    ranked: LocalAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WINK_CACHE", str(tmp_path / "file" / "cache"))
+    file = ranker_file(None)
+    assert file is not None and file.stat().st_size > 80_000_000 and file == ranker_file(None)
+    assert "set WINK_CACHE to a writable folder." in caplog.text

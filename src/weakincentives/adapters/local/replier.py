@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
 from weakincentives.prompt.ranking import sentences, terms
-from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime import CORRECTION, ModelReply, ModelRequest, ToolCall
 
 # The most sections opened for one question, and the share of the best score that the others must reach. A model copes
 # with three; a quotation gets worse with the third.
@@ -86,10 +87,7 @@ class Replier:
 
     def reply(self, request: ModelRequest, outlook: Outlook, watch: Watch, heard: Hear) -> ModelReply:
         watch.check()
-        # The whole conversation must fit, although the language model rarely reads all of it.
-        sent = self._engine.count_chat(chat(request))
-        if sent > self._engine.settings.context:
-            raise too_long(sent, self._engine, request.prompt_name)
+        request, sent = self._fitting(request)
         watch.check()
         found = self._best_sentences(outlook)
         calls, items = self._opening(outlook, again=True)
@@ -115,6 +113,27 @@ class Replier:
         text = _quotation(outlook, found) if fits else _NOTHING
         heard(text)
         return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
+
+    def _fitting(self, request: ModelRequest) -> tuple[ModelRequest, int]:
+        """The request without the oldest turns that leave no room for a reply, and its number of tokens.
+
+        The language model rarely reads all of it; what was read in an earlier turn can still be quoted.
+        """
+        said, room = request.messages, self._engine.settings.context
+        starts = [at for at, each in enumerate(said) if each.role == "user" and each.name != CORRECTION] or [len(said)]
+
+        def since(turn: int) -> tuple[ModelRequest, int]:
+            later = replace(request, messages=[*said[: starts[0]], *said[starts[turn] :]])
+            return later, self._engine.count_chat(chat(later))
+
+        fitting, sent = since(0)
+        wanted = room - min(self._max_tokens, room // 4)
+        if sent > wanted:
+            turns = range(len(starts) - 1)
+            fitting, sent = since(bisect_left(turns, True, key=lambda turn: since(turn)[1] <= wanted))
+        if sent > room:
+            raise too_long(sent, self._engine, request.prompt_name)
+        return fitting, sent
 
     def _best_sentences(self, outlook: Outlook) -> list[Sentence]:
         """The sentences that were read, best first, or none if none fits; the paragraph counts too, for the topic."""

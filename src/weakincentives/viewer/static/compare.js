@@ -5,7 +5,7 @@ import { api, changes, messagesOf } from "wink/api.js";
 import { diff, lines } from "wink/diff.js";
 import { classes, count, moment, plural, signed } from "wink/format.js";
 import { entitle, go, link, route, toTurn } from "wink/state.js";
-import { Text, visible } from "wink/text.js";
+import { Text, runName, visible } from "wink/text.js";
 import { stateOf } from "wink/tree.js";
 import { Disc, Empty, Icon, Loading, NumberField, Problem, html, useDocument } from "wink/view.js";
 
@@ -47,8 +47,8 @@ function Pick({ name, value, runs, onChange }) {
       onChange(chosen ? `${chosen.run_id}:${Math.min(n || 1, chosen.turns) || 1}` : "");
     }}>
       <option value="">Choose a run</option>
-      ${id && !known && html`<option value=${id}>${id}</option>`}
-      ${runs.map((run) => html`<option value=${run.run_id}>${visible(run.prompt_name || run.run_id)} · ${visible(run.model)} · ${moment(run.started)} · ${run.run_id.slice(0, 6)}</option>`)}
+      ${id && !known && html`<option value=${id}>${visible(id)}</option>`}
+      ${runs.map((run) => html`<option value=${run.run_id}>${visible(run.prompt_name || run.run_id)} · ${visible(run.model)} · ${moment(run.started)} · ${runName(run.run_id)}</option>`)}
     </select>
     <label>turn <${NumberField} value=${n} max=${known?.turns} disabled=${!id} label=${`Turn ${name}`} onPick=${(turn) => onChange(`${id}:${turn}`)} />${known ? html` <span class="quiet">of ${count(known.turns)}</span>` : ""}</label>
   </span>`;

@@ -157,7 +157,7 @@ function Actions({ run, at }) {
 }
 
 function Fact({ name, value, hint, kind = "" }) {
-  return html`<div title=${hint || undefined}><dt>${name}</dt><dd class=${kind}>${value}</dd></div>`;
+  return html`<div title=${hint ? visible(hint) : undefined}><dt>${name}</dt><dd class=${kind}>${value}</dd></div>`;
 }
 
 function NoTurns({ run, answer }) {

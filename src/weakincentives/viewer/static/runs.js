@@ -5,7 +5,7 @@ import { api, changes } from "wink/api.js";
 import { classes, count, duration, moment, money, oneLine, percent, plural, short } from "wink/format.js";
 import { useShortcuts } from "wink/keys.js";
 import { entitle, go, link, route, setParams } from "wink/state.js";
-import { visible } from "wink/text.js";
+import { runName, visible } from "wink/text.js";
 import { Empty, Share, Shown, Status, html, useDocument, useNarrow, useTaken } from "wink/view.js";
 import { Rows } from "wink/rows.js";
 
@@ -122,7 +122,7 @@ function Row({ run, selected, ticked, onTick }) {
   return html`<div class=${classes("run-row", selected && "selected", ticked && "ticked-row")} role="row">
     <span role="cell" class="tick"><input type="checkbox" checked=${ticked} onChange=${onTick} aria-label=${`Compare ${oneLine(title).slice(0, 60)}`} /></span>
     <span role="cell" class="name"><a href=${link("run", [run.run_id])}>${visible(oneLine(title))}</a>
-      <small class=${run.error ? "bad" : ""}>${visible(oneLine(run.error || run.answer)) || (run.status === "running" ? "…" : "no answer")}</small></span>
+      <small class=${run.error ? "bad" : ""}>${run.run_id.includes("/") && `${runName(run.run_id)} · `}${visible(oneLine(run.error || run.answer)) || (run.status === "running" ? "…" : "no answer")}</small></span>
     <span role="cell"><${Status} status=${run.status} /></span>
     <span role="cell" class="name"><span>${visible(run.prompt_name || run.prompt)}</span><small>${visible(run.model)}</small></span>
     <span role="cell" class="n">${count(run.turns)}${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>

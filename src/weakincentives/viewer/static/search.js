@@ -22,7 +22,7 @@ export function Search() {
       hits.length === 0
         ? html`<${Empty} title="Nothing says that"><p>${run && !exported ? "Try all runs: remove the run above." : "Search looks into prompts, messages, arguments, results and errors."}</p><//>`
         : grouped(hits).map(([id, places]) => html`<section class="card hits">
-            <header><a href=${link("run", [id])}><strong>${visible(runs[id]?.prompt_name || id)}</strong></a><${Status} status=${runs[id]?.status} /><code class="quiet">${id}</code><span class="spacer"></span><span class="quiet">${runs[id] && moment(runs[id].started)}</span></header>
+            <header><a href=${link("run", [id])}><strong>${visible(runs[id]?.prompt_name || id)}</strong></a><${Status} status=${runs[id]?.status} /><code class="quiet">${visible(id)}</code><span class="spacer"></span><span class="quiet">${runs[id] && moment(runs[id].started)}</span></header>
             ${places.map((hit) => html`<a class="hit" href=${target(hit, runs[id], q)}>
               <span class="quiet">${hit.turn ? `Turn ${hit.turn}` : "Start"}</span>
               <span class="kind">${visible(named(hit))}</span>

@@ -18,11 +18,20 @@ export const theme = signal(read("wink-theme") || "system");
 
 export function parse(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = path.split("/").filter(Boolean).map(decoded);
   const params = Object.fromEntries(new URLSearchParams(query));
   const [page = "runs", run = "", tab = "turn", n = ""] = parts;
   if (page !== "run") return { page, params };
   return { page, run, tab, n: Number(n) || 0, params };
+}
+
+// A typed address may have a "%" that encodes nothing.
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 export function link(page, parts = [], params = {}) {

@@ -19,6 +19,12 @@ export function visible(text) {
   });
 }
 
+// What a list calls a run: the beginning of a random id; the id of a durable run, which its caller chose.
+export function runName(id) {
+  if (!id.includes("/")) return visible(id.slice(0, 6));
+  return visible(id.length > 40 ? `${id.slice(0, 18)}…${id.slice(-20)}` : id);
+}
+
 // `first` is how many characters are shown before asking.
 export function Text({ value, first = PORTION, plain = false }) {
   const [shown, setShown] = useState(first);
