@@ -6,7 +6,7 @@ outcome. Everything it knows between two effects is in the session, so a run can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -121,7 +121,8 @@ class InnerLoop:
         self.rejected = ""
         self._beginning = beginning
         self.in_conversation = beginning == "turn"
-        self._message = message
+        # What the user says, until it is in the conversation.
+        self._message = None if message is None or message.name in scope.given else message
         self._visibility_overrides = visibility_overrides
         # The tools that are gone since the run stopped, while its open calls have no results yet.
         self._untold: Sequence[str] | None = None
@@ -199,7 +200,11 @@ class InnerLoop:
         self._journal.emit(events.EvaluationStopped, prompt_name=self.prompt.name)
 
     def _keep_rest(self, *, stopped: bool) -> None:
-        """Keep what a run did that ends early: the text it has shown, and the results of the calls it has made."""
+        """Keep what a run had that ends early: the user's message, the text it has shown, the results of its calls."""
+        if self._message is not None:
+            self._transcript.adopt()
+            self._transcript.say(*self._missing_results())
+            self._say_message()
         partial, self.partial_text = "".join(self.partial_text), []
         if partial:
             self._journal.save(unfinished=True)
@@ -215,6 +220,10 @@ class InnerLoop:
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
         last = self._conversation.latest()
         if not pending and last is not None and last.role == "assistant" and not last.paused:
+            if not self.scope.meter.turns:
+                raise self._render_error(
+                    f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content."
+                )
             # Asking again on resume is not one of the retries.
             self._journal.save(output_retries=-1)
             answer = self._answer(ModelReply(text=last.text, tool_calls=last.tool_calls))
@@ -273,8 +282,7 @@ class InnerLoop:
         if run is not None and run.unfinished and self._message is None:
             # The model writes that reply anew.
             self._conversation.update(lambda said: said[:-1] if said and said[-1].role == "assistant" else said)
-        if self._message is not None:
-            self._check_content(self._message.parts, earlier=self._beginning == "turn")
+        self._check_given()
         if run is None or run.run_id != self.scope.run_id:
             self.prompt.refresh()
         restarts = self.scope.attempt > 1 or (run is not None and run.opening and run.run_id == self.prompt.run_id)
@@ -335,7 +343,7 @@ class InnerLoop:
             rendered = self.prompt.begin(self.session, self._visibility_overrides, words)
         view = self.prompt.view(self.session)
         self._offering.check_hosted(view)
-        self._check_content(rendered.user_parts, earlier=False)
+        self._check_content(rendered.user_parts)
         # A restart keeps the results of tools, and with them what the model has read.
         before = self._runs.latest() if restarts else None
         chosen, selected = self.prompt.decisions()
@@ -365,29 +373,37 @@ class InnerLoop:
         if any(system):
             self._transcript.say(Message(role="system", text="\n\n".join(filter(None, system))))
         if rendered.user_text:
-            self._transcript.say(user_message(rendered.user_parts, name=PROMPT_TURN))
+            self._say_given(user_message(rendered.user_parts, name=PROMPT_TURN))
         self._transcript.say(*kept)
         self._say_message()
 
     def _say_message(self) -> None:
-        """Add the user's new message, once: a restart finds it in the conversation."""
+        """Add the user's new message, once: a restart, or the next adapter, finds it in the conversation."""
         message, self._message = self._message, None
-        if message is not None and self.scope.attempt == 1:
-            self._transcript.say(message)
+        if message is not None:
+            self._say_given(message)
+
+    def _say_given(self, message: Message) -> None:
+        self.scope.given[message.name] = message
+        self._transcript.say(message)
+
+    def _check_given(self) -> None:
+        """Check the content that the user gave to this run; a message that is rejected is never said."""
+        message, self._message = self._message, None
+        given = [*self.scope.given.values(), *([] if message is None else [message])]
+        said = () if self._beginning == "new" else self._conversation.view()
+        earlier = (each for each in said if all(each is not own for own in given))
+        self._check_content([part for each in given for part in each.parts], earlier)
+        self._message = message
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Continue the conversation of an earlier run, under a new run id."""
         unused = dict.fromkeys(run.last_used, 0)
         run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False, last_used=unused)
         yield from self._continue(run)
-        said = "" if self._message is None else self._message.text
         self._say_message()
-        last = self._conversation.latest()
-        if last is None or last.role == "assistant":
-            raise self._render_error(
-                f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content."
-            )
-        self.telling.open(self.prompt.opened_by_words(self.session, said) if said else (), "search")
+        said = self.scope.given.get("")
+        self.telling.open(() if said is None else self.prompt.opened_by_words(self.session, said.text), "search")
         return ()
 
     def _continue(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
@@ -495,19 +511,17 @@ class InnerLoop:
         text, success, parts = outcome.message, outcome.success, outcome.attachments
         if parts:
             try:
-                self._check_content(parts, earlier=True)
+                self._check_content(parts, self._conversation.view())
                 parts = parts_of([text, *parts])
                 text = text_of(parts)
             except PromptEvaluationError as error:
                 text, success, parts = f"{text}\n\nThe attachments cannot be shown: {error}".lstrip(), False, ()
         return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
 
-    def _check_content(self, parts: Sequence[Part], *, earlier: bool) -> None:
-        if not any(isinstance(part, Media) for part in parts):
-            return
-        self.config.check_content(parts)
-        messages = self._conversation.view() if earlier else ()
-        self.config.check_amount([*(part for message in messages for part in message.parts), *parts])
+    def _check_content(self, parts: Sequence[Part], earlier: Iterable[Message] = ()) -> None:
+        if any(isinstance(part, Media) for part in parts):
+            self.config.check_content(parts)
+            self.config.check_amount([*(part for message in earlier for part in message.parts), *parts])
 
     def _say_operator_texts(self) -> None:
         """Send what was read as system messages, after all results of the turn."""

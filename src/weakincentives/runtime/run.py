@@ -14,7 +14,7 @@ from weakincentives._fence import Fence
 from weakincentives._frozen import quick_init
 from weakincentives.limits import Meter, Spent
 from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool, portable_name
-from weakincentives.runtime.messages import ModelReply
+from weakincentives.runtime.messages import Message, ModelReply
 from weakincentives.session import LogEntry, Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -97,7 +97,8 @@ class RunScope:
 
     `adapter` is the one that a `FallbackAdapter` is currently using, and `codecs` are those of every adapter so far, by
     its name; `recovers` says whether the next one would continue after an error. `abandon`, set by the evaluation under
-    way, stops it from any thread; `fence` then refuses what its own thread still writes.
+    way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
+    what the user gave to this run, by name: each is said once, and every adapter must accept its content.
     """
 
     meter: Meter
@@ -108,6 +109,7 @@ class RunScope:
     recovers: Callable[[Exception], bool] | None = None
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None
+    given: dict[str, Message] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
 
 
