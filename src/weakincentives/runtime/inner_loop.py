@@ -45,6 +45,7 @@ from weakincentives.runtime.messages import (
     RunTools,
     ToolCall,
     Transcript,
+    assistant_messages,
     failed_results,
     rebased,
     text_before_pauses,
@@ -354,6 +355,7 @@ class InnerLoop:
             chosen=chosen,
             selected=selected,
             conversation_id=self.scope.conversation_id,
+            answers=self._answers_before(kept),
             closed={} if before is None else before.closed,
             told={} if before is None else {key: before.told[key] for key in before.read},
         )
@@ -377,6 +379,12 @@ class InnerLoop:
         self._transcript.say(*kept)
         self._say_message()
 
+    def _answers_before(self, messages: Iterable[Message]) -> int:
+        run = self._runs.latest()
+        if run is not None and run.run_id == self.scope.run_id:
+            return run.answers
+        return len(assistant_messages(messages))
+
     def _say_message(self) -> None:
         """Add the user's new message, once: a restart, or the next adapter, finds it in the conversation."""
         message, self._message = self._message, None
@@ -398,8 +406,15 @@ class InnerLoop:
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Continue the conversation of an earlier run, under a new run id."""
-        unused = dict.fromkeys(run.last_used, 0)
-        run = replace(run, run_id=self.scope.run_id, spent=Spent(), output_retries=0, opening=False, last_used=unused)
+        run = replace(
+            run,
+            run_id=self.scope.run_id,
+            spent=Spent(),
+            answers=self._answers_before(self._conversation.view()),
+            output_retries=0,
+            opening=False,
+            last_used=dict.fromkeys(run.last_used, 0),
+        )
         yield from self._continue(run)
         self._say_message()
         said = self.scope.given.get("")

@@ -235,6 +235,11 @@ def last_exchange(messages: Sequence[Message]) -> int:
     return next((index for index in range(len(messages), 0, -1) if messages[index - 1].role == "assistant"), 0)
 
 
+def assistant_messages(messages: Iterable[Message]) -> list[Message]:
+    """What the model has said; a restart keeps all of it."""
+    return [message for message in messages if message.role == "assistant"]
+
+
 def unanswered_calls(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
     """Calls of the last turn whose results are not in the conversation yet."""
     start = last_exchange(messages)

@@ -59,7 +59,8 @@ class Run:
     `opening` says that it stopped so that a new evaluation can open sections. `told` is what the model has learned of
     sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
     with a hash of the text. `closed` are the sections closed because the context was too large, with their tokens.
-    `unfinished` says that the last message is what was shown of a reply that broke off.
+    `unfinished` says that the last message is what was shown of a reply that broke off. `answers` is the number of
+    assistant messages before the run.
     """
 
     run_id: str
@@ -75,6 +76,7 @@ class Run:
     closed: Mapping[str, int] = field(default_factory=dict)
     unfinished: bool = False
     conversation_id: str = ""
+    answers: int = 0
     spent: Spent = field(default_factory=Spent)
 
     @property
