@@ -25,6 +25,7 @@ from weakincentives.prompt import (
     Overrides,
     Prompt,
     SectionPath,
+    SectionVisibility,
     VisibilityExpansionRequired,
     parse_structured_output,
 )
@@ -354,6 +355,7 @@ class InnerLoop:
             prompt_key=self.prompt.key,
             chosen=chosen,
             selected=selected,
+            overrides=self._overrides_by_key,
             conversation_id=self.scope.conversation_id,
             answers=self._answers_before(kept),
             closed={} if before is None else before.closed,
@@ -409,6 +411,8 @@ class InnerLoop:
         run = replace(
             run,
             run_id=self.scope.run_id,
+            selected={},
+            overrides={},
             spent=Spent(),
             answers=self._answers_before(self._conversation.view()),
             output_retries=0,
@@ -423,10 +427,10 @@ class InnerLoop:
 
     def _continue(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Take over the state of a run; return its open calls."""
-        self.prompt.resume(self.session, run.chosen, {} if self._beginning == "turn" else run.selected)
+        self.prompt.resume(self.session, {**run.chosen, **run.overrides}, run.selected, self._visibility_overrides)
         # Messages from here on belong to this run, for observers too.
         self._journal.run = run
-        self._journal.save(selected=self.prompt.decisions()[1])
+        self._journal.save(selected=self.prompt.decisions()[1], overrides={**run.overrides, **self._overrides_by_key})
         # A section that can no longer be loaded has lost its tools; the model is told so below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
@@ -447,6 +451,10 @@ class InnerLoop:
             return pending
         self.telling.tell_changes(removed)
         return pending
+
+    @property
+    def _overrides_by_key(self) -> dict[str, SectionVisibility]:
+        return {".".join(path): shown for path, shown in (self._visibility_overrides or {}).items()}
 
     def _render_error(self, message: str) -> PromptEvaluationError:
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="render")

@@ -53,8 +53,9 @@ def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One evaluation so far. `chosen` and `selected` are the visibilities it began with, if they were not declared, by
-    section key: those chosen for it, and those that the code of sections decided.
+    """One evaluation so far. `chosen`, `selected` and `overrides` are the visibilities it began with, if they were not
+    declared, by section key: those opened by a rule, the user's words or the token budget, those that the code of
+    sections decided, and those that its caller asked for.
 
     `opening` says that it stopped so that a new evaluation can open sections. `told` is what the model has learned of
     sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
@@ -68,6 +69,7 @@ class Run:
     prompt_key: str
     chosen: Mapping[str, SectionVisibility] = field(default_factory=dict)
     selected: Mapping[str, SectionVisibility] = field(default_factory=dict)
+    overrides: Mapping[str, SectionVisibility] = field(default_factory=dict)
     tools: tuple[ToolRef, ...] = ()
     last_used: Mapping[str, int] = field(default_factory=dict)
     told: Mapping[str, str] = field(default_factory=dict)
