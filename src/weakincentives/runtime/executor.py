@@ -349,8 +349,8 @@ class ToolExecutor:
                 )
             else:
                 expanded = value.expanded_tools
-                for path, visibility in value.requested_overrides.items():
-                    self.session.dispatch(SetVisibilityOverride(path, visibility))
+            for path, visibility in value.requested_overrides.items():
+                self.session.dispatch(SetVisibilityOverride(path, visibility))
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
         message, operator_text = attempt.message or result.message, ""
