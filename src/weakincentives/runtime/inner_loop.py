@@ -595,7 +595,7 @@ class InnerLoop:
     def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
         """The response, or None if the model was asked to correct its answer."""
         output = self.prompt.template.structured_output
-        text = text_before_pauses(self._conversation.view()) + reply.text
+        text = text_before_pauses(self._conversation.view()[:-1]) + reply.text
         if output is None:
             return self._response(text, None, None)
         try:

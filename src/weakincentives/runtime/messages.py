@@ -290,13 +290,11 @@ def user_words(messages: Iterable[Message]) -> str:
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:
-    """What the model had written of its answer (the last message) before the provider paused it."""
-    texts: list[str] = []
-    for index in range(len(messages) - 2, -1, -1):
-        if not messages[index].paused:
-            break
-        texts.append(messages[index].text)
-    return "".join(reversed(texts))
+    """What the model has written of the answer that follows these messages, before the provider paused it."""
+    start = len(messages)
+    while start and messages[start - 1].paused:
+        start -= 1
+    return "".join(message.text for message in messages[start:])
 
 
 class Transcript:
