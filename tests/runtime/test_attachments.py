@@ -18,10 +18,11 @@ from weakincentives.prompt import (
     PromptTemplate,
     ReadSections,
     SectionVisibility,
+    ToolContext,
     ToolResult,
     tool,
 )
-from weakincentives.runtime import Message
+from weakincentives.runtime import Message, ToolEnded, ToolInvoked
 from weakincentives.session import Session
 
 PICTURE = Image.from_bytes(png(), "image/png", name="box.png")
@@ -58,6 +59,28 @@ def test_media_that_the_model_does_not_take_are_a_failed_result() -> None:
     (result,) = [message for message in session[Message] if message.role == "tool"]
     assert (result.success, result.parts) == (False, ())
     assert result.text == "Here it is:\n\nThe attachments cannot be shown: this model takes text only"
+
+
+@dataclass(frozen=True)
+class Photo:
+    number: int
+
+
+def test_a_call_whose_media_are_not_taken_has_failed_for_everyone() -> None:
+    @tool
+    def photograph(*, context: ToolContext) -> ToolResult[None]:
+        """Take a photo."""
+        context.session.dispatch(Photo(1))
+        return ToolResult("Here it is:", attachments=(PICTURE,))
+
+    task = MarkdownSection(title="Task", key="task", template="Look.", tools=[photograph])
+    template, session = PromptTemplate(ns="t", key="k", sections=[task]), Session()
+    stream = TextOnly([call("photograph"), "I cannot see it."]).stream(Prompt(template), session=session)
+    (ended,) = [event for event in stream if isinstance(event, ToolEnded)]
+    (result,) = [message for message in session[Message] if message.role == "tool"]
+    assert (ended.success, ended.message) == (False, result.text)
+    assert [(event.success, event.rolled_back) for event in session[ToolInvoked]] == [(False, True)]
+    assert session[Photo].all() == ()
 
 
 class Operator(ScriptedAdapter):

@@ -114,6 +114,7 @@ class InnerLoop:
             self.toolbox,
             supports_dynamic_tools=config.supports_dynamic_tools,
             supports_operator_text=config.supports_operator_text,
+            check_attachments=self._check_attachments,
         )
         # What a streaming driver has shown of the current reply.
         self.partial_text: list[str] = []
@@ -531,15 +532,15 @@ class InnerLoop:
         return next((outcome for outcome in outcomes if outcome.ends_turn), None)
 
     def _result_message(self, outcome: ToolExecutionOutcome) -> Message:
-        text, success, parts = outcome.message, outcome.success, outcome.attachments
-        if parts:
-            try:
-                self._check_content(parts, self._conversation.view())
-                parts = parts_of([text, *parts])
-                text = text_of(parts)
-            except PromptEvaluationError as error:
-                text, success, parts = f"{text}\n\nThe attachments cannot be shown: {error}".lstrip(), False, ()
-        return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
+        parts = parts_of([outcome.message, *outcome.attachments]) if outcome.attachments else ()
+        text = text_of(parts) if parts else outcome.message
+        return Message(
+            "tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=outcome.success, parts=parts
+        )
+
+    def _check_attachments(self, parts: Sequence[Part]) -> None:
+        ended = map(self._result_message, list(self.executor.ended.values()))
+        self._check_content(parts, (*self._conversation.view(), *ended))
 
     def _check_content(self, parts: Sequence[Part], earlier: Iterable[Message] = ()) -> None:
         if any(isinstance(part, Media) for part in parts):
