@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Image
 from weakincentives.errors import BudgetExceededError, PromptEvaluationError
 from weakincentives.limits import Budget
-from weakincentives.prompt import OpenOrRead, Prompt, PromptTemplate, TextSection
-from weakincentives.runtime import Conversation, ModelCalled, ModelReply, TextDelta
+from weakincentives.prompt import MarkdownSection, OpenOrRead, Prompt, PromptTemplate, TextSection
+from weakincentives.runtime import Conversation, ModelCalled, ModelReply, PromptRendered, TextDelta
 from weakincentives.session import Session
 
 BROKEN = PromptEvaluationError("overloaded", phase="request")
@@ -118,6 +119,49 @@ def test_a_hosted_tool_that_the_first_does_not_offer_goes_to_the_next() -> None:
     able = ScriptedAdapter(["Later."], hosted_tool_codecs={"oracle": OracleCodec()})
     prompt = Prompt(PromptTemplate(ns="t", key="o", sections=[oracle]))
     assert FallbackAdapter(ScriptedAdapter([]), able).evaluate(prompt, session=Session()).text == "Later."
+
+
+def test_a_later_turn_goes_to_the_next_too_with_what_the_user_said() -> None:
+    oracle = TextSection(key="a", title="A", text="Ask.", hosted_tools=[oracle_tool()])
+    able = ScriptedAdapter(["One.", "Two."], hosted_tool_codecs={"oracle": OracleCodec()})
+    prompt = Prompt(PromptTemplate(ns="t", key="o", sections=[oracle]))
+    chat = Conversation(prompt, adapter=FallbackAdapter(ScriptedAdapter([]), able))
+    assert [chat.send("a").text, chat.send("b").text] == ["One.", "Two."]
+    assert [message.text for message in able.requests[1].messages][1:] == ["a", "One.", "b"]
+    first, second = chat.session[PromptRendered]
+    assert second.continues == first.run_id
+
+
+def test_the_next_adapter_has_nothing_to_answer_either() -> None:
+    asked = MarkdownSection(key="q", title="Q", template="How are you?", role="user")
+    prompt = Prompt(PromptTemplate(ns="t", key="q", sections=[asked]))
+    chat = Conversation(prompt, adapter=FallbackAdapter(ScriptedAdapter(["Fine."]), ScriptedAdapter([])))
+    assert chat.send().text == "Fine."
+    with pytest.raises(PromptEvaluationError, match=r"has nothing to answer: .*; pass content\.$"):
+        chat.send()
+
+
+PICTURE = Image.from_url("https://x.example/a.png")
+
+
+def test_the_next_adapter_must_accept_what_the_user_sends_now() -> None:
+    first, second = ScriptedAdapter(["A box.", BROKEN, BROKEN]), Blind(["As I said."])
+    chat = Conversation(Prompt(desk()), adapter=FallbackAdapter(first, second))
+    assert [chat.send([PICTURE, "What is it?"]).text, chat.send("Sure?").text] == ["A box.", "As I said."]
+    with pytest.raises(PromptEvaluationError, match=r"^no pictures \(before that, .* overloaded\)$"):
+        chat.send([PICTURE, "And this?"])
+
+
+@dataclass(frozen=True)
+class Asked:
+    photo: Image = PICTURE
+
+
+def test_the_next_adapter_must_accept_what_the_prompt_asks() -> None:
+    asked = MarkdownSection[Asked](key="q", title="Q", template="What is ${photo}?", role="user")
+    prompt = Prompt(PromptTemplate(ns="t", key="q", sections=[asked])).bind(Asked())
+    with pytest.raises(PromptEvaluationError, match=r"^no pictures"):
+        FallbackAdapter(ScriptedAdapter([BROKEN]), Blind([])).evaluate(prompt, session=Session())
 
 
 def test_the_last_error_says_how_the_others_failed() -> None:

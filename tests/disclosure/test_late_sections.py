@@ -10,6 +10,7 @@ import pytest
 
 from tests.disclosure.desk import FULL, SUMMARY, a_tool, answers, section, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.errors import DeadlineExceededError
 from weakincentives.prompt import (
     JsonPromptOverridesStore,
     LateContent,
@@ -184,6 +185,34 @@ def test_a_section_that_cannot_be_loaded_is_told_to_the_model() -> None:
 def test_one_that_must_be_open_is_the_callers_error() -> None:
     with pytest.raises(PromptEvaluationError, match="Section 'server' of 'late' cannot be opened: no such command"):
         ScriptedAdapter([]).evaluate(Prompt(template(Server(error="no such command"))), session=Session())
+
+
+class Interrupted(Server):
+    """One whose loading can be interrupted, in every turn."""
+
+    interrupted: BaseException | None = None
+
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
+        if self.interrupted is not None:
+            raise self.interrupted
+        return super().load(resources)
+
+    def refresh(self, resources: ScopedResourceContext) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeadlineExceededError("Too late.", phase="tool")])
+def test_what_the_user_said_is_kept_if_the_turn_ends_while_a_section_is_loaded(error: BaseException) -> None:
+    server = Interrupted("search")
+    chat = Conversation(Prompt(template(server)), adapter=ScriptedAdapter(["One.", "Two."]))
+    for before in ("a", "b"):
+        server.interrupted = error
+        with pytest.raises(type(error)):
+            chat.send(before)
+        server.interrupted = None
+        chat.send()
+    said = [(message.role, message.text) for message in chat.messages][1:]
+    assert said == [("user", "a"), ("assistant", "One."), ("user", "b"), ("assistant", "Two.")]
 
 
 def test_a_conversation_goes_on_elsewhere_with_the_tools_of_the_section() -> None:

@@ -19,11 +19,12 @@ from weakincentives.prompt import (
     PromptTemplate,
     ReadSections,
     SectionVisibility,
+    ToolContext,
     ToolResult,
     WorkspaceSection,
     tool,
 )
-from weakincentives.runtime import Conversation, Message
+from weakincentives.runtime import Conversation, Message, ToolEnded, ToolInvoked
 from weakincentives.session import Session
 
 PICTURE = Image.from_bytes(png(), "image/png", name="box.png")
@@ -132,6 +133,28 @@ def test_a_photo_that_the_model_does_not_take_stays_out_of_a_conversation_whose_
     with pytest.raises(PromptEvaluationError, match="text only"):
         chat.send("Look.")
     assert photos(chat.messages) == []
+
+
+@dataclass(frozen=True)
+class Photo:
+    number: int
+
+
+def test_a_call_whose_media_are_not_taken_has_failed_for_everyone() -> None:
+    @tool
+    def photograph(*, context: ToolContext) -> ToolResult[None]:
+        """Take a photo."""
+        context.session.dispatch(Photo(1))
+        return ToolResult("Here it is:", attachments=(PICTURE,))
+
+    task = MarkdownSection(title="Task", key="task", template="Look.", tools=[photograph])
+    template, session = PromptTemplate(ns="t", key="k", sections=[task]), Session()
+    stream = TextOnly([call("photograph"), "I cannot see it."]).stream(Prompt(template), session=session)
+    (ended,) = [event for event in stream if isinstance(event, ToolEnded)]
+    (result,) = [message for message in session[Message] if message.role == "tool"]
+    assert (ended.success, ended.message) == (False, result.text)
+    assert [(event.success, event.rolled_back) for event in session[ToolInvoked]] == [(False, True)]
+    assert session[Photo].all() == ()
 
 
 class Operator(ScriptedAdapter):

@@ -22,6 +22,7 @@ from weakincentives.runtime import (
     Conversation,
     Message,
     ModelCalled,
+    ModelReply,
     PartialOutput,
     PromptChanged,
     PromptRendered,
@@ -198,6 +199,16 @@ def test_a_typed_answer_is_shown_while_it_is_written() -> None:
         {"title": "Move house", "steps": ["pack the boxes", "call a van"]},
         {"title": "Move house", "steps": ["pack the boxes", "call a van"]},
     ]
+
+
+def test_a_typed_answer_that_was_paused_is_shown_from_its_beginning() -> None:
+    pytest.importorskip("jiter")
+    paused = ModelReply('{"title": "Move', stop_reason="pause")
+    prompt = Prompt(PromptTemplate[Plan](ns="t", key="k", sections=[section("a", closed=False)]))
+    chat = Conversation(prompt, adapter=ScriptedAdapter([paused, ' house", "steps": ["pack"]}']))
+    with chat.stream("Plan it.") as events:
+        partial = [event.value for event in events if isinstance(event, PartialOutput)]
+    assert partial[:2] == [{"title": "Move"}, {"title": "Move house", "steps": ["pack"]}]
 
 
 @dataclass(frozen=True)

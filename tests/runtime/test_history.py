@@ -13,6 +13,7 @@ from tests.disclosure.test_own_strategy import LookUp
 from tests.disclosure.test_properties import build, line, poke, steps, trees
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget
 from weakincentives.prompt import (
     CollapseSection,
@@ -253,3 +254,20 @@ def test_a_clock_that_stands_still_changes_nothing() -> None:
 
 def test_a_session_without_a_run_has_an_empty_history() -> None:
     assert run_history(Session()) == RunHistory()
+
+
+@pytest.mark.parametrize("visibility", [FULL, SUMMARY])
+def test_what_code_opens_or_closes_shows_even_if_the_next_request_fails(visibility: SectionVisibility) -> None:
+    @tool
+    def change(*, context: ToolContext) -> str:
+        "Open or close the orders."
+        context.session.dispatch(SetVisibilityOverride(("orders",), visibility))
+        return "Done."
+
+    task = MarkdownSection(title="Task", key="task", template="Help.", tools=[change])
+    template = PromptTemplate(ns="t", key="k", sections=[task, section("orders", closed=visibility is FULL)])
+    prompt, session = Prompt(template), Session()
+    adapter = ScriptedAdapter([call("change"), PromptEvaluationError("down", phase="request")])
+    with pytest.raises(PromptEvaluationError):
+        adapter.evaluate(prompt, session=session)
+    assert shown(run_history(session).now) == {"task": FULL, "orders": visibility}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.disclosure.desk import a_tool
 from tests.helpers.hosted_tools import OracleCodec, OracleConfig, OracleResult, oracle_reply, oracle_tool
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
@@ -14,6 +16,7 @@ from weakincentives.limits import TokenUsage
 from weakincentives.prompt import HostedTool, MarkdownSection, Prompt, PromptTemplate, SectionVisibility
 from weakincentives.runtime import (
     Completed,
+    Conversation,
     EvaluationFailed,
     HostedToolInvoked,
     MainLoop,
@@ -66,6 +69,23 @@ def test_the_calls_of_all_turns_are_one_output() -> None:
     )
     assert response.hosted_outputs["oracle"].sayings == ("Beware.", "The ides.")
     assert (response.text, response.usage.hosted_requests) == ("Hm, So be it.", 3)
+
+
+def test_the_output_of_a_turn_is_not_repeated_in_the_next() -> None:
+    model = adapter(oracle_reply("Beware."), "You are welcome.", oracle_reply("The ides."))
+    chat = Conversation(prompt(section()), adapter=model)
+    outputs = [chat.send(words).hosted_outputs for words in ("Tell me.", "Thanks.", "What else?")]
+    assert outputs == [{"oracle": OracleResult(("Beware.",))}, {}, {"oracle": OracleResult(("The ides.",))}]
+    assert [event.output.sayings for event in chat.session[HostedToolInvoked]] == [("Beware.",), ("The ides.",)]
+
+
+def test_a_restart_keeps_the_outputs_of_its_own_turn() -> None:
+    asked = replace(oracle_reply("Now."), text="", tool_calls=(call("read_section", section_key="more"),))
+    script = (oracle_reply("Before."), asked, "So it is.")
+    sections = section(), section("more", hidden=True, hosted_tools=(), tools=[a_tool("more")])
+    chat = Conversation(prompt(*sections), adapter=adapter(*script, supports_dynamic_tools=False))
+    chat.send("Tell me.")
+    assert chat.send("And now?").hosted_outputs == {"oracle": OracleResult(("Now.",))}
 
 
 def test_a_hosted_tool_appears_when_its_section_is_read() -> None:

@@ -27,7 +27,7 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
     tool,
 )
-from weakincentives.runtime import Conversation, MainLoop, Message, ModelRequest, RunRestarted, ToolInvoked
+from weakincentives.runtime import Conversation, MainLoop, Message, ModelRequest, RunRestarted, ToolEnded, ToolInvoked
 from weakincentives.session import Session, Snapshot
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -95,6 +95,22 @@ def test_a_reading_that_restarts_is_answered_without_repeating_the_section() -> 
         "Opened refunds: the prompt now shows the full text, and its tools are available.",
     )
     assert "All of refunds." in adapter.requests[1].messages[0].text
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_section_whose_reading_ended_the_turn_is_open_in_the_next(elsewhere: bool) -> None:
+    script = [call("read_section", section_key="refunds"), call("refund"), "Done."]
+    with ScriptedAdapter(script, supports_dynamic_tools=False) as adapter:
+        chat = Conversation(Prompt(shop()), adapter=adapter)
+        with chat.stream("Refund it.") as events:
+            next(event for event in events if isinstance(event, ToolEnded))
+        if elsewhere:
+            session = Session()
+            session.restore(Snapshot.from_json(chat.session.snapshot().to_json()))
+            chat = Conversation(Prompt(shop()), adapter=adapter, session=session)
+        assert chat.send("Go on.").text == "Done."
+    assert said(chat.session)[2][1].startswith("Opened refunds: the prompt now shows the full text")
+    assert ("tool", "refund done") in said(chat.session)
 
 
 def test_calls_after_one_that_opens_sections_are_answered_as_not_run() -> None:

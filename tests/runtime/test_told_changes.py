@@ -10,7 +10,7 @@ import pytest
 
 from tests.disclosure.desk import a_tool, section
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.errors import BudgetExceededError
+from weakincentives.errors import BudgetExceededError, PromptEvaluationError
 from weakincentives.limits import Budget
 from weakincentives.prompt import (
     CollapseSection,
@@ -26,6 +26,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime import (
     Conversation,
     Message,
+    ModelCalled,
     PromptChanged,
     PromptRendered,
     SectionsOpened,
@@ -342,3 +343,28 @@ def test_a_changed_user_section_is_not_the_users_own_message() -> None:
     chat.send("Hello.")
     said = [(message.name, message.text) for message in chat.messages if message.role == "user"]
     assert said == [("prompt", "## 2. U\n\nI am Ann."), ("prompt", "## U\n\nI am Bob."), ("", "Hello.")]
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_the_visibilities_passed_to_a_turn_hold_for_that_turn(dynamic: bool) -> None:
+    orders, rules = section("orders", tools=("lookup",)), section("rules", closed=False, tools=("cite",))
+    chat = chat_with(orders, rules, supports_dynamic_tools=dynamic)
+    swapped = {("orders",): FULL, ("rules",): SUMMARY}
+    for overrides in (swapped, {}, {("orders",): FULL}, swapped):
+        chat.send("Hi.", visibility_overrides=overrides)
+    called = [set(event.tools) - {"read_section"} for event in chat.session[ModelCalled]]
+    assert called == [{"lookup"}, {"cite"}, {"lookup", "cite"}, {"lookup"}]
+    shown = {each.key: each.visibility for each in run_history(chat.session).now.sections}
+    assert shown == {"orders": FULL, "rules": SUMMARY}
+
+
+def test_a_turn_is_resumed_elsewhere_with_the_visibilities_passed_to_it() -> None:
+    chat = chat_with(
+        section("orders", tools=("lookup",)), script=["One.", PromptEvaluationError("down", phase="request")]
+    )
+    chat.send("Hi.")
+    with pytest.raises(PromptEvaluationError, match="down"):
+        chat.send("Where is it?", visibility_overrides={("orders",): FULL})
+    adapter = ScriptedAdapter([call("lookup"), "In Lyon."])
+    assert adapter.resume(Prompt(chat.prompt.template), session=restored(chat)).text == "In Lyon."
+    assert "lookup" not in adapter.requests[-1].revoked

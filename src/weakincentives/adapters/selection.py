@@ -16,11 +16,11 @@ from weakincentives.runtime import (
     EventStream,
     Explanation,
     ModelCalled,
+    PromptRendered,
     PromptResponse,
     ProviderAdapter,
     ReasoningDelta,
     Restarted,
-    Run,
     RunOptions,
     RunScope,
     Settings,
@@ -200,18 +200,18 @@ class _Attempts:
     def fall_back(self, error: PromptEvaluationError) -> None:
         """Switch to the next adapter, or raise the error if another one would not help."""
         if not self.recovers(error):
-            if self._failures:
-                error.args = (f"{error} (before that, {'; '.join(self._failures)})",)
+            others = [each for each in self._failures if not each.endswith(shortened(str(error), 200))]
+            if others:
+                error.args = (f"{error} (before that, {'; '.join(others)})",)
             raise error
         failed = f"{self.adapter.name}:{self.adapter.model} failed"
         self._failures.append(f"{failed}: {shortened(str(error), 200)}")
         self.scope.adapter += 1
         self.scope.recovers = self.recovers
         logger.warning("%s, going on with %s: %s", failed, self.adapter.name, error)
-        run = self._session[Run].latest()
-        if run is not None and run.run_id == self.scope.run_id:
-            # The user's message is in the conversation by now.
-            self.options = {**self.options, "beginning": "resume", "message": None}
+        rendered = self._session[PromptRendered].latest()
+        if rendered is not None and rendered.run_id == self.scope.run_id:
+            self.options = {**self.options, "beginning": "resume"}
 
 
 _ANSWERS = frozenset({"refusal", "content_filter", "length", "overflow"})

@@ -399,15 +399,17 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         session: Session,
         chosen: Mapping[str, SectionVisibility],
         selected: Mapping[str, SectionVisibility],
+        visibility_overrides: Overrides | None = None,
     ) -> None:
         """Continue the session's run with the visibilities of `decisions`; other sections decide anew."""
         outline = self._run_outline()
         overrides = {node.path: shown for key, shown in chosen.items() if (node := outline.by_key.get(key))}
+        overrides.update(visibility_overrides or {})
         state = declared_state(outline, Params(outline, self._bound), session, overrides, selected)
         self._run = _RunBase(weakref.ref(session), outline, state)
 
     def decisions(self) -> tuple[dict[str, SectionVisibility], dict[str, SectionVisibility]]:
-        """The visibilities that were chosen for the run, and those that the code of sections decided, by key."""
+        """The visibilities of sections that were opened as the run began, and those that their code decided, by key."""
         assert self._run is not None
         _, outline, state = self._run
         return state.chosen(outline), state.selected(outline)

@@ -86,8 +86,8 @@ class VisibilityState:
         return VisibilityState(bytes(packed), decided, tuple(index[old] for old in self.opened if old in index))
 
     def chosen(self, outline: Outline) -> dict[str, SectionVisibility]:
-        """What was neither declared nor decided by the section's code, by key."""
-        nodes = (outline.nodes[index] for index, decider in self.decided.items() if decider != "selector")
+        """What a rule, the user's words or the token budget opened, by key."""
+        nodes = (outline.nodes[at] for at, decider in self.decided.items() if decider in ("rule", "search", "budget"))
         return {node.key: PACKED[self.packed[node.index]] for node in nodes}
 
     def selected(self, outline: Outline) -> dict[str, SectionVisibility]:

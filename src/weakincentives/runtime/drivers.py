@@ -24,6 +24,7 @@ from weakincentives.runtime.messages import (
     ModelRequest,
     PromptResponse,
     RunTools,
+    text_before_pauses,
 )
 from weakincentives.runtime.run import RunScope
 from weakincentives.serde import dump
@@ -376,7 +377,7 @@ class PartialParser:
 
     def __init__(self, request: ModelRequest) -> None:
         self._config = request.output
-        self._text = ""
+        self._text = "" if request.output is None else text_before_pauses(request.messages)
         self._parsed = 0
         self._last: Any = None
 

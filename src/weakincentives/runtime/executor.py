@@ -103,6 +103,7 @@ class ToolExecutor:
     supports_dynamic_tools: bool = False
     supports_operator_text: bool = False
     bridge: AsyncBridge = field(default_factory=AsyncBridge)
+    check_attachments: Callable[[Sequence[Part]], None] = lambda parts: None
     idempotency_key: Callable[[ToolCall], str] | None = None
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
     _flights: list[_Flight] = field(default_factory=list)
@@ -294,6 +295,13 @@ class ToolExecutor:
         except Exception as error:
             problem = f"The result of tool '{tool.name}' cannot be shown to the model: {type(error).__name__}: {error}"
             self._programming_error(problem, error, attempt)
+            return
+        try:
+            if result.attachments:
+                self.check_attachments(result.attachments)
+        except PromptEvaluationError as error:
+            text = f"{attempt.message}\n\nThe attachments cannot be shown: {error}".lstrip()
+            attempt.result, attempt.message = ToolResult(text, success=False), ""
 
     def _programming_error(self, problem: str, cause: Exception | None, attempt: _Attempt) -> None:
         way = "give its value a render() method or JSON-able fields; images and other media go into attachments=."
@@ -351,8 +359,8 @@ class ToolExecutor:
                 )
             else:
                 expanded = value.expanded_tools
-                for path, visibility in value.requested_overrides.items():
-                    self.session.dispatch(SetVisibilityOverride(path, visibility))
+            for path, visibility in value.requested_overrides.items():
+                self.session.dispatch(SetVisibilityOverride(path, visibility))
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
         message, operator_text = attempt.message or result.message, ""

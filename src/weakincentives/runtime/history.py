@@ -226,6 +226,9 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
             # Messages have no time, but each call says how many came before it.
             for message in messages[event.messages : next(ends)]:
                 builder.add(message)
+    if renders and run_id == renders[-1].run_id:
+        # What code has opened or closed since the last call is not an event of the run.
+        builder._replace_overrides(session[VisibilityOverrides].latest() or VisibilityOverrides())
     return builder.build()
 
 

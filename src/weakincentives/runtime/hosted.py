@@ -57,14 +57,12 @@ def hosted_problems(
 
 
 def hosted_outputs(
-    tools: Sequence[HostedTool[Any]], messages: Iterable[Message], codecs: Mapping[str, Codecs], prompt_name: str
+    tools: Sequence[HostedTool[Any]], answers: Iterable[Message], codecs: Mapping[str, Codecs], prompt_name: str
 ) -> dict[str, Any]:
-    """The typed output of each tool that was used, by name, from the items of all answers of these adapters."""
-    if not tools:
-        return {}
+    """The typed output of each tool that was used, by name, from the items of these answers."""
     items: dict[str, list[Any]] = {}
-    for message in messages:
-        if message.role == "assistant" and message.provider in codecs:
+    for message in answers:
+        if message.provider in codecs:
             items.setdefault(message.provider, []).extend(map(json.loads, message.items))
     outputs: dict[str, Any] = {}
     for tool in tools:

@@ -6,7 +6,7 @@ outcome. Everything it knows between two effects is in the session, so a run can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from weakincentives.prompt import (
     Overrides,
     Prompt,
     SectionPath,
+    SectionVisibility,
     VisibilityExpansionRequired,
     parse_structured_output,
 )
@@ -45,6 +46,7 @@ from weakincentives.runtime.messages import (
     RunTools,
     ToolCall,
     Transcript,
+    assistant_messages,
     failed_results,
     rebased,
     text_before_pauses,
@@ -113,6 +115,7 @@ class InnerLoop:
             self.toolbox,
             supports_dynamic_tools=config.supports_dynamic_tools,
             supports_operator_text=config.supports_operator_text,
+            check_attachments=self._check_attachments,
         )
         # What a streaming driver has shown of the current reply.
         self.partial_text: list[str] = []
@@ -122,7 +125,8 @@ class InnerLoop:
         self.rejected = ""
         self._beginning = beginning
         self.in_conversation = beginning == "turn"
-        self._message = message
+        # What the user says, until it is in the conversation.
+        self._message = None if message is None or message.name in scope.given else message
         self._visibility_overrides = visibility_overrides
         # The tools that are gone since the run stopped, while its open calls have no results yet.
         self._untold: Sequence[str] | None = None
@@ -200,7 +204,11 @@ class InnerLoop:
         self._journal.emit(events.EvaluationStopped, prompt_name=self.prompt.name)
 
     def _keep_rest(self, *, stopped: bool) -> None:
-        """Keep what a run did that ends early: the text it has shown, and the results of the calls it has made."""
+        """Keep what a run had that ends early: the user's message, the text it has shown, the results of its calls."""
+        if self._message is not None:
+            self._transcript.adopt()
+            self._transcript.say(*self._missing_results())
+            self._say_message()
         partial, self.partial_text = "".join(self.partial_text), []
         if partial:
             self._journal.save(unfinished=True)
@@ -216,6 +224,10 @@ class InnerLoop:
     def _turns(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, PromptResponse[Any]]:
         last = self._conversation.latest()
         if not pending and last is not None and last.role == "assistant" and not last.paused:
+            if not self.scope.meter.turns:
+                raise self._render_error(
+                    f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content."
+                )
             # Asking again on resume is not one of the retries.
             self._journal.save(output_retries=-1)
             answer = self._answer(ModelReply(text=last.text, tool_calls=last.tool_calls))
@@ -274,8 +286,7 @@ class InnerLoop:
         if run is not None and run.unfinished and self._message is None:
             # The model writes that reply anew.
             self._conversation.update(lambda said: said[:-1] if said and said[-1].role == "assistant" else said)
-        if self._message is not None:
-            self._check_content(self._message.parts, earlier=self._beginning == "turn")
+        self._check_given()
         if run is None or run.run_id != self.scope.run_id:
             self.prompt.refresh()
         same_prompt = run is not None and (run.prompt_ns, run.prompt_key) == (self.prompt.ns, self.prompt.key)
@@ -292,7 +303,7 @@ class InnerLoop:
                 return (yield from self._continue(run))
             self.scope.attempt = max(self.scope.attempt, run.attempt + 1)
             self.scope.meter.restore(run.spent)
-            self.prompt.resume(self.session, run.chosen, run.selected)
+            self.prompt.resume(self.session, {**run.chosen, **run.overrides}, run.selected, self._visibility_overrides)
         before = run if same_prompt else None
         # Another prompt of the same template does not continue what this one was to open.
         restarts = before is not None and before.opening and before.first_run == self.prompt.first_run
@@ -347,7 +358,7 @@ class InnerLoop:
             rendered = self.prompt.begin(self.session, self._visibility_overrides, words, again=same_run)
         view = self.prompt.view(self.session)
         self._offering.check_hosted(view)
-        self._check_content(rendered.user_parts, earlier=False)
+        self.config.check_parts(rendered.user_parts)
         run = Run(self.scope.run_id, self.prompt.ns, self.prompt.key, conversation_id=self.scope.conversation_id)
         if before is not None:
             run = before if same_run else before.as_new(self.scope.run_id)
@@ -356,6 +367,8 @@ class InnerLoop:
             run,
             chosen=chosen,
             selected=selected,
+            overrides={**run.overrides, **self._overrides_by_key},
+            answers=self._answers_before(kept),
             told=self.telling.known_from_results(run, view),
             opening=False,
             unfinished=False,
@@ -379,36 +392,54 @@ class InnerLoop:
         if any(system):
             self._transcript.say(Message("system", "\n\n".join(filter(None, system)), name=PROMPT_TURN))
         turn = user_message(rendered.user_parts, name=PROMPT_TURN) if rendered.user_text else None
+        if turn is not None:
+            self.scope.given[turn.name] = turn
         self._transcript.say(*with_prompt_turn(kept, turn))
         if before is not None:
             self.telling.tell_changes()
         self._say_message()
 
+    def _answers_before(self, messages: Iterable[Message]) -> int:
+        run = self._runs.latest()
+        if run is not None and run.run_id == self.scope.run_id:
+            return run.answers
+        return len(assistant_messages(messages))
+
     def _say_message(self) -> None:
-        """Add the user's new message, once: a restart finds it in the conversation."""
+        """Add the user's new message, once: a restart, or the next adapter, finds it in the conversation."""
         message, self._message = self._message, None
-        if message is not None and self.scope.attempt == 1:
-            self._transcript.say(message)
+        if message is not None:
+            self._say_given(message)
+
+    def _say_given(self, message: Message) -> None:
+        self.scope.given[message.name] = message
+        self._transcript.say(message)
+
+    def _check_given(self) -> None:
+        """Check the content that the user gave to this run; a message that is rejected is never said."""
+        message, self._message = self._message, None
+        given = [*self.scope.given.values(), *([] if message is None else [message])]
+        said = () if self._beginning == "new" else self._conversation.view()
+        earlier = (each for each in said if all(each is not own for own in given))
+        self.config.check_parts([part for each in given for part in each.parts], tuple(earlier))
+        self._message = message
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Continue the conversation of an earlier run, under a new run id."""
-        yield from self._continue(run.as_new(self.scope.run_id), continues=run)
-        said = "" if self._message is None else self._message.text
+        answers = self._answers_before(self._conversation.view())
+        yield from self._continue(replace(run.as_new(self.scope.run_id), answers=answers), continues=run)
         self._say_message()
-        last = self._conversation.latest()
-        if last is None or last.role == "assistant":
-            raise self._render_error(
-                f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content."
-            )
-        self.telling.open(self.prompt.opened_by_words(self.session, said) if said else (), "search")
+        said = self.scope.given.get("")
+        self.telling.open(() if said is None else self.prompt.opened_by_words(self.session, said.text), "search")
         return ()
 
     def _continue(self, run: Run, continues: Run | None = None) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Take over the state of a run; return its open calls."""
-        self.prompt.resume(self.session, run.chosen, {} if self._beginning == "turn" else run.selected)
+        self.prompt.resume(self.session, {**run.chosen, **run.overrides}, run.selected, self._visibility_overrides)
         # Messages from here on belong to this run, for observers too.
         self._journal.run = run
-        self._journal.save(selected=self.prompt.decisions()[1], first_run=self.prompt.first_run)
+        overrides = {**run.overrides, **self._overrides_by_key}
+        self._journal.save(selected=self.prompt.decisions()[1], overrides=overrides, first_run=self.prompt.first_run)
         # A section that can no longer be loaded has lost its tools; the model is told so below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
@@ -429,6 +460,10 @@ class InnerLoop:
             return pending
         self.telling.tell_changes(removed)
         return pending
+
+    @property
+    def _overrides_by_key(self) -> dict[str, SectionVisibility]:
+        return {".".join(path): shown for path, shown in (self._visibility_overrides or {}).items()}
 
     def _render_error(self, message: str) -> PromptEvaluationError:
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="render")
@@ -505,18 +540,15 @@ class InnerLoop:
         return next((outcome for outcome in outcomes if outcome.ends_turn), None)
 
     def _result_message(self, outcome: ToolExecutionOutcome) -> Message:
-        text, success, parts = outcome.message, outcome.success, outcome.attachments
-        if parts:
-            try:
-                self._check_content(parts, earlier=True)
-                parts = parts_of([text, *parts])
-                text = text_of(parts)
-            except PromptEvaluationError as error:
-                text, success, parts = f"{text}\n\nThe attachments cannot be shown: {error}".lstrip(), False, ()
-        return Message("tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=success, parts=parts)
+        parts = parts_of([outcome.message, *outcome.attachments]) if outcome.attachments else ()
+        text = text_of(parts) if parts else outcome.message
+        return Message(
+            "tool", text, call_id=outcome.tool_call_id, name=outcome.name, success=outcome.success, parts=parts
+        )
 
-    def _check_content(self, parts: Sequence[Part], *, earlier: bool) -> None:
-        self.config.check_parts(parts, self._conversation.view() if earlier else ())
+    def _check_attachments(self, parts: Sequence[Part]) -> None:
+        ended = map(self._result_message, list(self.executor.ended.values()))
+        self.config.check_parts(parts, (*self._conversation.view(), *ended))
 
     def _say_operator_texts(self) -> None:
         """Send what was read as system messages, after all results of the turn."""
@@ -567,7 +599,7 @@ class InnerLoop:
     def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
         """The response, or None if the model was asked to correct its answer."""
         output = self.prompt.template.structured_output
-        text = text_before_pauses(self._conversation.view()) + reply.text
+        text = text_before_pauses(self._conversation.view()[:-1]) + reply.text
         if output is None:
             return self._response(text, None, None)
         try:

@@ -243,6 +243,11 @@ def last_exchange(messages: Sequence[Message]) -> int:
     return next((index for index in range(len(messages), 0, -1) if messages[index - 1].role == "assistant"), 0)
 
 
+def assistant_messages(messages: Iterable[Message]) -> list[Message]:
+    """What the model has said; a restart keeps all of it."""
+    return [message for message in messages if message.role == "assistant"]
+
+
 def unanswered_calls(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
     """Calls of the last turn whose results are not in the conversation yet."""
     start = last_exchange(messages)
@@ -302,13 +307,11 @@ def user_words(messages: Iterable[Message]) -> str:
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:
-    """What the model had written of its answer (the last message) before the provider paused it."""
-    texts: list[str] = []
-    for index in range(len(messages) - 2, -1, -1):
-        if not messages[index].paused:
-            break
-        texts.append(messages[index].text)
-    return "".join(reversed(texts))
+    """What the model has written of the answer that follows these messages, before the provider paused it."""
+    start = len(messages)
+    while start and messages[start - 1].paused:
+        start -= 1
+    return "".join(message.text for message in messages[start:])
 
 
 class Transcript:

@@ -19,7 +19,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime import events
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.hosted import Owned, check_hosted, hosted_outputs
-from weakincentives.runtime.messages import Message, ModelReply, Transcript
+from weakincentives.runtime.messages import Message, ModelReply, Transcript, assistant_messages
 from weakincentives.runtime.run import Journal, Offer, Toolbox, ToolRef, by_section, tool_ref
 from weakincentives.session import Session
 
@@ -122,13 +122,15 @@ class Offering:
         self._check(_all_hosted(view))
 
     def hosted_outputs(self, codecs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The typed outputs of the hosted tools that were used, by name."""
+        """The typed outputs of the hosted tools that were used in this run, by name."""
         tools = {tool.name: tool for tool in self.toolbox.hosted_tools}
+        if not tools:
+            return {}
         for tool in self.toolbox.hosted_tools:
             for _, other in self._same_hosted(tool, self.prompt.view(self.session)):
                 tools.setdefault(other.name, other)
-        messages = self.session[Message].view()
-        outputs = hosted_outputs(tuple(tools.values()), messages, codecs, self.prompt.name)
+        answers = assistant_messages(self.session[Message].view())[self.journal.run.answers :]
+        outputs = hosted_outputs(tuple(tools.values()), answers, codecs, self.prompt.name)
         for tool in self.toolbox.hosted_tools:
             if tool.name in outputs:
                 self.journal.emit(events.HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])

@@ -14,7 +14,7 @@ from weakincentives._fence import Fence
 from weakincentives._frozen import quick_init
 from weakincentives.limits import Meter, Spent
 from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool, portable_name
-from weakincentives.runtime.messages import ModelReply
+from weakincentives.runtime.messages import Message, ModelReply
 from weakincentives.session import LogEntry, Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -53,14 +53,16 @@ def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One evaluation so far. `chosen` and `selected` are the visibilities it began with, if they were not declared, by
-    section key: those chosen for it, and those that the code of sections decided.
+    """One evaluation so far. `chosen`, `selected` and `overrides` are the visibilities it began with, if they were not
+    declared, by section key: those opened by a rule, the user's words or the token budget, those that the code of
+    sections decided, and those that its caller asked for.
 
     `opening` says that it stopped so that a new evaluation can open sections. `told` is what the model has learned of
     sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
     with a hash of the text; `results` is the same as tool results last told it, which a restart keeps. `closed` are the
     sections closed because the context was too large, with their tokens. `unfinished` says that the last message is
-    what was shown of a reply that broke off. `first_run` is its prompt's, and `attempt` counts its restarts.
+    what was shown of a reply that broke off. `answers` is the number of assistant messages before the run. `first_run`
+    is its prompt's, and `attempt` counts its restarts.
     """
 
     run_id: str
@@ -68,6 +70,7 @@ class Run:
     prompt_key: str
     chosen: Mapping[str, SectionVisibility] = field(default_factory=dict)
     selected: Mapping[str, SectionVisibility] = field(default_factory=dict)
+    overrides: Mapping[str, SectionVisibility] = field(default_factory=dict)
     tools: tuple[ToolRef, ...] = ()
     last_used: Mapping[str, int] = field(default_factory=dict)
     told: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +80,7 @@ class Run:
     closed: Mapping[str, int] = field(default_factory=dict)
     unfinished: bool = False
     conversation_id: str = ""
+    answers: int = 0
     spent: Spent = field(default_factory=Spent)
     first_run: str = ""
     attempt: int = 1
@@ -88,8 +92,17 @@ class Run:
 
     def as_new(self, run_id: str) -> Run:
         """The same state at the beginning of another run."""
-        unused = dict.fromkeys(self.last_used, 0)
-        return replace(self, run_id=run_id, spent=Spent(), output_retries=0, opening=False, last_used=unused, attempt=1)
+        return replace(
+            self,
+            run_id=run_id,
+            selected={},
+            overrides={},
+            spent=Spent(),
+            output_retries=0,
+            opening=False,
+            last_used=dict.fromkeys(self.last_used, 0),
+            attempt=1,
+        )
 
     def updated(self, changes: Mapping[str, Any]) -> Run:
         """Like `dataclasses.replace`, at half the cost: a run is saved twice per turn."""
@@ -106,7 +119,8 @@ class RunScope:
 
     `adapter` is the one that a `FallbackAdapter` is currently using, and `codecs` are those of every adapter so far, by
     its name; `recovers` says whether the next one would continue after an error. `abandon`, set by the evaluation under
-    way, stops it from any thread; `fence` then refuses what its own thread still writes.
+    way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
+    what the user gave to this run, by name: each is said once, and every adapter must accept its content.
     """
 
     meter: Meter
@@ -117,6 +131,7 @@ class RunScope:
     recovers: Callable[[Exception], bool] | None = None
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None
+    given: dict[str, Message] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
 
 
