@@ -253,7 +253,8 @@ class ToolExecutor:
 
     def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
         meter = self.scope.meter
-        key = call.id if self.idempotency_key is None else self.idempotency_key(call)
+        own = f"{self.scope.run_id}:{meter.turns}:{call.id}"  # Some providers give an id again in a later turn.
+        key = own if self.idempotency_key is None else self.idempotency_key(call)
         return ToolContext(
             session=self.session,
             resources=resources,
