@@ -202,10 +202,11 @@ class ToolExecutor:
         return attempt
 
     def _settle(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
-        """Compensate and roll back a call that failed, and close its resources."""
-        if not attempt.result.success and not flight.handler.dropped:
+        """Compensate and roll back a call that failed or asked for a new evaluation, and close its resources."""
+        undone = not attempt.result.success or attempt.expansion is not None
+        if undone and not flight.handler.dropped:
             yield from self._compensate(flight, attempt)
-        if not attempt.result.success or attempt.expansion is not None:
+        if undone:
             self._roll_back(flight, attempt)
         try:
             yield flight.resources
@@ -224,7 +225,7 @@ class ToolExecutor:
         """The result for the model; an error that is not for the model to handle is kept, and raised once recorded."""
         tool = flight.tool
         match error:
-            case VisibilityExpansionRequired():
+            case VisibilityExpansionRequired(prompt_name=""):
                 attempt.expansion = self.prompt.view(self.session).request(
                     error.section_keys, error.reason, overrides=error.requested_overrides
                 )

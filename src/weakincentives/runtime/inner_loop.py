@@ -144,7 +144,11 @@ class InnerLoop:
         try:
             pending = yield from self._begin()
             response = yield from self._turns(pending)
-        except (VisibilityExpansionRequired, AbandonedCallError):
+        except VisibilityExpansionRequired as signal:
+            # A tool that runs another prompt must not pass the signal off as its own run's.
+            signal.prompt_name = self.prompt.name
+            raise
+        except AbandonedCallError:
             raise
         except Exception as error:
             self._keep_rest(stopped=False)
@@ -224,7 +228,7 @@ class InnerLoop:
             while pending:
                 outcomes = yield RunTools(self._next_group(pending))
                 pending = pending[len(outcomes) :]
-                if (ended := self._record_outcomes(outcomes)) is not None:
+                if ended := self._record_outcomes(outcomes):
                     return self._stop_to_open(ended, pending)
                 if pending and self.config.supports_dynamic_tools:
                     yield from self._load_sections()
@@ -252,19 +256,23 @@ class InnerLoop:
             if answer is not None:
                 return answer
 
-    def _stop_to_open(self, ended: ToolExecutionOutcome, pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
-        """End the turn at a call that opens sections: return to the caller, or raise for a new evaluation."""
+    def _stop_to_open(self, ended: list[ToolExecutionOutcome], pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
+        """End the turn at calls that open sections: return to the caller, or raise for a new evaluation."""
         text = "Not run: the turn ended to open sections. Call the tool again if it is still needed."
         self._transcript.say(*failed_results(pending, text))
         self._journal.save(opening=True)
-        if (asked := ended.expansion) is not None:
-            raise VisibilityExpansionRequired(
-                f"Opening {', '.join(asked.requested_sections)} needs a new evaluation; MainLoop starts one.",
-                requested_overrides=asked.requested_overrides,
-                reason=asked.reason,
-                section_keys=asked.requested_sections,
-            )
-        return self._response("", None, ended.halt)
+        asked = [request for outcome in ended if (request := outcome.expansion or outcome.halt) is not None]
+        overrides = {path: each for request in asked for path, each in request.requested_overrides.items()}
+        reason = "; ".join(dict.fromkeys(request.reason for request in asked if request.reason))
+        if any(outcome.halt is not None for outcome in ended):
+            return self._response("", None, OpenSectionsResult(overrides, reason=reason))
+        keys = tuple(key for outcome in ended if outcome.expansion for key in outcome.expansion.requested_sections)
+        raise VisibilityExpansionRequired(
+            f"Opening {', '.join(keys)} needs a new evaluation; MainLoop starts one.",
+            requested_overrides=overrides,
+            reason=reason,
+            section_keys=keys,
+        )
 
     def _begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Put the session into the state of the first request; return the calls that are still to be made."""
@@ -475,8 +483,8 @@ class InnerLoop:
         )
         self._open_found(reply)
 
-    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> ToolExecutionOutcome | None:
-        """Add the results to the conversation; return the outcome that ends the turn, if one does."""
+    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> list[ToolExecutionOutcome]:
+        """Add the results to the conversation; return the outcomes that end the turn."""
         self.executor.ended.clear()
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
@@ -489,7 +497,7 @@ class InnerLoop:
             self._transcript.say(self._result_message(outcome))
             if outcome.operator_text:
                 self._operator_texts.append(outcome.operator_text)
-        return next((outcome for outcome in outcomes if outcome.ends_turn), None)
+        return [outcome for outcome in outcomes if outcome.ends_turn]
 
     def _result_message(self, outcome: ToolExecutionOutcome) -> Message:
         text, success, parts = outcome.message, outcome.success, outcome.attachments
