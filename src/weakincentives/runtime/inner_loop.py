@@ -230,9 +230,10 @@ class InnerLoop:
                 pending = pending[len(outcomes) :]
                 if ended := self._record_outcomes(outcomes):
                     return self._stop_to_open(ended, pending)
-                if pending and self.config.supports_dynamic_tools:
-                    yield from self._load_sections()
-                    self._offering.register()
+                if pending:
+                    if self.config.supports_dynamic_tools:
+                        yield from self._load_sections()
+                    self._offering.register(mid_turn=True)
             if self._untold is not None:
                 removed, self._untold = self._untold, None
                 self.telling.tell_changes(removed)
@@ -407,12 +408,12 @@ class InnerLoop:
         # A section that can no longer be loaded has lost its tools; the model is told so below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
-        removed = self._offering.take_over(run.tools)
+        removed = self._offering.take_over()
         self.scope.meter.restore(run.spent)
         self._transcript.adopt()
         pending = unanswered_calls(self._conversation.view())
-        if pending and self.config.supports_dynamic_tools:
-            self._offering.register()
+        if pending:
+            self._offering.register(mid_turn=True)
         if self._beginning == "turn":
             self.telling.record_continued()
         self.telling.record_loaded()

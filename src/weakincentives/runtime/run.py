@@ -35,6 +35,11 @@ class ToolRef:
     deferred: bool = False
     found: bool = False
 
+    @property
+    def unfound(self) -> bool:
+        """Whether the model does not know the tool yet: its section is closed, and the provider has not found it."""
+        return self.deferred and not self.found
+
 
 @lru_cache(maxsize=4096)
 def tool_ref(section_key: str, name: str, initial: bool) -> ToolRef:
@@ -142,8 +147,7 @@ class ToolChanges:
     """What has to change for the model to have exactly the tools of the sections shown in full."""
 
     new: Sequence[Offer]
-    back: Sequence[ToolRef]
-    gone: Sequence[ToolRef]
+    changed: Sequence[ToolRef]
 
 
 class Toolbox:
@@ -162,19 +166,16 @@ class Toolbox:
         self._changed()
 
     def apply(self, changes: ToolChanges) -> None:
-        self._offers.update((offer.ref.name, offer) for offer in changes.new)
-        for refs, revoked in ((changes.back, False), (changes.gone, True)):
-            for ref in refs:
-                self._offers[ref.name] = Offer(replace(ref, revoked=revoked), self._offers[ref.name].tool)
-        if changes.new or changes.back or changes.gone:
-            self._changed()
+        known = [Offer(ref, self._offers[ref.name].tool) for ref in changes.changed]
+        if known or changes.new:
+            self.add(*known, *changes.new)
 
     def find(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Record what the provider's search has found; return what is new, by section."""
         fresh: list[ToolRef] = []
         for name in dict.fromkeys(map(self.name_of, names)):
             ref, tool = self._offers.get(name) or (None, None)
-            if ref is not None and tool is not None and ref.deferred and not ref.found:
+            if ref is not None and tool is not None and ref.unfound and not ref.revoked:
                 self.add(Offer(replace(ref, found=True), tool))
                 fresh.append(ref)
         return by_section(fresh)
@@ -235,33 +236,35 @@ class Toolbox:
     def callable_names(self) -> tuple[str, ...]:
         """The names that may be called now: our tools, then the hosted ones."""
         refs = [self._offers[tool.name].ref for tool in (*self.offered["tools"], *self.offered["hosted_tools"])]
-        return tuple(ref.name for ref in refs if not ref.revoked and (ref.found or not ref.deferred))
+        return tuple(ref.name for ref in refs if not (ref.revoked or ref.unfound))
 
-    def changes(self, wanted: Iterable[Offer]) -> ToolChanges:
+    def changes(self, wanted: Iterable[Offer], searchable: Iterable[Offer] = ()) -> ToolChanges:
         """Compare with what sections offer now; of several tools with the same name, the one to keep comes first.
 
-        Once registered, a name stays with its section; a tool of another section is skipped with a warning.
+        Once registered, a name stays with its section; a tool of another section is skipped with a warning. A tool that
+        the provider has not found yet may be in a closed section, as long as it is `searchable`.
         """
         shown: set[tuple[str, str]] = set()
         owners = {name: offer.ref.section_key for name, offer in self._offers.items()}
         new: list[Offer] = []
-        back: list[ToolRef] = []
         for offer in wanted:
             name, section_key = offer.ref.name, offer.ref.section_key
             shown.add((section_key, name))
-            known, owner = self._offers.get(name), owners.setdefault(name, section_key)
+            owner = owners.setdefault(name, section_key)
             if section_key != owner:
                 self._warn(name, section_key, owner)
-            elif known is None:
+            elif name not in self._offers:
                 new.append(offer)
-            elif known.ref.revoked:
-                back.append(known.ref)
-        gone = [
-            ref
-            for ref in self.refs
-            if ref.section_key and not (ref.revoked or ref.deferred) and (ref.section_key, ref.name) not in shown
-        ]
-        return ToolChanges(new, back, gone)
+        closed = {(ref.section_key, ref.name) for ref, _ in searchable}
+        changed: list[ToolRef] = []
+        for ref in self.refs:
+            key = ref.section_key, ref.name
+            is_shown = not ref.section_key or key in shown
+            revoked = not (is_shown or (ref.unfound and key in closed))
+            found = ref.found or (ref.deferred and is_shown)
+            if (revoked, found) != (ref.revoked, ref.found):
+                changed.append(replace(ref, revoked=revoked, found=found))
+        return ToolChanges(new, changed)
 
     def available(self, tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
         """The tools whose names are not used by another tool."""
