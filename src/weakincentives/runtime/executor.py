@@ -343,7 +343,7 @@ class ToolExecutor:
         result, value, halt = self._with_disclosure(attempt.result), attempt.result.value, None
         expanded: tuple[Any, ...] = ()
         if isinstance(value, ReadSectionResult) and value.requested_overrides and result.success:
-            new = any(self.toolbox.get(tool.name) is None for tool in value.expanded_tools)
+            new = any(map(self.toolbox.is_new, value.expanded_tools))
             if new and not self.supports_dynamic_tools and result.disclosure is not None:
                 reason = "The adapter cannot add tools to a conversation."
                 attempt.expansion = replace(

@@ -408,7 +408,7 @@ class InnerLoop:
         # A section that can no longer be loaded has lost its tools; the model is told so below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
-        removed = self._offering.take_over()
+        removed = self._offering.take_over(new_turn=self._beginning == "turn")
         self.scope.meter.restore(run.spent)
         self._transcript.adopt()
         pending = unanswered_calls(self._conversation.view())

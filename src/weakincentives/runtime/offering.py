@@ -40,6 +40,7 @@ class Offering:
     toolbox: Toolbox = field(default_factory=Toolbox)
     _seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
     _told_version: int = 0
+    _new_turn: bool = False
 
     def begin(self, view: View) -> None:
         """Offer the first tools, which the model learns from the request itself."""
@@ -51,8 +52,9 @@ class Offering:
         self.journal.save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
 
-    def take_over(self) -> list[str]:
+    def take_over(self, *, new_turn: bool) -> list[str]:
         """Offer what an earlier evaluation has offered; return the names of the tools that are gone."""
+        self._new_turn = new_turn
         removed: list[str] = []
         if self.config.found_tools is None and any(ref.deferred for ref in self.journal.run.tools):
             # What this adapter cannot let the provider search is offered once its section opens.
@@ -77,7 +79,9 @@ class Offering:
         if overrides is self._seen_overrides:
             return
         view = self.prompt.view(self.session)
-        changes = self.toolbox.changes(self._offers(view, initial=False), self._searchable(view))
+        wanted, searchable = self._offers(view, initial=False), self._searchable(view)
+        changes = self.toolbox.changes(wanted, searchable, new_turn=self._new_turn)
+        self._new_turn = False
         if changes.new and not self.config.supports_dynamic_tools:
             if mid_turn:
                 self.toolbox.apply(replace(changes, new=()))

@@ -25,7 +25,7 @@ class ToolRef:
     """A reference to an offered tool: its section's key ('' for built-in tools) and its name.
 
     A `deferred` tool belongs to a closed section and is sent for the provider to search; `found` says that it was
-    found.
+    found. If the section no longer offered it as the turn began, its name is `free` for another section to take.
     """
 
     section_key: str
@@ -34,6 +34,7 @@ class ToolRef:
     revoked: bool = False
     deferred: bool = False
     found: bool = False
+    free: bool = False
 
     @property
     def unfound(self) -> bool:
@@ -238,37 +239,48 @@ class Toolbox:
         refs = [self._offers[tool.name].ref for tool in (*self.offered["tools"], *self.offered["hosted_tools"])]
         return tuple(ref.name for ref in refs if not (ref.revoked or ref.unfound))
 
-    def changes(self, wanted: Iterable[Offer], searchable: Iterable[Offer] = ()) -> ToolChanges:
+    def changes(
+        self, wanted: Sequence[Offer], searchable: Iterable[Offer] = (), *, new_turn: bool = False
+    ) -> ToolChanges:
         """Compare with what sections offer now; of several tools with the same name, the one to keep comes first.
 
-        Once registered, a name stays with its section; a tool of another section is skipped with a warning. A tool that
-        the provider has not found yet may be in a closed section, as long as it is `searchable`.
+        Once registered, a name stays with its section for the turn; a tool of another section is skipped with a
+        warning. A tool that the provider has not found yet may be in a closed section, as long as it is `searchable`.
         """
-        shown: set[tuple[str, str]] = set()
-        owners = {name: offer.ref.section_key for name, offer in self._offers.items()}
-        new: list[Offer] = []
-        for offer in wanted:
-            name, section_key = offer.ref.name, offer.ref.section_key
-            shown.add((section_key, name))
-            owner = owners.setdefault(name, section_key)
-            if section_key != owner:
-                self._warn(name, section_key, owner)
-            elif name not in self._offers:
-                new.append(offer)
+        shown = {(ref.section_key, ref.name) for ref, _ in wanted}
         closed = {(ref.section_key, ref.name) for ref, _ in searchable}
+        owners: dict[str, str] = {}
         changed: list[ToolRef] = []
         for ref in self.refs:
             key = ref.section_key, ref.name
             is_shown = not ref.section_key or key in shown
             revoked = not (is_shown or (ref.unfound and key in closed))
-            found = ref.found or (ref.deferred and is_shown)
-            if (revoked, found) != (ref.revoked, ref.found):
-                changed.append(replace(ref, revoked=revoked, found=found))
+            found, free = ref.found or (ref.deferred and is_shown), revoked and (ref.free or new_turn)
+            if (revoked, found, free) != (ref.revoked, ref.found, ref.free):
+                changed.append(replace(ref, revoked=revoked, found=found, free=free))
+            if not free:
+                owners[ref.name] = ref.section_key
+        new: list[Offer] = []
+        for ref, tool in wanted:
+            known, owner = self._offers.get(ref.name), owners.setdefault(ref.name, ref.section_key)
+            if ref.section_key != owner:
+                self._warn(ref.name, ref.section_key, owner)
+            elif known is None:
+                new.append(Offer(ref, tool))
+            elif known.ref.section_key != owner:
+                # In the old one's place: providers accept a name once.
+                taken = replace(known.ref, section_key=owner, revoked=False, found=known.ref.deferred, free=False)
+                new.append(Offer(taken, tool))
         return ToolChanges(new, changed)
+
+    def is_new(self, tool: AnyTool) -> bool:
+        """Whether the tool has not been offered, and its name is not taken."""
+        known = self._offers.get(tool.name)
+        return known is None or (known.ref.free and known.tool is not tool)
 
     def available(self, tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
         """The tools whose names are not used by another tool."""
-        return tuple(tool for tool in tools if (known := self._offers.get(tool.name)) is None or known.tool is tool)
+        return tuple(tool for tool in tools if self.is_new(tool) or self._offers[tool.name].tool is tool)
 
     def _warn(self, name: str, section_key: str, owner: str) -> None:
         if (name, section_key) not in self._warned:
