@@ -251,26 +251,26 @@ class Toolbox:
         closed = {(ref.section_key, ref.name) for ref, _ in searchable}
         owners: dict[str, str] = {}
         changed: list[ToolRef] = []
-        for ref in self.refs:
-            key = ref.section_key, ref.name
+        for name, (ref, _) in self._offers.items():
+            key = ref.section_key, name
             is_shown = not ref.section_key or key in shown
-            revoked = not (is_shown or (ref.unfound and key in closed))
-            found, free = ref.found or (ref.deferred and is_shown), revoked and (ref.free or new_turn)
-            if (revoked, found, free) != (ref.revoked, ref.found, ref.free):
-                changed.append(replace(ref, revoked=revoked, found=found, free=free))
+            revoked = not is_shown and not (ref.unfound and key in closed)
+            free = revoked and (new_turn or ref.free)
             if not free:
-                owners[ref.name] = ref.section_key
+                owners[name] = ref.section_key
+            if revoked is not ref.revoked or free is not ref.free or (is_shown and ref.unfound):
+                changed.append(replace(ref, revoked=revoked, found=ref.found or (is_shown and ref.deferred), free=free))
         new: list[Offer] = []
-        for ref, tool in wanted:
+        for offer in wanted:
+            ref = offer.ref
             known, owner = self._offers.get(ref.name), owners.setdefault(ref.name, ref.section_key)
             if ref.section_key != owner:
                 self._warn(ref.name, ref.section_key, owner)
             elif known is None:
-                new.append(Offer(ref, tool))
+                new.append(offer)
             elif known.ref.section_key != owner:
-                # In the old one's place: providers accept a name once.
-                taken = replace(known.ref, section_key=owner, revoked=False, found=known.ref.deferred, free=False)
-                new.append(Offer(taken, tool))
+                # It takes the old one's place, since providers accept a name once.
+                new.append(Offer(replace(ref, initial=known.ref.initial), offer.tool))
         return ToolChanges(new, changed)
 
     def is_new(self, tool: AnyTool) -> bool:
