@@ -269,7 +269,7 @@ class Toolbox:
             elif known is None:
                 new.append(offer)
             elif known.ref.section_key != owner:
-                # It takes the old one's place, since providers accept a name once.
+                # It takes the old one's place, since a name is sent only once.
                 new.append(Offer(replace(ref, initial=known.ref.initial), offer.tool))
         return ToolChanges(new, changed)
 
