@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, tool
-from weakincentives.runtime import Message, ToolInvoked, ToolsInjected, assert_prefix_kept, prefix_breaks
+from weakincentives.runtime import Conversation, Message, ToolInvoked, ToolsInjected, assert_prefix_kept, prefix_breaks
 from weakincentives.session import Session, Snapshot
 
 
@@ -139,3 +140,49 @@ def test_reasoning_goes_back_as_it_came(vendor: Vendor) -> None:
     opened = Turn(items=(thought,), calls=OPEN.calls)
     _, sent, _ = run(vendor, opened, DONE)
     assert json.dumps(thought).encode() in sent[1]
+
+
+@dataclass(frozen=True)
+class Customer:
+    tier: str
+
+
+@pytest.mark.parametrize("vendor", LEAN, ids=str)
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("same", [True, False])
+def test_a_name_that_goes_to_another_section_is_sent_once(vendor: Vendor, closed: bool, same: bool) -> None:
+    def variant(tier: str) -> MarkdownSection[Customer]:
+        @tool(name="refund", description="Pay back." if same else f"Pay back to {tier}.")
+        def refund(cents: int) -> str:
+            return f"{tier} {cents}"
+
+        visibility = SectionVisibility.SUMMARY if closed else SectionVisibility.FULL
+        return MarkdownSection[Customer](
+            title=tier,
+            key=tier,
+            template="Refund.",
+            summary="Refunds.",
+            visibility=visibility,
+            enabled=lambda customer: customer.tier == tier,
+            tools=[refund],
+        )
+
+    tiers = ("basic", "gold")
+    template = PromptTemplate[None](ns="tests", key="tiers", sections=[variant(tier) for tier in tiers])
+    script = []
+    for tier in tiers:
+        script += [Turn(calls=(call("read_section", section_key=tier),))] if closed else []
+        script += [Turn(calls=(call("refund", cents=5),)), Turn("Done.")]
+    with vendor.server(script) as server, vendor.adapter(server) as adapter:
+        chat = Conversation(Prompt(template).bind(Customer("basic")), adapter=adapter)
+        for tier in tiers:
+            chat.bind(Customer(tier))
+            chat.send("Refund, please.")
+    bodies = [received.json for received in server.requests]
+    assert [event.result.value for event in chat.session[ToolInvoked] if event.name == "refund"] == [
+        "basic 5",
+        "gold 5",
+    ]
+    assert str(bodies[-1]).count("'Pay back" if same else "'Pay back to gold.") == 1
+    assert "Pay back to basic" not in str(bodies[-1])
+    assert len(prefix_breaks(bodies, chat.session)) == (0 if same else 1)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.adapters.scenarios import call
-from tests.adapters.test_routes import prompt, run
-from tests.adapters.vendors import ANTHROPIC, OPENAI, Vendor
+from tests.adapters.test_routes import CLOSE, OPEN, add, prompt, run
+from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, Vendor
 from tests.servers.turn import Raw, Turn
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.runtime import SectionsOpened, ToolInvoked, assert_prefix_kept, run_history
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility
+from weakincentives.runtime import Conversation, Message, SectionsOpened, ToolInvoked, assert_prefix_kept, run_history
 from weakincentives.session import Session, Snapshot
 
 # The items as the vendors' SDKs type them: ResponseToolSearchCall, ResponseToolSearchOutputItem, ServerToolUseBlock and
@@ -123,3 +125,66 @@ def test_a_run_goes_on_elsewhere_with_the_same_tools(vendor: Vendor) -> None:
 def test_a_model_without_search_is_refused(adapter: Any, model: str) -> None:
     with pytest.raises(ValueError, match=f"tool_search needs .*{model}"):
         adapter(model, tool_search=True)
+
+
+def results(session: Session) -> list[tuple[bool, str]]:
+    return [(message.success, message.text) for message in session[Message] if message.role == "tool"]
+
+
+@both
+@pytest.mark.parametrize("way", ["searched", "read"])
+def test_a_tool_whose_section_was_closed_again_is_refused_until_it_is_reopened(vendor: Vendor, way: str) -> None:
+    opening, use = found(vendor, USE) if way == "searched" else OPEN, Turn(calls=(USE,))
+    bodies, _, session = run(vendor, opening, CLOSE, use, OPEN, use, Turn("3"), tool_search=True)
+    _, closed, refused, _, used = results(session)
+    assert closed == (True, "Section 'sums' is closed; its tools are no longer available.")
+    assert refused[1] == "Tool 'add' is not available: section 'sums' is closed. Open the section again to use it."
+    assert used == (True, "3")
+    assert_prefix_kept(bodies, session)
+
+
+@dataclass(frozen=True)
+class Role:
+    sums: bool
+
+
+@both
+def test_a_tool_of_a_section_that_no_longer_applies_can_be_neither_found_nor_called(vendor: Vendor) -> None:
+    hidden = MarkdownSection[Role](
+        title="Sums",
+        key="sums",
+        template="Add.",
+        summary="How to add.",
+        visibility=SectionVisibility.SUMMARY,
+        enabled=lambda role: role.sums,
+        tools=[add],
+    )
+    template = PromptTemplate[None](ns="tests", key="roles", sections=[hidden])
+    with vendor.server([Turn("Hi."), found(vendor, USE), Turn("No."), found(vendor, USE), Turn("3")]) as server:
+        chat = Conversation(Prompt(template).bind(Role(True)), adapter=vendor.adapter(server, tool_search=True))
+        chat.send("Hi.")
+        for sums in (False, True):
+            chat.bind(Role(sums))
+            chat.send("1 + 2?")
+    assert results(chat.session) == [
+        (False, "Tool 'add' is not available: section 'sums' no longer applies."),
+        (True, "3"),
+    ]
+    assert [event.section_keys for event in chat.session[SectionsOpened]] == [("sums",)]
+    assert_prefix_kept([received.json for received in server.requests], chat.session)
+
+
+@pytest.mark.parametrize("after", [OPENAI, ANTHROPIC, LITELLM], ids=str)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_a_conversation_that_goes_on_without_the_search_offers_the_tools_of_open_sections(after: Vendor) -> None:
+    use = Turn(calls=(USE,))
+    with OPENAI.server([Turn("Hi.")]) as first, after.server([use, OPEN, use, Turn("3")]) as second:
+        chat = Conversation(prompt(), adapter=OPENAI.adapter(first, tool_search=True))
+        chat.send("Hi.")
+        chat.adapter = after.adapter(second)
+        assert chat.send("1 + 2?").text == "3"
+    sent = second.requests[0].json["tools"]
+    assert [tool.get("name") or tool["function"]["name"] for tool in sent] == ["read_section"]
+    refused, _, sum_of_both = results(chat.session)
+    assert refused == (False, "Unknown tool 'add'. Available tools: read_section.")
+    assert sum_of_both == (True, "3")

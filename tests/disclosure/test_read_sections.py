@@ -234,6 +234,18 @@ def test_a_collapsed_section_closes_and_its_tools_are_refused() -> None:
     assert session[ToolsWithdrawn].all()[0].tool_names == ("lookup",)
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_tool_is_refused_in_the_turn_that_closed_its_section(dynamic: bool) -> None:
+    session = Session()
+    closing = [call("collapse_section", section_key="orders"), call("lookup")]
+    adapter = ScriptedAdapter([read("orders"), closing, "done"], supports_dynamic_tools=dynamic)
+    MainLoop().execute(Prompt(desk(allow_collapse=True)), session=session, adapter=adapter)
+    assert answers(session)[1:] == [
+        (True, "Section 'orders' is closed; its tools are no longer available."),
+        (False, "Tool 'lookup' is not available: section 'orders' is closed. Open the section again to use it."),
+    ]
+
+
 def test_collapse_is_off_by_default_and_refuses_what_cannot_close() -> None:
     assert "collapse_section" not in tool_names(desk().render(visibility_overrides={("orders",): FULL}).tools)
     session = Session()

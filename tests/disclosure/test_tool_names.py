@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityOverrides,
 )
-from weakincentives.runtime import MainLoop, RunRestarted, ToolsInjected
+from weakincentives.runtime import Conversation, MainLoop, RunRestarted, ToolInvoked, ToolsInjected
 from weakincentives.session import Session, Snapshot
 
 
@@ -156,3 +157,53 @@ def test_a_name_stays_with_its_section_for_the_run_even_while_it_is_closed() -> 
     assert said[3] == "Tool 'same' is not available: section 'b' is closed. Open the section again to use it."
     assert said[5] == "b's same"
     assert tool_names(adapter.requests[-1].tools) == ["read_section", "same", "collapse_section", "own"]
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_with_the_next_turn_the_name_of_a_closed_section_goes_to_one_that_is_open(dynamic: bool) -> None:
+    both = template(holder("b", "same"), holder("a", "same"), allow_collapse=True)
+    closing = [call("collapse_section", section_key="b"), read("a")]
+    script = [read("b"), call("same"), "One.", closing, "Two.", call("same"), "Three."]
+    chat = Conversation(Prompt(both), adapter=ScriptedAdapter(script, supports_dynamic_tools=dynamic))
+    for words in ("Open b.", "Close it and open a.", "Use it."):
+        chat.send(words)
+    assert answers(chat.session)[-1] == (True, "a's same")
+    assert owners(both.render(session=chat.session).tools)["same"] == "same of a"
+
+
+@dataclass(frozen=True)
+class Customer:
+    tier: str
+
+
+def variant(tier: str, closed: bool) -> MarkdownSection[Customer]:
+    def handler(params: None, *, context: Any) -> ToolResult[None]:
+        return ToolResult(f"{tier} refund")
+
+    return MarkdownSection[Customer](
+        title=tier,
+        key=tier,
+        template=f"Rules for {tier}.",
+        summary="Rules.",
+        visibility=SUMMARY if closed else FULL,
+        enabled=lambda customer: customer.tier == tier,
+        tools=[Tool(name="refund", description="Pay back.", handler=handler)],
+    )
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_variant_that_is_enabled_later_brings_its_own_tool(closed: bool, dynamic: bool) -> None:
+    variants = template(variant("basic", closed), variant("gold", closed))
+    script: list[Any] = []
+    for tier in ("basic", "gold", "basic"):
+        script += [*([read(tier)] if closed else []), call("refund"), "Done."]
+    adapter = ScriptedAdapter(script, supports_dynamic_tools=dynamic)
+    chat = Conversation(Prompt(variants).bind(Customer("basic")), adapter=adapter)
+    for tier in ("basic", "gold", "basic"):
+        chat.bind(Customer(tier))
+        chat.send("Refund, please.")
+    calls = [(event.section_key, event.result.message) for event in chat.session[ToolInvoked] if event.name == "refund"]
+    assert calls == [(tier, f"{tier} refund") for tier in ("basic", "gold", "basic")]
+    announced = [(event.section_key, event.tool_names) for event in chat.session[ToolsInjected]]
+    assert not dynamic or announced[-2:] == [("gold", ("refund",)), ("basic", ("refund",))]

@@ -23,7 +23,9 @@ from weakincentives.prompt import (
     ReadSections,
     SectionVisibility,
     SetVisibilityOverride,
+    Tool,
     ToolContext,
+    ToolResult,
     VisibilityExpansionRequired,
     tool,
 )
@@ -63,6 +65,15 @@ def open_(*keys: str) -> Any:
 def shop(*more: MarkdownSection[Any], **kwargs: Any) -> PromptTemplate[None]:
     task = MarkdownSection(title="Task", key="task", template="Help.", tools=[a_tool("order"), opening])
     return PromptTemplate(ns="t", key="shop", sections=[task, section("refunds", tools=("refund",)), *more], **kwargs)
+
+
+def opener(key: str, **options: Any) -> Tool[None, None]:
+    """A tool whose handler asks for a section."""
+
+    def handle(params: None, *, context: ToolContext) -> ToolResult[None]:
+        raise VisibilityExpansionRequired(requested_overrides={(key,): FULL}, reason=f"{key}?", section_keys=(key,))
+
+    return Tool(name=f"open_{key}", description="Open.", handler=handle, **options)
 
 
 def said(session: Session) -> list[tuple[str, str]]:
@@ -350,3 +361,47 @@ def test_the_model_has_the_bound_text_whatever_is_read_closed_bound_restarted_or
         saved = chat.session.snapshot() if step == "save" else saved
         chat.bind(*([Tea(number)] if step == "bind" else ()))
         chat.send("Go on.")
+
+
+def test_a_call_that_asks_for_a_new_evaluation_is_compensated() -> None:
+    undone: list[str] = []
+    charge = opener("refunds", compensate=lambda params, *, context: undone.append(context.call_id))
+    task, session = MarkdownSection(title="Task", key="task", template="Help.", tools=[charge]), Session()
+    template = PromptTemplate(ns="t", key="k", sections=[task, section("refunds", tools=("refund",))])
+    adapter = ScriptedAdapter([call("open_refunds", call_id="c1"), "Done."])
+    MainLoop().execute(Prompt(template), session=session, adapter=adapter)
+    (event,) = session[ToolInvoked].all()
+    assert (undone, event.rolled_back, event.compensation) == (["c1"], True, "done")
+
+
+def test_all_sections_that_calls_of_one_group_ask_for_are_opened() -> None:
+    openers = [opener(key, read_only=True) for key in ("docs", "orders")]
+    task, session = MarkdownSection(title="Task", key="task", template="Help.", tools=openers), Session()
+    template = PromptTemplate(ns="t", key="k", sections=[task, section("docs"), section("orders", tools=("lookup",))])
+    adapter = ScriptedAdapter([[call("open_docs"), call("open_orders")], call("lookup"), "Done."])
+    MainLoop().execute(Prompt(template), session=session, adapter=adapter)
+    assert [(event.section_keys, event.reason) for event in session[RunRestarted]] == [
+        (("docs", "orders"), "docs?; orders?")
+    ]
+    assert [text for role, text in said(session) if role == "tool"] == [
+        "Opening: docs.",
+        "Opening: orders.",
+        "lookup done",
+    ]
+
+
+def test_a_signal_that_ends_the_evaluation_of_another_prompt_fails_the_call() -> None:
+    def ask(params: None, *, context: ToolContext) -> ToolResult[None]:
+        inner = ScriptedAdapter([open_("refunds"), "Done."])
+        return ToolResult(inner.evaluate(Prompt(shop(disclosure=OpenOrRead())), session=Session()).text)
+
+    tools = [Tool(name="ask", description="Ask another agent.", handler=ask)]
+    task, session = MarkdownSection(title="Task", key="task", template="Help.", tools=tools), Session()
+    template = PromptTemplate(ns="t", key="k", sections=[task, section("refunds", tools=("refund",))])
+    MainLoop().execute(Prompt(template), session=session, adapter=ScriptedAdapter([call("ask"), "Done."]))
+    assert len(session[RunRestarted]) == 0
+    (result,) = [message for message in session[Message] if message.role == "tool"]
+    assert (result.success, result.text) == (
+        False,
+        "Tool 'ask' failed: VisibilityExpansionRequired: Opening refunds needs a new evaluation; MainLoop starts one.",
+    )

@@ -25,8 +25,8 @@ from weakincentives.prompt import (
     tool,
 )
 from weakincentives.resources import Binding, ResourceRegistry, Scope
-from weakincentives.runtime import Message, PromptEvaluationError, ToolInvoked
-from weakincentives.session import Session
+from weakincentives.runtime import Conversation, Message, PromptEvaluationError, ToolInvoked
+from weakincentives.session import Session, Snapshot
 
 
 @dataclass(frozen=True)
@@ -339,3 +339,39 @@ def test_handlers_see_the_limits_and_the_call() -> None:
     bound = prompt(look)
     session = run(bound, call("look", call_id="c1"))
     assert (seen[0].call_id, seen[0].session, seen[0].prompt, seen[0].budget) == ("c1", session, bound, None)
+
+
+def test_every_call_has_a_key_of_its_own_even_if_the_provider_repeats_its_ids() -> None:
+    keys: list[str] = []
+
+    @tool
+    def pay(*, context: ToolContext) -> str:
+        """Pay."""
+        keys.append(context.idempotency_key)
+        return "paid"
+
+    for _ in range(2):
+        twice = [call("pay", call_id="call_1"), call("pay", call_id="call_1"), "Paid."]
+        chat = Conversation(prompt(pay), adapter=ScriptedAdapter(twice * 2))
+        chat.send("Pay twice.")
+        chat.send("Again.")
+    assert len(set(keys)) == len(keys) == 8
+
+
+def test_a_call_keeps_its_key_when_it_is_compensated_and_when_its_run_is_resumed() -> None:
+    keys: list[str] = []
+    snapshots: list[Snapshot] = []
+
+    def pay(params: None, *, context: ToolContext) -> ToolResult[None]:
+        keys.append(context.idempotency_key)
+        snapshots.append(context.session.snapshot())
+        raise ConnectionError("no answer")
+
+    def undo(params: None, *, context: ToolContext) -> None:
+        keys.append(context.idempotency_key)
+
+    bound = prompt(Tool(name="pay", description="Pay.", handler=pay, compensate=undo))
+    elsewhere = run(bound, call("pay"))
+    elsewhere.restore(Snapshot.from_json(snapshots[0].to_json()), preserve_logs=False)
+    ScriptedAdapter(["done"]).resume(bound, session=elsewhere)
+    assert keys == [keys[0]] * 4

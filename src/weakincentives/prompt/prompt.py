@@ -684,7 +684,7 @@ class PromptResources:
 class ToolContext(HandlerContext):
     """What a tool handler can reach: the session, resources and limits of the run, and which call this is.
 
-    `idempotency_key` is the same for every attempt at this call, even after a crash on the durable engine.
+    `idempotency_key` is the same for every attempt at this call, also if the run is resumed, and no other call has it.
     """
 
     session: Session

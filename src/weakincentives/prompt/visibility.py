@@ -140,7 +140,12 @@ class DisclosureRequest:
 
 
 class VisibilityExpansionRequired(PromptError):
-    """A signal to the caller: apply `requested_overrides` to the session and evaluate again."""
+    """A signal to the caller: apply `requested_overrides` to the session and evaluate again.
+
+    `prompt_name` is the prompt whose evaluation it ended; empty while it is still in the handler that raised it.
+    """
+
+    prompt_name = ""
 
     def __init__(
         self,

@@ -204,10 +204,11 @@ class ToolExecutor:
         return attempt
 
     def _settle(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
-        """Compensate and roll back a call that failed, and close its resources."""
-        if not attempt.result.success and not flight.handler.dropped:
+        """Compensate and roll back a call that failed or asked for a new evaluation, and close its resources."""
+        undone = not attempt.result.success or attempt.expansion is not None
+        if undone and not flight.handler.dropped:
             yield from self._compensate(flight, attempt)
-        if not attempt.result.success or attempt.expansion is not None:
+        if undone:
             self._roll_back(flight, attempt)
         try:
             yield flight.resources
@@ -226,7 +227,7 @@ class ToolExecutor:
         """The result for the model; an error that is not for the model to handle is kept, and raised once recorded."""
         tool = flight.tool
         match error:
-            case VisibilityExpansionRequired():
+            case VisibilityExpansionRequired(prompt_name=""):
                 attempt.expansion = self.prompt.view(self.session).request(
                     error.section_keys, error.reason, overrides=error.requested_overrides
                 )
@@ -255,7 +256,8 @@ class ToolExecutor:
 
     def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
         meter = self.scope.meter
-        key = call.id if self.idempotency_key is None else self.idempotency_key(call)
+        own = f"{self.scope.run_id}:{meter.turns}:{call.id}"  # Some providers give an id again in a later turn.
+        key = own if self.idempotency_key is None else self.idempotency_key(call)
         return ToolContext(
             session=self.session,
             resources=resources,
@@ -351,7 +353,7 @@ class ToolExecutor:
         result, value, halt = self._with_disclosure(attempt.result), attempt.result.value, None
         expanded: tuple[Any, ...] = ()
         if isinstance(value, ReadSectionResult) and value.requested_overrides and result.success:
-            new = any(self.toolbox.get(tool.name) is None for tool in value.expanded_tools)
+            new = any(map(self.toolbox.is_new, value.expanded_tools))
             if new and not self.supports_dynamic_tools and result.disclosure is not None:
                 reason = "The adapter cannot add tools to a conversation."
                 attempt.expansion = replace(

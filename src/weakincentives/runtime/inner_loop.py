@@ -149,7 +149,11 @@ class InnerLoop:
         try:
             pending = yield from self._begin()
             response = yield from self._turns(pending)
-        except (VisibilityExpansionRequired, AbandonedCallError):
+        except VisibilityExpansionRequired as signal:
+            # A tool that runs another prompt must not pass the signal off as its own run's.
+            signal.prompt_name = self.prompt.name
+            raise
+        except AbandonedCallError:
             raise
         except Exception as error:
             self._keep_rest(stopped=False)
@@ -237,11 +241,12 @@ class InnerLoop:
             while pending:
                 outcomes = yield RunTools(self._next_group(pending))
                 pending = pending[len(outcomes) :]
-                if (ended := self._record_outcomes(outcomes)) is not None:
+                if ended := self._record_outcomes(outcomes):
                     return self._stop_to_open(ended, pending)
-                if pending and self.config.supports_dynamic_tools:
-                    yield from self._load_sections()
-                    self._offering.register()
+                if pending:
+                    if self.config.supports_dynamic_tools:
+                        yield from self._load_sections()
+                    self._offering.register(mid_turn=True)
             if self._untold is not None:
                 removed, self._untold = self._untold, None
                 self.telling.tell_changes(removed)
@@ -265,19 +270,23 @@ class InnerLoop:
             if answer is not None:
                 return answer
 
-    def _stop_to_open(self, ended: ToolExecutionOutcome, pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
-        """End the turn at a call that opens sections: return to the caller, or raise for a new evaluation."""
+    def _stop_to_open(self, ended: list[ToolExecutionOutcome], pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
+        """End the turn at calls that open sections: return to the caller, or raise for a new evaluation."""
         text = "Not run: the turn ended to open sections. Call the tool again if it is still needed."
         self._transcript.say(*failed_results(pending, text))
         self._journal.save(opening=True)
-        if (asked := ended.expansion) is not None:
-            raise VisibilityExpansionRequired(
-                f"Opening {', '.join(asked.requested_sections)} needs a new evaluation; MainLoop starts one.",
-                requested_overrides=asked.requested_overrides,
-                reason=asked.reason,
-                section_keys=asked.requested_sections,
-            )
-        return self._response("", None, ended.halt)
+        asked = [request for outcome in ended if (request := outcome.expansion or outcome.halt) is not None]
+        overrides = {path: each for request in asked for path, each in request.requested_overrides.items()}
+        reason = "; ".join(dict.fromkeys(request.reason for request in asked if request.reason))
+        if any(outcome.halt is not None for outcome in ended):
+            return self._response("", None, OpenSectionsResult(overrides, reason=reason))
+        keys = tuple(key for outcome in ended if outcome.expansion for key in outcome.expansion.requested_sections)
+        raise VisibilityExpansionRequired(
+            f"Opening {', '.join(keys)} needs a new evaluation; MainLoop starts one.",
+            requested_overrides=overrides,
+            reason=reason,
+            section_keys=keys,
+        )
 
     def _begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Put the session into the state of the first request; return the calls that are still to be made."""
@@ -443,12 +452,12 @@ class InnerLoop:
         # A section that can no longer be loaded has lost its tools; the model is told so below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
-        removed = self._offering.take_over(run.tools)
+        removed = self._offering.take_over(new_turn=self._beginning == "turn")
         self.scope.meter.restore(run.spent)
         self._transcript.adopt()
         pending = unanswered_calls(self._conversation.view())
-        if pending and self.config.supports_dynamic_tools:
-            self._offering.register()
+        if pending:
+            self._offering.register(mid_turn=True)
         if continues is not None:
             self.telling.record_continued(continues)
         self.telling.record_loaded()
@@ -523,8 +532,8 @@ class InnerLoop:
         )
         self._open_found(reply)
 
-    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> ToolExecutionOutcome | None:
-        """Add the results to the conversation; return the outcome that ends the turn, if one does."""
+    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> list[ToolExecutionOutcome]:
+        """Add the results to the conversation; return the outcomes that end the turn."""
         self.executor.ended.clear()
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
@@ -537,7 +546,7 @@ class InnerLoop:
             self._transcript.say(self._result_message(outcome))
             if outcome.operator_text:
                 self._operator_texts.append(outcome.operator_text)
-        return next((outcome for outcome in outcomes if outcome.ends_turn), None)
+        return [outcome for outcome in outcomes if outcome.ends_turn]
 
     def _result_message(self, outcome: ToolExecutionOutcome) -> Message:
         parts = parts_of([outcome.message, *outcome.attachments]) if outcome.attachments else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives.prompt import (
@@ -40,19 +40,27 @@ class Offering:
     toolbox: Toolbox = field(default_factory=Toolbox)
     _seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
     _told_version: int = 0
+    _new_turn: bool = False
 
     def begin(self, view: View) -> None:
         """Offer the first tools, which the model learns from the request itself."""
         self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True)).new)
-        self._defer(view)
+        for offer in self._searchable(view):
+            if self.toolbox.get(offer.ref.name) is None:
+                self.toolbox.add(offer)
         self._told_version = self.toolbox.version
         self.journal.save(tools=self.toolbox.refs)
         self._seen_overrides = self.session[VisibilityOverrides].latest()
 
-    def take_over(self, refs: Iterable[ToolRef]) -> list[str]:
+    def take_over(self, *, new_turn: bool) -> list[str]:
         """Offer what an earlier evaluation has offered; return the names of the tools that are gone."""
+        self._new_turn = new_turn
         removed: list[str] = []
-        for ref in refs:
+        if self.config.found_tools is None and any(ref.deferred for ref in self.journal.run.tools):
+            # What this adapter cannot let the provider search is offered once its section opens.
+            known = (replace(ref, deferred=False) for ref in self.journal.run.tools if not ref.unfound)
+            self.journal.save(tools=tuple(known))
+        for ref in self.journal.run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
             if tool is not None:
                 self.toolbox.add(Offer(ref, tool))
@@ -62,14 +70,22 @@ class Offering:
         self._check((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
         return removed
 
-    def register(self) -> None:
-        """Make the tools of shown sections callable and those of closed ones not; the model is told later."""
+    def register(self, *, mid_turn: bool = False) -> None:
+        """Make the tools of shown sections callable and those of closed ones not; the model is told later.
+
+        New tools that need a restart wait for the end of the turn.
+        """
         overrides = self.session[VisibilityOverrides].latest()
         if overrides is self._seen_overrides:
             return
-        self._seen_overrides = overrides
-        changes = self.toolbox.changes(self._offers(self.prompt.view(self.session), initial=False))
+        view = self.prompt.view(self.session)
+        wanted, searchable = self._offers(view, initial=False), self._searchable(view)
+        changes = self.toolbox.changes(wanted, searchable, new_turn=self._new_turn)
+        self._new_turn = False
         if changes.new and not self.config.supports_dynamic_tools:
+            if mid_turn:
+                self.toolbox.apply(replace(changes, new=()))
+                return
             self.journal.save(opening=True)
             # A handler has already opened the section in the session.
             key = changes.new[0].ref.section_key
@@ -80,6 +96,7 @@ class Offering:
             )
         self._check((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
         self.toolbox.apply(changes)
+        self._seen_overrides = overrides
 
     def update(self, turn: int) -> None:
         """Register the tools of the sections now shown, and tell the model what has changed since it was last told."""
@@ -87,9 +104,12 @@ class Offering:
         if self.toolbox.version == self._told_version:
             return
         self._told_version = self.toolbox.version
-        told = {ref.name for ref in self.journal.run.tools if not ref.revoked}
-        appeared = by_section(ref for ref in self.toolbox.refs if not ref.revoked and ref.name not in told)
-        gone = by_section(ref for ref in self.toolbox.refs if ref.revoked and ref.name in told)
+        before, now = (
+            {(ref.section_key, ref.name): ref for ref in refs if not ref.revoked}
+            for refs in (self.journal.run.tools, self.toolbox.refs)
+        )
+        appeared = by_section(ref for each, ref in now.items() if each not in before and not ref.unfound)
+        gone = by_section(ref for each, ref in before.items() if each not in now and not ref.unfound)
         used = dict.fromkeys(appeared, turn)
         self.journal.save(tools=self.toolbox.refs, last_used={**self.journal.run.last_used, **used})
         self._announce(appeared, gone)
@@ -136,14 +156,14 @@ class Offering:
                 self.journal.emit(events.HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
         return outputs
 
-    def _defer(self, view: View) -> None:
-        """Offer the tools of closed sections for the provider to search."""
-        if self.config.found_tools is None:
-            return
-        for node in view.existing():
-            for tool in () if view.is_open(node.path) else node.tools:
-                if self.toolbox.get(tool.name) is None:
-                    self.toolbox.add(Offer(ToolRef(node.key, tool.name, deferred=True), tool))
+    def _searchable(self, view: View) -> list[Offer]:
+        """The tools of closed sections, if the provider can search them."""
+        closed = (node for node in view.existing() if not view.is_open(node.path))
+        return [
+            Offer(ToolRef(node.key, tool.name, deferred=True), tool)
+            for node in (() if self.config.found_tools is None else closed)
+            for tool in node.tools
+        ]
 
     def _announce(self, appeared: Mapping[str, tuple[str, ...]], gone: Mapping[str, tuple[str, ...]]) -> None:
         route, emit = self.config.tool_route, self.journal.emit

@@ -25,7 +25,7 @@ class ToolRef:
     """A reference to an offered tool: its section's key ('' for built-in tools) and its name.
 
     A `deferred` tool belongs to a closed section and is sent for the provider to search; `found` says that it was
-    found.
+    found. If the section no longer offered it as the turn began, its name is `free` for another section to take.
     """
 
     section_key: str
@@ -34,6 +34,12 @@ class ToolRef:
     revoked: bool = False
     deferred: bool = False
     found: bool = False
+    free: bool = False
+
+    @property
+    def unfound(self) -> bool:
+        """Whether the model does not know the tool yet: its section is closed, and the provider has not found it."""
+        return self.deferred and not self.found
 
 
 @lru_cache(maxsize=4096)
@@ -166,8 +172,7 @@ class ToolChanges:
     """What has to change for the model to have exactly the tools of the sections shown in full."""
 
     new: Sequence[Offer]
-    back: Sequence[ToolRef]
-    gone: Sequence[ToolRef]
+    changed: Sequence[ToolRef]
 
 
 class Toolbox:
@@ -186,19 +191,16 @@ class Toolbox:
         self._changed()
 
     def apply(self, changes: ToolChanges) -> None:
-        self._offers.update((offer.ref.name, offer) for offer in changes.new)
-        for refs, revoked in ((changes.back, False), (changes.gone, True)):
-            for ref in refs:
-                self._offers[ref.name] = Offer(replace(ref, revoked=revoked), self._offers[ref.name].tool)
-        if changes.new or changes.back or changes.gone:
-            self._changed()
+        known = [Offer(ref, self._offers[ref.name].tool) for ref in changes.changed]
+        if known or changes.new:
+            self.add(*known, *changes.new)
 
     def find(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Record what the provider's search has found; return what is new, by section."""
         fresh: list[ToolRef] = []
         for name in dict.fromkeys(map(self.name_of, names)):
             ref, tool = self._offers.get(name) or (None, None)
-            if ref is not None and tool is not None and ref.deferred and not ref.found:
+            if ref is not None and tool is not None and ref.unfound and not ref.revoked:
                 self.add(Offer(replace(ref, found=True), tool))
                 fresh.append(ref)
         return by_section(fresh)
@@ -259,37 +261,50 @@ class Toolbox:
     def callable_names(self) -> tuple[str, ...]:
         """The names that may be called now: our tools, then the hosted ones."""
         refs = [self._offers[tool.name].ref for tool in (*self.offered["tools"], *self.offered["hosted_tools"])]
-        return tuple(ref.name for ref in refs if not ref.revoked and (ref.found or not ref.deferred))
+        return tuple(ref.name for ref in refs if not (ref.revoked or ref.unfound))
 
-    def changes(self, wanted: Iterable[Offer]) -> ToolChanges:
+    def changes(
+        self, wanted: Sequence[Offer], searchable: Iterable[Offer] = (), *, new_turn: bool = False
+    ) -> ToolChanges:
         """Compare with what sections offer now; of several tools with the same name, the one to keep comes first.
 
-        Once registered, a name stays with its section; a tool of another section is skipped with a warning.
+        Once registered, a name stays with its section for the turn; a tool of another section is skipped with a
+        warning. A tool that the provider has not found yet may be in a closed section, as long as it is `searchable`.
         """
-        shown: set[tuple[str, str]] = set()
-        owners = {name: offer.ref.section_key for name, offer in self._offers.items()}
+        shown = {(ref.section_key, ref.name) for ref, _ in wanted}
+        closed = {(ref.section_key, ref.name) for ref, _ in searchable}
+        owners: dict[str, str] = {}
+        changed: list[ToolRef] = []
+        for name, (ref, _) in self._offers.items():
+            key = ref.section_key, name
+            is_shown = not ref.section_key or key in shown
+            revoked = not is_shown and not (ref.unfound and key in closed)
+            free = revoked and (new_turn or ref.free)
+            if not free:
+                owners[name] = ref.section_key
+            if revoked is not ref.revoked or free is not ref.free or (is_shown and ref.unfound):
+                changed.append(replace(ref, revoked=revoked, found=ref.found or (is_shown and ref.deferred), free=free))
         new: list[Offer] = []
-        back: list[ToolRef] = []
         for offer in wanted:
-            name, section_key = offer.ref.name, offer.ref.section_key
-            shown.add((section_key, name))
-            known, owner = self._offers.get(name), owners.setdefault(name, section_key)
-            if section_key != owner:
-                self._warn(name, section_key, owner)
+            ref = offer.ref
+            known, owner = self._offers.get(ref.name), owners.setdefault(ref.name, ref.section_key)
+            if ref.section_key != owner:
+                self._warn(ref.name, ref.section_key, owner)
             elif known is None:
                 new.append(offer)
-            elif known.ref.revoked:
-                back.append(known.ref)
-        gone = [
-            ref
-            for ref in self.refs
-            if ref.section_key and not (ref.revoked or ref.deferred) and (ref.section_key, ref.name) not in shown
-        ]
-        return ToolChanges(new, back, gone)
+            elif known.ref.section_key != owner:
+                # It takes the old one's place, since a name is sent only once.
+                new.append(Offer(replace(ref, initial=known.ref.initial), offer.tool))
+        return ToolChanges(new, changed)
+
+    def is_new(self, tool: AnyTool) -> bool:
+        """Whether the tool has not been offered, and its name is not taken."""
+        known = self._offers.get(tool.name)
+        return known is None or (known.ref.free and known.tool is not tool)
 
     def available(self, tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
         """The tools whose names are not used by another tool."""
-        return tuple(tool for tool in tools if (known := self._offers.get(tool.name)) is None or known.tool is tool)
+        return tuple(tool for tool in tools if self.is_new(tool) or self._offers[tool.name].tool is tool)
 
     def _warn(self, name: str, section_key: str, owner: str) -> None:
         if (name, section_key) not in self._warned:

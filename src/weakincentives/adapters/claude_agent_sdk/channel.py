@@ -223,7 +223,7 @@ class Conversation:
         self._pump: asyncio.Task[None] | None = None
         self._begun: Turn | None = None
         self._begun_with: ModelRequest | None = None
-        self._known_tools = 0
+        self._known_tools: dict[str, str] = {}
         self._known: Sequence[Message] = ()
         self._dropped = False
         self._spent = TokenUsage()
@@ -276,7 +276,7 @@ class Conversation:
     async def _start(self, request: ModelRequest) -> None:
         """Resume the conversation so far in the CLI and pass on the user's new message."""
         self._begun_with, self._known = request, request.messages
-        self._known_tools = len(request.tools)
+        self._known_tools = {tool.name: tool.definition for tool in request.tools}
         model = self._settings.model or ""
         bound = not model or binds_thinking(model)
         spoken = turns(request.messages, thinking=not bound)
@@ -310,9 +310,10 @@ class Conversation:
 
     async def _continue(self, request: ModelRequest) -> None:
         assert self._server is not None and self._client is not None
-        added = request.tools[self._known_tools :]
+        added = tuple(tool for tool in request.tools if self._known_tools.get(tool.name) != tool.definition)
         news = request.messages[len(self._known) :]
-        self._known_tools, self._known = len(request.tools), request.messages
+        self._known = request.messages
+        self._known_tools.update((tool.name, tool.definition) for tool in added)
         if added and not await self._offer(self._server, self._client, added) and self._settings.unlisted:
             raise self._settings.unlisted()
         results = [message for message in news if message.role == "tool"]

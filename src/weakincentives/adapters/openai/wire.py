@@ -147,7 +147,9 @@ class ResponsesWire(Wire):
         return end
 
     def _allowed(self, request: ModelRequest) -> dict[str, Any] | str | None:
-        """The tools that may still be called, as a `tool_choice`; None if the model does not accept it."""
+        """The tools that may still be called, as a `tool_choice`; None if it cannot name all of them."""
+        if request.deferred - request.revoked:  # The provider's search may have to find these.
+            return None
         tools = [tool for tool in request.tools if tool.name not in request.revoked]
         hosted = [tool for tool in request.hosted_tools if tool.name not in request.revoked]
         # From gpt-5.6 on, `tool_choice` may name a tool that an `additional_tools` item declared.
