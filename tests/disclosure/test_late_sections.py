@@ -19,7 +19,10 @@ from weakincentives.prompt import (
     Prompt,
     PromptTemplate,
     Section,
+    SetVisibilityOverride,
+    ToolContext,
     default_tokenizer,
+    tool,
 )
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime import (
@@ -263,3 +266,31 @@ def test_a_section_that_cannot_be_loaded_any_more_has_lost_its_tools() -> None:
     assert later.send("Search.").text == "It is gone."
     notes = [message.text for message in chat.session[Message] if message.role == "system"]
     assert notes[-1] == "These tools are no longer available: search."
+
+
+@tool
+def unlock(path: str, *, context: ToolContext) -> str:
+    "Open a section."
+    context.session.dispatch(SetVisibilityOverride(tuple(path.split(".")), FULL))
+    return "unlocked"
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_section_that_code_opens_between_two_calls_of_a_turn_brings_its_tools(dynamic: bool) -> None:
+    task = MarkdownSection(title="Task", key="task", template="Help.", tools=[unlock])
+    template = PromptTemplate(
+        ns="t", key="late", sections=[task, Server("search", visibility=SUMMARY), section("docs")]
+    )
+    script = [[call("unlock", path="server"), call("read_section", section_key="docs")], call("search"), "Done."]
+    with ScriptedAdapter(script, supports_dynamic_tools=dynamic) as adapter:
+        MainLoop().execute(Prompt(template), session=Session(), adapter=adapter)
+    assert "search" in tool_names(adapter.requests[1].tools)
+
+
+def test_a_parent_that_opens_with_its_child_is_told_even_if_the_child_is_read_in_the_same_turn() -> None:
+    task = MarkdownSection(title="Task", key="task", template="Help.", tools=[unlock])
+    template = PromptTemplate(ns="t", key="nest", sections=[task, section("outer", children=[section("inner")])])
+    script = [[call("unlock", path="outer.inner"), call("read_section", section_key="outer.inner")], "Done."]
+    with ScriptedAdapter(script) as adapter:
+        adapter.evaluate(Prompt(template), session=Session())
+    assert any("All of outer." in message.text for message in adapter.requests[1].messages)

@@ -82,10 +82,10 @@ class Offering:
         wanted, searchable = self._offers(view, initial=False), self._searchable(view)
         changes = self.toolbox.changes(wanted, searchable, new_turn=self._new_turn)
         self._new_turn = False
+        if mid_turn and not self.config.supports_dynamic_tools:
+            self.toolbox.apply(replace(changes, new=()))
+            return
         if changes.new and not self.config.supports_dynamic_tools:
-            if mid_turn:
-                self.toolbox.apply(replace(changes, new=()))
-                return
             self.journal.save(opening=True)
             # A handler has already opened the section in the session.
             key = changes.new[0].ref.section_key

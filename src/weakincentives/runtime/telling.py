@@ -185,13 +185,11 @@ class Telling:
         """The changes to save after tools have returned the content of sections, or closed them."""
         if not (read or closed):
             return {}
-        view = self.prompt.view(self.session)
-        learned = after_disclosure(view, read, closed)
+        learned = after_disclosure(self.prompt.view(self.session), read, closed)
         now = self.session[VisibilityOverrides].latest()
         moved = _overrides_in(now).items() ^ _overrides_in(self._told_overrides).items()
-        # A parent that was open only for the closed section closes with it, which the result does not say.
-        above = {path[:depth] for path in filter(None, map(view.find, closed)) for depth in range(1, len(path))}
-        if all(".".join(path) in learned for path, _ in moved) and all(map(view.is_open, above)):
+        # Parents open and close with their children, which a result about a child does not say.
+        if all(".".join(path[:depth]) in learned for path, _ in moved for depth in range(1, len(path) + 1)):
             self._told_overrides = now
         # Closed children are in the result too, but only as summaries.
         results = {key: f"read {of.split()[-1]}" for key, of in learned.items() if not of.startswith("summary ")}
