@@ -221,6 +221,25 @@ def test_a_refusal_reaches_the_tool(tmp_path: Path) -> None:
         assert loop.result("r").text == "Too much."
 
 
+def test_an_answer_outlives_a_failure_before_it_was_used(tmp_path: Path) -> None:
+    broken = iter([False, True, False])
+
+    def prepare(request: Refund) -> Prompt[None]:
+        if next(broken):
+            raise RuntimeError("a bad deploy")
+        return prepared()(request)
+
+    with DurableMainLoop("desk", prepare, ScriptedAdapter(model), str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        with pytest.raises(RuntimeError, match="a bad deploy"):
+            loop.result("r")
+        loop.retry("r")
+        assert loop.result("r", timeout=PATIENCE).text == "Refunded 5, says Ann (desk/r:3:c1)."
+
+
 def test_the_command_line_shows_questions_and_answers_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = str(tmp_path / "d.db")
     with desk(database) as loop:

@@ -42,7 +42,7 @@ from weakincentives.durable import (
     WorkPendingError,
 )
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, SerdeError
-from weakincentives.runtime import ModelRequest
+from weakincentives.runtime import ModelReply, ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +190,35 @@ def test_a_failure_is_raised_again_and_can_be_retried_from_its_step(tmp_path: Pa
         loop.retry("a")
         assert loop.result("a").text == "HI, at last."
         assert [step.name for step in loop.store.steps("test/a")] == ["begin", "model", "shout", "model"]
+
+
+def test_a_retry_repeats_no_tool_call_that_succeeded(tmp_path: Path) -> None:
+    paid: list[str] = []
+
+    @tool
+    def pay(context: ToolContext) -> str:
+        """Pay."""
+        paid.append(context.idempotency_key)
+        return "paid"
+
+    with running(tmp_path, [call("pay", call_id="c")], pay, budget=Budget(max_turns=1)) as loop:
+        with pytest.raises(BudgetExceededError):
+            loop.execute(Question("?"), key="a")
+        loop.retry("a")
+        with pytest.raises(BudgetExceededError):
+            loop.result("a")
+    with running(tmp_path, ["done"], pay) as loop:
+        loop.start()
+        loop.retry("a")
+        assert (loop.result("a").text, paid) == ("done", ["test/a:3:c"])
+
+
+def test_a_retry_asks_the_model_again_if_its_reply_was_rejected(tmp_path: Path) -> None:
+    with running(tmp_path, [ModelReply("No.", stop_reason="refusal"), "Yes."]) as loop:
+        with pytest.raises(PromptEvaluationError, match="refused to answer"):
+            loop.execute(Question("?"), key="a")
+        loop.retry("a")
+        assert loop.result("a").text == "Yes."
 
 
 def test_a_failure_is_logged_once_with_the_frames_of_the_program(

@@ -47,6 +47,7 @@ from weakincentives.durable.work import (
     Work,
     WorkStatus,
 )
+from weakincentives.errors import OutputParseError
 from weakincentives.serde import load_tagged
 
 _SCHEMA_LOCK = 7_739_461
@@ -221,21 +222,20 @@ class WorkStore:
         return self.find(work_id)
 
     def retry(self, work_id: str) -> Work:
-        """Run failed work again from its last step, and continue cancelled or dead work where it stopped.
+        """Repeat the step that failed and go on, or continue cancelled or dead work where it stopped.
 
-        Cancelled work that is still in a step continues after it, and is not started a second time.
+        Work that failed between two steps goes on after the last one, so no recorded success is repeated. Cancelled
+        work that is still in a step continues after it, and is not started a second time.
         """
         work = self.find(work_id)
         queue = work.queue or work.loop + DIRECT
         if work.status == "failed":
-            last = max((step.number for step in self.steps(work_id)), default=1)
-            q = question_table.c
-            with self.engine.begin() as connection:
-                # The steps from there on run again and ask again.
-                connection.execute(sa.delete(question_table).where(q.workflow_uuid == work_id, q.step >= last))
             with _engine_errors():
                 self.client.rewind_workflow(
-                    work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT + work_id
+                    work_id,
+                    start_step=self._first_to_run(work_id),
+                    queue_name=queue,
+                    queue_partition_key=work.tenant or NO_TENANT + work_id,
                 )
         elif not self.ownership.resume(work_id, queue):
             raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
@@ -270,6 +270,16 @@ class WorkStore:
             deleted += len(ids)
             if not ids:
                 return deleted
+
+    def _first_to_run(self, work_id: str) -> int:
+        """The step that failed work must run first: its last one if that failed, else the next."""
+        steps = self.steps(work_id)
+        if not steps:
+            return 1
+        last, error = steps[-1], self.serializer.deserialize(self._outcome(work_id)[1])
+        # A model call whose reply was rejected has failed as well.
+        rejected = isinstance(error, OutputParseError) or getattr(error, "phase", "") == "response"
+        return last.number if last.error or (rejected and last.name == "model") else last.number + 1
 
     def _works(self, found: Iterable[Any]) -> tuple[Work, ...]:
         """Running work was last updated when its last step ended."""
