@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from typing import Any, TypeVar
 
 from weakincentives.durable.engine import Engine
@@ -254,6 +255,8 @@ class _Execution:
         work_id, first = self._engine.work_id, self._engine.next_step
         inner.executor.idempotency_key = lambda call: f"{work_id}:{first}:{call.id}"
         names = " ".join(dict.fromkeys(call.name for call in effect.calls))
+        deadline = inner.scope.meter.deadline
+        deadline_ms = None if deadline is None else ceil(deadline.expires_at.timestamp() * 1000)
         # Of this turn only: a later call may have the same id, and must ask for itself.
         answers: dict[str, tuple[str, Approval]] = {}
         while True:
@@ -262,7 +265,7 @@ class _Execution:
             if isinstance(ran, ToolsRan):
                 return list(ran.outcomes)
             question = replace(ran.question, step=first)
-            answers[question.call_id] = question.text, self._engine.ask(question)
+            answers[question.call_id] = question.text, self._engine.ask(question, deadline_ms)
 
     def _run_tools_once(self, names: str, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
         meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context

@@ -34,6 +34,7 @@ from weakincentives.durable.journal import TaggedSerializer
 from weakincentives.durable.ownership import Ownership
 from weakincentives.durable.work import (
     ENGINE_STATUS,
+    EXPIRED,
     FINISHED,
     STATUS_OF,
     Approval,
@@ -174,14 +175,14 @@ class WorkStore:
         self, *, work_id: str | None = None, loop: str | None = None, waiting: bool = True
     ) -> tuple[Question, ...]:
         """The questions waiting for an answer, oldest first; for one run, for one loop, or all."""
-        q, s = question_table.c, status_table.c
+        q, s, now = question_table.c, status_table.c, int(time.time() * 1000)
         query = (
             sa.select(question_table, s.name)
             .join(status_table, s.workflow_uuid == q.workflow_uuid)
             .order_by(q.asked_ms, q.workflow_uuid, q.call_id)
         )
         if waiting:
-            query = query.where(q.answer.is_(None), s.status == "DELAYED")
+            query = query.where(_is_open(now), s.status == "DELAYED")
         if work_id is not None:
             query = query.where(q.workflow_uuid == work_id)
         if loop is not None:
@@ -195,25 +196,26 @@ class WorkStore:
                     step=row.step,
                     key=row.workflow_uuid.removeprefix(f"{row.name}/"),
                     asked_ms=row.asked_ms,
-                    answer=row.answer and self.serializer.deserialize(row.answer),
+                    answer=self._answer_in(row, now),
                 )
                 for row in connection.execute(query)
             )
 
     def answer(self, work_id: str, call_id: str, approval: Approval) -> None:
-        """Record a person's answer, once, and put the waiting work back into its queue."""
+        """Record a person's answer, once and in time, and put the waiting work back into its queue."""
         q, s = question_table.c, status_table.c
-        unanswered = (q.workflow_uuid == work_id, q.call_id == call_id, q.answer.is_(None))
+        this = (q.workflow_uuid == work_id, q.call_id == call_id, _is_open(int(time.time() * 1000)))
         asleep = (s.workflow_uuid == work_id, s.status == "DELAYED")
         with self.engine.begin() as connection:
             # Lock the work before its question, in the same order as `Ownership.ask`.
             connection.execute(sa.select(s.status).where(s.workflow_uuid == work_id).with_for_update())
             text = self.serializer.serialize(approval)
-            answered = sa.update(question_table).where(*unanswered).values(answer=text)
-            if not connection.execute(answered).rowcount:
-                self._reject_answer(connection, work_id, call_id)
-            awake = sa.update(status_table).where(*asleep).values(status="ENQUEUED", delay_until_epoch_ms=None)
-            connection.execute(awake)
+            answered = connection.execute(sa.update(question_table).where(*this).values(answer=text)).rowcount
+            if answered:
+                awake = sa.update(status_table).where(*asleep).values(status="ENQUEUED", delay_until_epoch_ms=None)
+                connection.execute(awake)
+        if not answered:
+            self._reject_answer(work_id, call_id)
 
     def cancel(self, work_id: str) -> Work:
         """Stop the work at its next step; its current step is still recorded."""
@@ -306,13 +308,25 @@ class WorkStore:
         error = self.serializer.deserialize(stored)
         return str(error) if isinstance(error, RemoteError) else f"{type(error).__qualname__}: {error}"
 
-    def _reject_answer(self, connection: sa.Connection, work_id: str, call_id: str) -> None:
-        c = question_table.c
-        known = connection.execute(sa.select(c.call_id, c.answer).where(c.workflow_uuid == work_id)).all()
-        if any(row.call_id == call_id for row in known):
-            raise DurableError(f"Call {call_id!r} of {work_id!r} has already been answered.")
-        waiting = ", ".join(repr(row.call_id) for row in known if row.answer is None) or "none"
+    def _answer_in(self, row: Any, now_ms: int) -> Approval | None:
+        if row.answer is not None:
+            return cast(Approval, self.serializer.deserialize(row.answer))
+        return EXPIRED if row.expires_ms is not None and row.expires_ms <= now_ms else None
+
+    def _reject_answer(self, work_id: str, call_id: str) -> None:
+        asked = self.questions(work_id=work_id, waiting=False)
+        for question in reversed(asked):
+            if question.call_id == call_id and question.answer is not None:
+                late = "expired, so the answer is no" if question.answer.expired else "has already been answered"
+                raise DurableError(f"Call {call_id!r} of {work_id!r} {late}.")
+        waiting = ", ".join(repr(question.call_id) for question in asked if question.answer is None) or "none"
         raise NoSuchWorkError(f"{work_id!r} has no call {call_id!r} that waits for approval; waiting: {waiting}.")
+
+
+def _is_open(now_ms: int) -> sa.ColumnElement[bool]:
+    """Whether a question can still be answered."""
+    c = question_table.c
+    return sa.and_(c.answer.is_(None), sa.or_(c.expires_ms.is_(None), c.expires_ms > now_ms))
 
 
 def _engine_client(engine: sa.Engine, serializer: TaggedSerializer) -> DBOSClient:
