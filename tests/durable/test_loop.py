@@ -236,6 +236,35 @@ def test_a_failure_is_logged_once_with_the_frames_of_the_program(
     assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])] == ["explode"]
 
 
+@pytest.mark.parametrize("place", ["tool", "model", "prepare"])
+def test_a_program_that_exits_fails_its_run_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    def leave(where: str) -> None:
+        if where == place:
+            raise SystemExit(3)
+
+    @tool
+    def stop() -> None:
+        """Stop."""
+        leave("tool")
+
+    def model(request: ModelRequest) -> Any:
+        leave("model")
+        return call("stop")
+
+    def prepare(question: Question) -> Prompt[Any]:
+        leave("prepare")
+        return prompt_with(stop)(question)
+
+    loop = DurableMainLoop[Question, None]("test", prepare, ScriptedAdapter(model), str(tmp_path / "d.db"))
+    with loop, pytest.raises(DurableError, match=r"SystemExit\(3\) was raised"):
+        loop.execute(Question("?"), key="a")
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info is not None
+    assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])][-1] == "leave"
+
+
 def test_cancelled_work_stops_and_can_be_continued(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "weakincentives.durable")
     attempts = iter([True])

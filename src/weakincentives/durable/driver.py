@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, record_change
-from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, give_answers
+from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, Released, give_answers
 from weakincentives.errors import callers_traceback
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
@@ -86,6 +86,7 @@ class ApprovalNeeded:
     at: datetime
 
 
+T = TypeVar("T")
 OutcomeT = TypeVar("OutcomeT", WorkBegan, ModelReplied, ToolsRan | ApprovalNeeded)
 
 
@@ -105,14 +106,14 @@ class Workflow:
         assert engine is not None
         work_id = engine.work_id
         try:
-            response = _Execution(self, engine).run(request)
+            response = _run(lambda: _Execution(self, engine).run(request))
         except Exception as error:
             trace = callers_traceback(error)
             # Nothing but our own frames and the engine's would say no more than the message.
             shown = trace is not error.__traceback__ and (type(error), error, trace)
             _log.warning("%s failed: %s: %s", work_id, type(error).__name__, error, exc_info=shown)
             raise
-        except BaseException as left:
+        except Released as left:
             _log.info("%s left: %s", work_id, left)
             raise
         _log.info("%s is done, in %d turns", work_id, response.turns)
@@ -212,7 +213,7 @@ class _Execution:
                         outcome = self._perform(effect, inner, channel)
                     except Exception as error:
                         cursor.fail(error)
-                    except BaseException as left:
+                    except Released as left:
                         who = (inner.scope.run_id, inner.prompt.name)
                         session.dispatch(EvaluationSuspended(*who, str(left), timestamp=time.time()))
                         # It may continue elsewhere, so observers are not told that it stopped.
@@ -298,7 +299,7 @@ class _Execution:
             if self._session is not None:
                 self._session.silent = False
             with self._clock.running():
-                return run()
+                return _run(run)
 
         outcome = self._engine.step(name, timed)
         self._clock.stop_at(outcome.at)
@@ -306,6 +307,17 @@ class _Execution:
             self._engine.reset_attempts()
         self._replayed = not ran
         return outcome, ran
+
+
+def _run(run: Callable[[], T]) -> T:
+    """Call it, and let an exception that would end a program, such as `sys.exit()` in a tool, fail the work instead."""
+    try:
+        return run()
+    except (Exception, Released):
+        raise
+    except BaseException as error:
+        failure = DurableError(f"{error!r} was raised; in durable work, raise an Exception.")
+        raise failure.with_traceback(error.__traceback__) from None
 
 
 def _fingerprint(request: ModelRequest) -> str:
