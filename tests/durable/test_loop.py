@@ -34,6 +34,7 @@ from weakincentives import (
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import (
     DatabaseBusyError,
+    DeadLetterError,
     DurableError,
     DurableMainLoop,
     KeyConflictError,
@@ -516,6 +517,22 @@ def give_up(store: Any) -> None:
     given_up = {"status": "MAX_RECOVERY_ATTEMPTS_EXCEEDED", "queue_name": None, "owner_xid": None}
     with store.engine.begin() as connection:
         connection.execute(sa.update(status).values(**given_up))
+
+
+def test_work_that_is_given_up_says_how_often_it_was_executed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import sqlalchemy as sa
+
+    from weakincentives.durable.database import status_table as status
+
+    with running(tmp_path, ["never"], max_attempts=3) as loop:
+        loop.submit(Question("?"), key="a")
+        with loop.store.engine.begin() as connection:
+            connection.execute(sa.update(status).values(recovery_attempts=3))
+        loop.start()
+        with pytest.raises(DeadLetterError, match="given up after 3 attempts"):
+            loop.result("a")
+        assert (loop.status("a").status, loop.status("a").attempts) == ("dead", 3)
+    assert "test/a was given up after 3 attempts without progress." in caplog.messages
 
 
 def test_work_needs_a_key(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 import time
 import traceback
@@ -28,6 +29,7 @@ NO_TENANT = "-"
 DIRECT = ".direct"
 _SQLITE = "sqlite:///"
 _CANNOT_USE = "Cannot use "
+_GIVEN_UP = re.compile(r"Error executing workflow (.+?): DBOS Error 6: .* maximum of (\d+)", re.DOTALL)
 # Serialization failure, lock not available, statement timeout.
 _HANDLED_BY_ENGINE = frozenset({"40001", "55P03", "57014"})
 
@@ -175,6 +177,10 @@ def _quieten_engine_log() -> None:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
+    if given_up := _GIVEN_UP.match(record.getMessage()):
+        # The engine counts only the attempts after the first.
+        attempts = int(given_up[2]) + 1
+        record.msg, record.args = f"{given_up[1]} was given up after {attempts} attempts without progress.", ()
     # The engine logs cancelled and failed work as errors with a traceback, and a lost database several times a second;
     # the worker itself logs that once.
     error = record.exc_info[1] if record.exc_info else None

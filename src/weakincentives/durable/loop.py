@@ -190,7 +190,7 @@ class DurableClient(Generic[RequestT, OutputT]):
             raise WorkCancelledError(f"{work.id!r} was cancelled; `wink work retry {work.id}` continues it.")
         if work.status == "dead":
             raise DeadLetterError(
-                f"{work.id!r} was given up after {work.attempts - 1} attempts without progress; "
+                f"{work.id!r} was given up after {work.attempts} attempts without progress; "
                 f"`wink work retry {work.id}` tries again."
             )
         response: PromptResponse[OutputT] = self.store.outcome(work.id)

@@ -381,7 +381,8 @@ def _work(status: Any) -> Work:
         queue=status.queue_name or (status.attributes or {}).get("queue", ""),
         tenant="" if partition in (None, NO_TENANT + status.workflow_id) else partition,
         worker=status.executor_id or "",
-        attempts=status.recovery_attempts or 0,
+        # The engine also counts the claim at which it gave up dead work instead of running it.
+        attempts=(status.recovery_attempts or 0) - (STATUS_OF[status.status] == "dead"),
         created_ms=status.created_at or 0,
         updated_ms=status.updated_at or 0,
     )
