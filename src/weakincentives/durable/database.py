@@ -98,6 +98,18 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0, exclusiv
     return engine
 
 
+def holds_work(url: str) -> bool:
+    """Whether the database at a resolved URL has the tables. Unlike `connect()`, this leaves a SQLite file as it is."""
+    path = sqlite_path(url)
+    engine = connect(url) if path is None else sa.create_engine(sa.URL.create("sqlite", database=str(path)))
+    if path is not None:
+        sa.event.listen(engine, "handle_error", _translate_error, retval=True)
+    try:
+        return sa.inspect(engine).has_table(question_table.name, schema=SCHEMA if path is None else None)
+    finally:
+        engine.dispose()
+
+
 def describe(url: sa.URL) -> str:
     """The URL without its secrets; a password may also be a query parameter."""
     known = {name: value for name, value in url.query.items() if name in ("host", "port")}

@@ -22,6 +22,7 @@ from weakincentives.durable.database import (
     connect,
     database_url,
     describe,
+    holds_work,
     input_table,
     output_table,
     own_tables,
@@ -74,12 +75,13 @@ class WorkStore:
     def open(cls, url: str | None = None, *, create: bool = True, idle_timeout: float = 5.0) -> WorkStore:
         """Return this process's store for a database; each `open()` needs a `close()`.
 
-        Without `create`, raises `NoSuchWorkError` if the SQLite file does not exist.
+        Without `create`, raises `NoSuchWorkError` if no process has kept durable work in the database.
         """
         url = database_url(url)
         path = sqlite_path(url)
-        if path is not None and not create and not path.exists():
-            raise NoSuchWorkError(f"There is no durable work in {path}; name another file or postgresql://...")
+        if not create and not ((path is None or path.exists()) and holds_work(url)):
+            place = path or describe(sa.make_url(url))
+            raise NoSuchWorkError(f"There is no durable work in {place}; name another file or postgresql://...")
         with _opening:
             store = _open.get(url)
             if store is None:
