@@ -63,7 +63,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A recorded step. It is never run again."""
+    """A recorded step. Unless it failed, it is never run again."""
 
     number: int
     name: str
