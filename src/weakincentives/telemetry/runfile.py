@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ class Tally:
     events: int
     turns: int
     updated: float = 0.0
-    # When another recorder last wrote the run, as after a takeover; what happened here before does not reopen it.
+    # Until when another recorder has the run, as after a takeover: only what happens here later reopens it.
     continued: float = 0.0
     columns: dict[str, Any] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
@@ -275,7 +276,7 @@ class RunFile:
         """The counts to continue from, whichever recorder wrote the run's row."""
         one = self._connection.execute
         found = one(
-            "SELECT events, turns, recorder_id, updated FROM runs WHERE run_id = ?", (packed.run_id,)
+            "SELECT events, turns, recorder_id, status, updated FROM runs WHERE run_id = ?", (packed.run_id,)
         ).fetchone()
         if found is None:
             found = one("SELECT coalesce(max(seq), 0), 0 FROM events WHERE run_id = ?", (packed.run_id,)).fetchone()
@@ -287,7 +288,7 @@ class RunFile:
         tally = Tally(packed.run_id, packed.session_id, events=found[0], turns=found[1])
         if found[2:] and found[2] != self.recorder_id:
             self.open_runs.pop(packed.run_id, None)
-            tally.continued = found[3]
+            tally.continued = inf if found[3] == "ok" else found[4]
         return tally
 
     def _end_earlier_runs(self, packed: Packed, tallies: dict[str, Tally]) -> None:
