@@ -29,7 +29,8 @@ from weakincentives import (
 )
 from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
-from weakincentives.durable import DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
+from weakincentives.durable import DurableClient, DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
+from weakincentives.errors import DeadlineExceededError
 from weakincentives.runtime import EvaluationSuspended
 from weakincentives.session import observing
 from weakincentives.telemetry import RunStore, instrument, read_run, record
@@ -221,6 +222,25 @@ def test_a_refusal_reaches_the_tool(tmp_path: Path) -> None:
         assert loop.result("r").text == "Too much."
 
 
+def test_an_answer_outlives_a_failure_before_it_was_used(tmp_path: Path) -> None:
+    broken = iter([False, True, False])
+
+    def prepare(request: Refund) -> Prompt[None]:
+        if next(broken):
+            raise RuntimeError("a bad deploy")
+        return prepared()(request)
+
+    with DurableMainLoop("desk", prepare, ScriptedAdapter(model), str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        with pytest.raises(RuntimeError, match="a bad deploy"):
+            loop.result("r")
+        loop.retry("r")
+        assert loop.result("r", timeout=PATIENCE).text == "Refunded 5, says Ann (desk/r:3:c1)."
+
+
 def test_the_command_line_shows_questions_and_answers_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = str(tmp_path / "d.db")
     with desk(database) as loop:
@@ -240,8 +260,40 @@ def test_a_question_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -
         loop.start()
         loop.submit(Refund(5), key="r")
         assert loop.result("r").text == "Nobody answered in time."
-        with pytest.raises(DurableError, match="already been answered"):
+        with pytest.raises(DurableError, match="Call 'c1' of 'desk/r' expired, so the answer is no"):
             loop.approve("r", "c1")
+
+
+def test_a_question_that_expired_while_no_worker_ran_is_closed(
+    database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with desk(database_url, within=3.0) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        until(lambda: loop.questions("r"), "the question")
+        assert loop.drain(PATIENCE)
+    with DurableClient[Refund, None]("desk", database_url) as client:
+        until(lambda: not client.questions("r"), "the question to expire")
+        with pytest.raises(DurableError, match="expired, so the answer is no"):
+            client.approve("r", "c1")
+        assert client.status("r").status == "waiting"
+        assert main(["work", "show", "desk/r", "--database-url", database_url]) == 0
+        assert "expired   c1: Refund 5? (Nobody answered in time.)" in capsys.readouterr().out
+
+
+def test_the_deadline_of_a_run_ends_its_questions(database_url: str) -> None:
+    with desk(database_url, deadline_seconds=2.0) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        with pytest.raises(DeadlineExceededError):
+            loop.result("r", timeout=PATIENCE)
+        assert loop.questions() == ()
+    with desk(database_url, deadline_seconds=3600) as loop:
+        loop.start()
+        loop.retry("r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1)."
 
 
 def test_only_an_open_question_can_be_answered(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """`wink work` and the arguments of `wink worker`."""
 
 import json
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,26 @@ def test_list_shows_the_newest_first(database: str, capsys: pytest.CaptureFixtur
     }
     text = wink(capsys, "work", "list", "--status", "failed", "--loop", "desk", "--database-url", database)
     assert "desk/bad" in text and "desk/good" not in text
+
+
+@pytest.mark.parametrize("schema", ["", "CREATE TABLE notes (text TEXT)"])
+def test_reading_commands_leave_the_database_of_another_program_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], schema: str
+) -> None:
+    path = tmp_path / "other.db"
+    path.touch()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(schema)
+    before = path.read_bytes()
+    said = wink(capsys, "work", "list", "--database-url", str(path), code=2)
+    assert f"There is no durable work in {path}" in said
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
+
+
+def test_reading_commands_create_no_tables_on_a_server(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        said = wink(capsys, "work", "list", "--database-url", postgres_url, code=2)
+        assert "There is no durable work in postgresql" in said
 
 
 def test_show_prints_the_steps_and_the_failure(database: str, capsys: pytest.CaptureFixture[str]) -> None:

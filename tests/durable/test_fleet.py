@@ -10,6 +10,7 @@ import pytest
 from tests.durable.agent import LEASE, Task, loop
 from tests.durable.fleet import Worker, calls, until, within, workers
 from weakincentives.durable import DurableMainLoop, Work
+from weakincentives.telemetry import RunStore
 
 pytestmark = pytest.mark.slow
 
@@ -77,9 +78,9 @@ def test_two_hundred_loops_on_two_workers_with_one_killed(
 def test_a_frozen_worker_is_taken_over_and_fenced_off_when_it_thaws(
     shared: DurableMainLoop[Task, None], postgres_url: str, tmp_path: Path
 ) -> None:
-    keys = names(16)
+    keys, runs = names(16), tmp_path / "runs.db"
     submit(keys)
-    with workers(2, tmp_path, postgres_url, latency=0.05) as (frozen, other):
+    with workers(2, tmp_path, postgres_url, "--record", str(runs), latency=0.05) as (frozen, other):
         lost = freeze_at_work(frozen)
         took = until(lambda: not running_on(frozen), "a takeover") - LEASE
         assert took < within(3.0)
@@ -100,6 +101,10 @@ def test_a_frozen_worker_is_taken_over_and_fenced_off_when_it_thaws(
         submit(["later"])
         assert loop.result("later").text == "Total(value=3) abc for later"
         assert f"-{frozen.pid}-" in loop.status("later").worker
+        frozen.signal(signal.SIGTERM)
+        assert frozen.end() == 0
+    with RunStore(runs) as store:
+        assert {run.status for run in store.list_runs()} == {"ok"}
 
 
 def test_a_worker_that_is_told_to_stop_hands_its_loops_back_at_their_next_step(

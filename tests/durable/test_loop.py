@@ -34,6 +34,7 @@ from weakincentives import (
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import (
     DatabaseBusyError,
+    DeadLetterError,
     DurableError,
     DurableMainLoop,
     KeyConflictError,
@@ -42,7 +43,7 @@ from weakincentives.durable import (
     WorkPendingError,
 )
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, SerdeError
-from weakincentives.runtime import ModelRequest
+from weakincentives.runtime import ModelReply, ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,35 @@ def test_a_failure_is_raised_again_and_can_be_retried_from_its_step(tmp_path: Pa
         assert [step.name for step in loop.store.steps("test/a")] == ["begin", "model", "shout", "model"]
 
 
+def test_a_retry_repeats_no_tool_call_that_succeeded(tmp_path: Path) -> None:
+    paid: list[str] = []
+
+    @tool
+    def pay(context: ToolContext) -> str:
+        """Pay."""
+        paid.append(context.idempotency_key)
+        return "paid"
+
+    with running(tmp_path, [call("pay", call_id="c")], pay, budget=Budget(max_turns=1)) as loop:
+        with pytest.raises(BudgetExceededError):
+            loop.execute(Question("?"), key="a")
+        loop.retry("a")
+        with pytest.raises(BudgetExceededError):
+            loop.result("a")
+    with running(tmp_path, ["done"], pay) as loop:
+        loop.start()
+        loop.retry("a")
+        assert (loop.result("a").text, paid) == ("done", ["test/a:3:c"])
+
+
+def test_a_retry_asks_the_model_again_if_its_reply_was_rejected(tmp_path: Path) -> None:
+    with running(tmp_path, [ModelReply("No.", stop_reason="refusal"), "Yes."]) as loop:
+        with pytest.raises(PromptEvaluationError, match="refused to answer"):
+            loop.execute(Question("?"), key="a")
+        loop.retry("a")
+        assert loop.result("a").text == "Yes."
+
+
 def test_a_failure_is_logged_once_with_the_frames_of_the_program(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,6 +235,35 @@ def test_a_failure_is_logged_once_with_the_frames_of_the_program(
     assert record.getMessage() == "test/a failed: RuntimeError: exploded"
     assert record.exc_info is not None
     assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])] == ["explode"]
+
+
+@pytest.mark.parametrize("place", ["tool", "model", "prepare"])
+def test_a_program_that_exits_fails_its_run_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    def leave(where: str) -> None:
+        if where == place:
+            raise SystemExit(3)
+
+    @tool
+    def stop() -> None:
+        """Stop."""
+        leave("tool")
+
+    def model(request: ModelRequest) -> Any:
+        leave("model")
+        return call("stop")
+
+    def prepare(question: Question) -> Prompt[Any]:
+        leave("prepare")
+        return prompt_with(stop)(question)
+
+    loop = DurableMainLoop[Question, None]("test", prepare, ScriptedAdapter(model), str(tmp_path / "d.db"))
+    with loop, pytest.raises(DurableError, match=r"SystemExit\(3\) was raised"):
+        loop.execute(Question("?"), key="a")
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info is not None
+    assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])][-1] == "leave"
 
 
 def test_cancelled_work_stops_and_can_be_continued(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -458,6 +517,22 @@ def give_up(store: Any) -> None:
     given_up = {"status": "MAX_RECOVERY_ATTEMPTS_EXCEEDED", "queue_name": None, "owner_xid": None}
     with store.engine.begin() as connection:
         connection.execute(sa.update(status).values(**given_up))
+
+
+def test_work_that_is_given_up_says_how_often_it_was_executed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import sqlalchemy as sa
+
+    from weakincentives.durable.database import status_table as status
+
+    with running(tmp_path, ["never"], max_attempts=3) as loop:
+        loop.submit(Question("?"), key="a")
+        with loop.store.engine.begin() as connection:
+            connection.execute(sa.update(status).values(recovery_attempts=3))
+        loop.start()
+        with pytest.raises(DeadLetterError, match="given up after 3 attempts"):
+            loop.result("a")
+        assert (loop.status("a").status, loop.status("a").attempts) == ("dead", 3)
+    assert "test/a was given up after 3 attempts without progress." in caplog.messages
 
 
 def test_work_needs_a_key(tmp_path: Path) -> None:

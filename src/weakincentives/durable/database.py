@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 import time
 import traceback
@@ -28,6 +29,7 @@ NO_TENANT = "-"
 DIRECT = ".direct"
 _SQLITE = "sqlite:///"
 _CANNOT_USE = "Cannot use "
+_GIVEN_UP = re.compile(r"Error executing workflow (.+?): DBOS Error 6: .* maximum of (\d+)", re.DOTALL)
 # Serialization failure, lock not available, statement timeout.
 _HANDLED_BY_ENGINE = frozenset({"40001", "55P03", "57014"})
 
@@ -94,6 +96,18 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0, exclusiv
         engine = _connect_sqlite(path, pool_size, exclusive)
     sa.event.listen(engine, "handle_error", _translate_error, retval=True)
     return engine
+
+
+def holds_work(url: str) -> bool:
+    """Whether the database at a resolved URL has the tables. Unlike `connect()`, this leaves a SQLite file as it is."""
+    path = sqlite_path(url)
+    engine = connect(url) if path is None else sa.create_engine(sa.URL.create("sqlite", database=str(path)))
+    if path is not None:
+        sa.event.listen(engine, "handle_error", _translate_error, retval=True)
+    try:
+        return sa.inspect(engine).has_table(question_table.name, schema=SCHEMA if path is None else None)
+    finally:
+        engine.dispose()
 
 
 def describe(url: sa.URL) -> str:
@@ -175,6 +189,10 @@ def _quieten_engine_log() -> None:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
+    if given_up := _GIVEN_UP.match(record.getMessage()):
+        # The engine counts only the attempts after the first.
+        attempts = int(given_up[2]) + 1
+        record.msg, record.args = f"{given_up[1]} was given up after {attempts} attempts without progress.", ()
     # The engine logs cancelled and failed work as errors with a traceback, and a lost database several times a second;
     # the worker itself logs that once.
     error = record.exc_info[1] if record.exc_info else None

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from typing import Any, TypeVar
 
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, record_change
-from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, give_answers
+from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, Released, give_answers
 from weakincentives.errors import callers_traceback
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
@@ -85,6 +86,7 @@ class ApprovalNeeded:
     at: datetime
 
 
+T = TypeVar("T")
 OutcomeT = TypeVar("OutcomeT", WorkBegan, ModelReplied, ToolsRan | ApprovalNeeded)
 
 
@@ -104,14 +106,14 @@ class Workflow:
         assert engine is not None
         work_id = engine.work_id
         try:
-            response = _Execution(self, engine).run(request)
+            response = _run(lambda: _Execution(self, engine).run(request))
         except Exception as error:
             trace = callers_traceback(error)
             # Nothing but our own frames and the engine's would say no more than the message.
             shown = trace is not error.__traceback__ and (type(error), error, trace)
             _log.warning("%s failed: %s: %s", work_id, type(error).__name__, error, exc_info=shown)
             raise
-        except BaseException as left:
+        except Released as left:
             _log.info("%s left: %s", work_id, left)
             raise
         _log.info("%s is done, in %d turns", work_id, response.turns)
@@ -211,7 +213,7 @@ class _Execution:
                         outcome = self._perform(effect, inner, channel)
                     except Exception as error:
                         cursor.fail(error)
-                    except BaseException as left:
+                    except Released as left:
                         who = (inner.scope.run_id, inner.prompt.name)
                         session.dispatch(EvaluationSuspended(*who, str(left), timestamp=time.time()))
                         # It may continue elsewhere, so observers are not told that it stopped.
@@ -254,6 +256,8 @@ class _Execution:
         work_id, first = self._engine.work_id, self._engine.next_step
         inner.executor.idempotency_key = lambda call: f"{work_id}:{first}:{call.id}"
         names = " ".join(dict.fromkeys(call.name for call in effect.calls))
+        deadline = inner.scope.meter.deadline
+        deadline_ms = None if deadline is None else ceil(deadline.expires_at.timestamp() * 1000)
         # Of this turn only: a later call may have the same id, and must ask for itself.
         answers: dict[str, tuple[str, Approval]] = {}
         while True:
@@ -262,7 +266,7 @@ class _Execution:
             if isinstance(ran, ToolsRan):
                 return list(ran.outcomes)
             question = replace(ran.question, step=first)
-            answers[question.call_id] = question.text, self._engine.ask(question)
+            answers[question.call_id] = question.text, self._engine.ask(question, deadline_ms)
 
     def _run_tools_once(self, names: str, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
         meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context
@@ -295,7 +299,7 @@ class _Execution:
             if self._session is not None:
                 self._session.silent = False
             with self._clock.running():
-                return run()
+                return _run(run)
 
         outcome = self._engine.step(name, timed)
         self._clock.stop_at(outcome.at)
@@ -303,6 +307,17 @@ class _Execution:
             self._engine.reset_attempts()
         self._replayed = not ran
         return outcome, ran
+
+
+def _run(run: Callable[[], T]) -> T:
+    """Call it, and let an exception that would end a program, such as `sys.exit()` in a tool, fail the work instead."""
+    try:
+        return run()
+    except (Exception, Released):
+        raise
+    except BaseException as error:
+        failure = DurableError(f"{error!r} was raised; in durable work, raise an Exception.")
+        raise failure.with_traceback(error.__traceback__) from None
 
 
 def _fingerprint(request: ModelRequest) -> str:

@@ -190,10 +190,10 @@ class Engine:
         with suppress(*_UNAVAILABLE):
             self.store.ownership.reset_attempts(*_execution())
 
-    def ask(self, question: Question) -> Approval:
+    def ask(self, question: Question, deadline_ms: int | None) -> Approval:
         """Return a person's answer; without one, the current work leaves this process until it arrives."""
         work_id, owner = _execution()
-        answer = self._when_available(lambda: self.store.ownership.ask(work_id, owner, question))
+        answer = self._when_available(lambda: self.store.ownership.ask(work_id, owner, question, deadline_ms))
         if answer is None:
             raise Released(f"waiting for an answer to {question.call_id}")
         return answer

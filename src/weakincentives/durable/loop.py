@@ -114,7 +114,7 @@ class DurableClient(Generic[RequestT, OutputT]):
         await asyncio.to_thread(self.cancel, key)
 
     def retry(self, key: str) -> None:
-        """Run failed work again from its last step, and continue cancelled or dead work where it stopped."""
+        """Repeat the step that failed and go on, or continue cancelled or dead work where it stopped."""
         self.store.retry(self.work_id(key))
 
     async def retry_async(self, key: str) -> None:
@@ -190,7 +190,7 @@ class DurableClient(Generic[RequestT, OutputT]):
             raise WorkCancelledError(f"{work.id!r} was cancelled; `wink work retry {work.id}` continues it.")
         if work.status == "dead":
             raise DeadLetterError(
-                f"{work.id!r} was given up after {work.attempts - 1} attempts without progress; "
+                f"{work.id!r} was given up after {work.attempts} attempts without progress; "
                 f"`wink work retry {work.id}` tries again."
             )
         response: PromptResponse[OutputT] = self.store.outcome(work.id)

@@ -31,7 +31,14 @@ from weakincentives.durable.database import (
     worker_table as workers,
 )
 from weakincentives.durable.journal import TaggedSerializer
-from weakincentives.durable.work import Approval, DatabaseBusyError, DatabaseUnavailableError, Question, Released
+from weakincentives.durable.work import (
+    EXPIRED,
+    Approval,
+    DatabaseBusyError,
+    DatabaseUnavailableError,
+    Question,
+    Released,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -110,13 +117,14 @@ class Ownership:
         with self.engine.begin() as connection:
             connection.execute(sa.update(status).where(status.c.workflow_uuid.in_(left)).values(owner_xid=None))
 
-    def ask(self, work_id: str, owner: str, question: Question) -> Approval | None:
+    def ask(self, work_id: str, owner: str, question: Question, deadline_ms: int | None) -> Approval | None:
         """Return the answer, or release the work from its worker until there is one and return None.
 
         One transaction, so that an answer cannot arrive between checking for it and going to sleep. An expired question
-        is answered here, with no.
+        is answered here, with no. At the deadline of the run it is no, too, but open again if the run gets more time.
         """
         now = int(time.time() * 1000)
+        expires_ms = min((each for each in (question.expires_ms, deadline_ms) if each is not None), default=None)
         this = (
             questions.c.workflow_uuid == work_id,
             questions.c.step == question.step,
@@ -134,17 +142,19 @@ class Ownership:
                         call_id=question.call_id,
                         text=question.text,
                         asked_ms=now,
-                        expires_ms=question.expires_ms,
+                        expires_ms=expires_ms,
                     )
                 )
             elif row.answer is not None:
                 return cast(Approval, self._serializer.deserialize(row.answer))
-            elif row.expires_ms is not None and row.expires_ms <= now:
-                expired = Approval(approved=False, note="Nobody answered in time.", expired=True)
-                text = self._serializer.serialize(expired)
-                connection.execute(sa.update(questions).where(*this).values(answer=text))
-                return expired
-            _release(connection, work_id, until_ms=question.expires_ms or _FOREVER_MS)
+            elif expires_ms is not None and expires_ms <= now:
+                if expires_ms == question.expires_ms:
+                    text = self._serializer.serialize(EXPIRED)
+                    connection.execute(sa.update(questions).where(*this).values(answer=text))
+                return EXPIRED
+            else:
+                connection.execute(sa.update(questions).where(*this).values(expires_ms=expires_ms))
+            _release(connection, work_id, until_ms=_FOREVER_MS if expires_ms is None else expires_ms)
         return None
 
     def cancel(self, work_id: str) -> None:

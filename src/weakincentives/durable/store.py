@@ -22,6 +22,7 @@ from weakincentives.durable.database import (
     connect,
     database_url,
     describe,
+    holds_work,
     input_table,
     output_table,
     own_tables,
@@ -34,6 +35,7 @@ from weakincentives.durable.journal import TaggedSerializer
 from weakincentives.durable.ownership import Ownership
 from weakincentives.durable.work import (
     ENGINE_STATUS,
+    EXPIRED,
     FINISHED,
     STATUS_OF,
     Approval,
@@ -47,6 +49,7 @@ from weakincentives.durable.work import (
     Work,
     WorkStatus,
 )
+from weakincentives.errors import OutputParseError
 from weakincentives.serde import load_tagged
 
 _SCHEMA_LOCK = 7_739_461
@@ -72,12 +75,13 @@ class WorkStore:
     def open(cls, url: str | None = None, *, create: bool = True, idle_timeout: float = 5.0) -> WorkStore:
         """Return this process's store for a database; each `open()` needs a `close()`.
 
-        Without `create`, raises `NoSuchWorkError` if the SQLite file does not exist.
+        Without `create`, raises `NoSuchWorkError` if no process has kept durable work in the database.
         """
         url = database_url(url)
         path = sqlite_path(url)
-        if path is not None and not create and not path.exists():
-            raise NoSuchWorkError(f"There is no durable work in {path}; name another file or postgresql://...")
+        if not create and not ((path is None or path.exists()) and holds_work(url)):
+            place = path or describe(sa.make_url(url))
+            raise NoSuchWorkError(f"There is no durable work in {place}; name another file or postgresql://...")
         with _opening:
             store = _open.get(url)
             if store is None:
@@ -173,14 +177,14 @@ class WorkStore:
         self, *, work_id: str | None = None, loop: str | None = None, waiting: bool = True
     ) -> tuple[Question, ...]:
         """The questions waiting for an answer, oldest first; for one run, for one loop, or all."""
-        q, s = question_table.c, status_table.c
+        q, s, now = question_table.c, status_table.c, int(time.time() * 1000)
         query = (
             sa.select(question_table, s.name)
             .join(status_table, s.workflow_uuid == q.workflow_uuid)
             .order_by(q.asked_ms, q.workflow_uuid, q.call_id)
         )
         if waiting:
-            query = query.where(q.answer.is_(None), s.status == "DELAYED")
+            query = query.where(_is_open(now), s.status == "DELAYED")
         if work_id is not None:
             query = query.where(q.workflow_uuid == work_id)
         if loop is not None:
@@ -194,26 +198,27 @@ class WorkStore:
                     step=row.step,
                     key=row.workflow_uuid.removeprefix(f"{row.name}/"),
                     asked_ms=row.asked_ms,
-                    answer=row.answer and self.serializer.deserialize(row.answer),
+                    answer=self._answer_in(row, now),
                 )
                 for row in connection.execute(query)
             )
 
     def answer(self, work_id: str, call_id: str, approval: Approval) -> None:
-        """Record a person's answer, once, and put the waiting work back into its queue."""
+        """Record a person's answer, once and in time, and put the waiting work back into its queue."""
         self.find(work_id)
         q, s = question_table.c, status_table.c
-        unanswered = (q.workflow_uuid == work_id, q.call_id == call_id, q.answer.is_(None))
+        this = (q.workflow_uuid == work_id, q.call_id == call_id, _is_open(int(time.time() * 1000)))
         asleep = (s.workflow_uuid == work_id, s.status == "DELAYED")
         with self.engine.begin() as connection:
             # Lock the work before its question, in the same order as `Ownership.ask`.
             connection.execute(sa.select(s.status).where(s.workflow_uuid == work_id).with_for_update())
             text = self.serializer.serialize(approval)
-            answered = sa.update(question_table).where(*unanswered).values(answer=text)
-            if not connection.execute(answered).rowcount:
-                self._reject_answer(connection, work_id, call_id)
-            awake = sa.update(status_table).where(*asleep).values(status="ENQUEUED", delay_until_epoch_ms=None)
-            connection.execute(awake)
+            answered = connection.execute(sa.update(question_table).where(*this).values(answer=text)).rowcount
+            if answered:
+                awake = sa.update(status_table).where(*asleep).values(status="ENQUEUED", delay_until_epoch_ms=None)
+                connection.execute(awake)
+        if not answered:
+            self._reject_answer(work_id, call_id)
 
     def cancel(self, work_id: str) -> Work:
         """Stop the work at its next step; its current step is still recorded."""
@@ -222,21 +227,20 @@ class WorkStore:
         return self.find(work_id)
 
     def retry(self, work_id: str) -> Work:
-        """Run failed work again from its last step, and continue cancelled or dead work where it stopped.
+        """Repeat the step that failed and go on, or continue cancelled or dead work where it stopped.
 
-        Cancelled work that is still in a step continues after it, and is not started a second time.
+        Work that failed between two steps goes on after the last one, so no recorded success is repeated. Cancelled
+        work that is still in a step continues after it, and is not started a second time.
         """
         work = self.find(work_id)
         queue = work.queue or work.loop + DIRECT
         if work.status == "failed":
-            last = max((step.number for step in self.steps(work_id)), default=1)
-            q = question_table.c
-            with self.engine.begin() as connection:
-                # The steps from there on run again and ask again.
-                connection.execute(sa.delete(question_table).where(q.workflow_uuid == work_id, q.step >= last))
             with _engine_errors():
                 self.client.rewind_workflow(
-                    work_id, start_step=last, queue_name=queue, queue_partition_key=work.tenant or NO_TENANT + work_id
+                    work_id,
+                    start_step=self._first_to_run(work_id),
+                    queue_name=queue,
+                    queue_partition_key=work.tenant or NO_TENANT + work_id,
                 )
         elif not self.ownership.resume(work_id, queue):
             raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
@@ -272,6 +276,16 @@ class WorkStore:
             if not ids:
                 return deleted
 
+    def _first_to_run(self, work_id: str) -> int:
+        """The step that failed work must run first: its last one if that failed, else the next."""
+        steps = self.steps(work_id)
+        if not steps:
+            return 1
+        last, error = steps[-1], self.serializer.deserialize(self._outcome(work_id)[1])
+        # A model call whose reply was rejected has failed as well.
+        rejected = isinstance(error, OutputParseError) or getattr(error, "phase", "") == "response"
+        return last.number if last.error or (rejected and last.name == "model") else last.number + 1
+
     def _works(self, found: Iterable[Any]) -> tuple[Work, ...]:
         """Running work was last updated when its last step ended."""
         works = [_work(each) for each in found]
@@ -297,13 +311,25 @@ class WorkStore:
         error = self.serializer.deserialize(stored)
         return str(error) if isinstance(error, RemoteError) else f"{type(error).__qualname__}: {error}"
 
-    def _reject_answer(self, connection: sa.Connection, work_id: str, call_id: str) -> None:
-        c = question_table.c
-        known = connection.execute(sa.select(c.call_id, c.answer).where(c.workflow_uuid == work_id)).all()
-        if any(row.call_id == call_id for row in known):
-            raise DurableError(f"Call {call_id!r} of {work_id!r} has already been answered.")
-        waiting = ", ".join(repr(row.call_id) for row in known if row.answer is None) or "none"
+    def _answer_in(self, row: Any, now_ms: int) -> Approval | None:
+        if row.answer is not None:
+            return cast(Approval, self.serializer.deserialize(row.answer))
+        return EXPIRED if row.expires_ms is not None and row.expires_ms <= now_ms else None
+
+    def _reject_answer(self, work_id: str, call_id: str) -> None:
+        asked = self.questions(work_id=work_id, waiting=False)
+        for question in reversed(asked):
+            if question.call_id == call_id and question.answer is not None:
+                late = "expired, so the answer is no" if question.answer.expired else "has already been answered"
+                raise DurableError(f"Call {call_id!r} of {work_id!r} {late}.")
+        waiting = ", ".join(repr(question.call_id) for question in asked if question.answer is None) or "none"
         raise NoSuchWorkError(f"{work_id!r} has no call {call_id!r} that waits for approval; waiting: {waiting}.")
+
+
+def _is_open(now_ms: int) -> sa.ColumnElement[bool]:
+    """Whether a question can still be answered."""
+    c = question_table.c
+    return sa.and_(c.answer.is_(None), sa.or_(c.expires_ms.is_(None), c.expires_ms > now_ms))
 
 
 def _engine_client(engine: sa.Engine, serializer: TaggedSerializer) -> DBOSClient:
@@ -358,7 +384,8 @@ def _work(status: Any) -> Work:
         queue=status.queue_name or (status.attributes or {}).get("queue", ""),
         tenant="" if partition in (None, NO_TENANT + status.workflow_id) else partition,
         worker=status.executor_id or "",
-        attempts=status.recovery_attempts or 0,
+        # The engine also counts the claim at which it gave up dead work instead of running it.
+        attempts=(status.recovery_attempts or 0) - (STATUS_OF[status.status] == "dead"),
         created_ms=status.created_at or 0,
         updated_ms=status.updated_at or 0,
     )

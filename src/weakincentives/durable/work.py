@@ -63,7 +63,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A recorded step. It is never run again."""
+    """A recorded step. Unless it failed, it is never run again."""
 
     number: int
     name: str
@@ -118,7 +118,8 @@ class Question:
     """A question that a person must answer before a tool call can continue: `client.approve(question.key, ...)`.
 
     `key` is the key of the work and `step` the number of the step that asked. The second question of a call has the
-    `call_id` `CALL#2`. Times are milliseconds since 1970. `answer` is None while the question waits.
+    `call_id` `CALL#2`. Times are milliseconds since 1970. `answer` is None while the question waits;
+    after `expires_ms` it is no, with `expired=True`.
     """
 
     call_id: str
@@ -138,6 +139,9 @@ class Approval:
     note: str = ""
     by: str = ""
     expired: bool = False
+
+
+EXPIRED = Approval(approved=False, note="Nobody answered in time.", expired=True)
 
 
 class ApprovalRequired(CallSuspended):

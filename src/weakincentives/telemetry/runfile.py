@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ class Tally:
     events: int
     turns: int
     updated: float = 0.0
+    # Until when another recorder has the run, as after a takeover: only what happens here later reopens it.
+    continued: float = 0.0
     columns: dict[str, Any] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
     texts: set[str] = field(default_factory=set)
@@ -98,7 +101,7 @@ class Tally:
                 self.columns.update(adapter=event.adapter, model=event.model, conversation_id=event.conversation_id)
                 if not self.turns and (asked := _filled_text(event)):
                     self.columns["question"] = asked
-                self._mark_running(open_runs)
+                self._mark_running(at, open_runs)
             case Message():
                 if not self.turns and (asked := question_in(event)):
                     self.columns["question"] = asked[:MAX_LINE]
@@ -109,20 +112,23 @@ class Tally:
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
                 self._spend(event.usage, prices_for(event.model, prices))
-                self._mark_running(open_runs)
+                self._mark_running(at, open_runs)
             case ToolInvoked():
                 self._add(tool_calls=1, tool_failures=not event.success, disclosures=event.disclosure is not None)
                 if self.run_id in open_runs:
                     open_runs[self.run_id].asked = event.disclosure is not None
             case RunRestarted():
                 self._add(restarts=1)
-                self._mark_running(open_runs)
+                self._mark_running(at, open_runs)
             case EvaluationFailed():
                 self.end("failed", at, open_runs)
                 self.columns.update(error=f"{event.error}: {event.message}", prompt_name=event.prompt_name)
                 if event.adapter:
                     self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}")
                     self.columns.update(adapter=event.adapter, model=event.model)
+            case EvaluationSuspended() if self.continued and self.run_id not in open_runs:
+                # The run goes on in the process that took it over, or has ended there.
+                pass
             case EvaluationStopped() | EvaluationSuspended():
                 self.end("interrupted", at, open_runs)
             case PromptExecuted():
@@ -137,7 +143,9 @@ class Tally:
         self.columns.update(status=status, ended=at)
         open_runs.pop(self.run_id, None)
 
-    def _mark_running(self, open_runs: dict[str, OpenRun]) -> None:
+    def _mark_running(self, at: float, open_runs: dict[str, OpenRun]) -> None:
+        if at < self.continued:
+            return
         self.columns.update(status="running", ended=None, error="")
         open_runs.setdefault(self.run_id, OpenRun(self.session_id))
 
@@ -281,7 +289,9 @@ class RunFile:
     def _tally(self, packed: Packed) -> Tally:
         """The counts to continue from, whichever recorder wrote the run's row."""
         one = self._connection.execute
-        found = one("SELECT events, turns FROM runs WHERE run_id = ?", (packed.run_id,)).fetchone()
+        found = one(
+            "SELECT events, turns, recorder_id, status, updated FROM runs WHERE run_id = ?", (packed.run_id,)
+        ).fetchone()
         if found is None:
             found = one("SELECT coalesce(max(seq), 0), 0 FROM events WHERE run_id = ?", (packed.run_id,)).fetchone()
             if packed.run_id:
@@ -289,7 +299,11 @@ class RunFile:
                     "INSERT INTO runs (run_id, session_id, recorder_id, started, updated) VALUES (?, ?, ?, ?, ?)",
                     (packed.run_id, packed.session_id, self.recorder_id, packed.time, packed.time),
                 )
-        return Tally(packed.run_id, packed.session_id, events=found[0], turns=found[1])
+        tally = Tally(packed.run_id, packed.session_id, events=found[0], turns=found[1])
+        if found[2:] and found[2] != self.recorder_id:
+            self.open_runs.pop(packed.run_id, None)
+            tally.continued = inf if found[3] == "ok" else found[4]
+        return tally
 
     def _end_earlier_runs(self, packed: Packed, tallies: dict[str, Tally]) -> None:
         """A session has one run at a time, so a run has ended when its session begins another."""
