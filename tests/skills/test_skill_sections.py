@@ -158,7 +158,7 @@ def test_a_run_is_explained_priced_and_recorded_by_section(skills: Path, tmp_pat
     seen = {section.key: section.seen for section in run_history(session).now.sections}
     assert seen["pdf"] == "conversation" and seen["triage"] == "summary"
     with RunStore(tmp_path / "runs.db") as store:
-        steps = Documents(store).run(bound.run_id)["steps"]
+        steps = Documents(store).run(run.run_id)["steps"]
     assert [step["sections"] for step in steps] == [["pdf"]]
 
 

@@ -445,14 +445,14 @@ class InnerLoop:
     def _continue(self, run: Run, continues: Run | None = None) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Take over the state of a run; return its open calls."""
         self.prompt.resume(self.session, {**run.chosen, **run.overrides}, run.selected, self._visibility_overrides)
-        # Messages from here on belong to this run, for observers too.
         self._journal.run = run
-        overrides = {**run.overrides, **self._overrides_by_key}
-        self._journal.save(selected=self.prompt.decisions()[1], overrides=overrides, first_run=self.prompt.first_run)
         # A section that can no longer be loaded has lost its tools; the model is told so below.
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
         removed = self._offering.take_over(new_turn=self._beginning == "turn")
+        # Messages from here on belong to this run, for observers too.
+        overrides = {**run.overrides, **self._overrides_by_key}
+        self._journal.save(selected=self.prompt.decisions()[1], overrides=overrides, first_run=self.prompt.first_run)
         self.scope.meter.restore(run.spent)
         self._transcript.adopt()
         pending = unanswered_calls(self._conversation.view())

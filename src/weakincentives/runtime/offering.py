@@ -59,7 +59,7 @@ class Offering:
         if self.config.found_tools is None and any(ref.deferred for ref in self.journal.run.tools):
             # What this adapter cannot let the provider search is offered once its section opens.
             known = (replace(ref, deferred=False) for ref in self.journal.run.tools if not ref.unfound)
-            self.journal.save(tools=tuple(known))
+            self.journal.run = replace(self.journal.run, tools=tuple(known))
         for ref in self.journal.run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
             if tool is not None:
