@@ -430,7 +430,7 @@ class InnerLoop:
         given = [*self.scope.given.values(), *([] if message is None else [message])]
         said = () if self._beginning == "new" else self._conversation.view()
         earlier = (each for each in said if all(each is not own for own in given))
-        self.config.check_parts([part for each in given for part in each.parts], tuple(earlier))
+        self.config.check_parts([part for each in given for part in each.parts], earlier)
         self._message = message
 
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
