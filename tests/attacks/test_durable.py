@@ -22,7 +22,6 @@ from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdap
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import (
     DatabaseUnavailableError,
-    DeadLetterError,
     DurableClient,
     DurableError,
     DurableMainLoop,
@@ -294,19 +293,20 @@ def test_work_that_lost_its_server_at_its_end_finishes_when_the_server_is_back(s
         assert (loop.result("a", timeout=PATIENCE).text, gate.entered) == ("passed 1", ["gate/a"])
 
 
-def test_a_tool_that_exits_every_time_ends_as_a_dead_letter(database_url: str) -> None:
+def test_a_tool_that_exits_fails_its_run_at_once_and_not_the_worker(database_url: str) -> None:
     class Exit(Gate):
         def __call__(self, params: None, *, context: ToolContext) -> ToolResult[None]:
             self.entered.append(context.session.session_id)
             sys.exit(3)
 
     gate = Exit()
-    with gate.loop(database_url, max_attempts=3) as loop:
+    with gate.loop(database_url) as loop:
         loop.start()
-        loop.submit(Task("a"), key="a")
-        with pytest.raises(DeadLetterError, match="'gate/a' was given up after 3 attempts without progress"):
-            loop.result("a", timeout=PATIENCE)
-    assert gate.entered == ["gate/a"] * 3
+        for key in ("a", "b"):
+            loop.submit(Task(key), key=key)
+            with pytest.raises(DurableError, match=r"SystemExit\(3\) was raised"):
+                loop.result(key, timeout=PATIENCE)
+    assert gate.entered == ["gate/a", "gate/b"]
 
 
 NEWCOMER = """
