@@ -180,6 +180,11 @@ class Outline:
         return tuple(found)
 
     @cached_property
+    def may_have_hosted(self) -> bool:
+        """Whether a section has hosted tools, or may bring some when it is loaded."""
+        return bool(self.late) or any(node.hosted_tools for node in self.nodes)
+
+    @cached_property
     def params_types(self) -> tuple[type, ...]:
         """Every params type in use, in order of appearance."""
         return tuple(dict.fromkeys(source.params_type for source in self.sources))

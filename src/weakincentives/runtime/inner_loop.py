@@ -409,6 +409,9 @@ class InnerLoop:
         self._say_message()
 
     def _answers_before(self, messages: Iterable[Message]) -> int:
+        """How many assistant messages there were before this run; only hosted tools need to know."""
+        if not self.prompt.template.outline.may_have_hosted:
+            return 0
         run = self._runs.latest()
         if run is not None and run.run_id == self.scope.run_id:
             return run.answers
@@ -436,7 +439,7 @@ class InnerLoop:
     def _take_turn(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Continue the conversation of an earlier run, under a new run id."""
         answers = self._answers_before(self._conversation.view())
-        yield from self._continue(replace(run.as_new(self.scope.run_id), answers=answers), continues=run)
+        yield from self._continue(run.as_new(self.scope.run_id, answers), continues=run)
         self._say_message()
         said = self.scope.given.get("")
         self.telling.open(() if said is None else self.prompt.opened_by_words(self.session, said.text), "search")

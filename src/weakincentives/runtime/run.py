@@ -96,19 +96,11 @@ class Run:
         """The closed sections whose text the model has read."""
         return tuple(key for key, told in self.told.items() if told.startswith("read "))
 
-    def as_new(self, run_id: str) -> Run:
-        """The same state at the beginning of another run."""
-        return replace(
-            self,
-            run_id=run_id,
-            selected={},
-            overrides={},
-            spent=Spent(),
-            output_retries=0,
-            opening=False,
-            last_used=dict.fromkeys(self.last_used, 0),
-            attempt=1,
-        )
+    def as_new(self, run_id: str, answers: int = 0) -> Run:
+        """The same state at the beginning of another run, after this many assistant messages."""
+        fresh = {"selected": {}, "overrides": {}, "spent": Spent(), "output_retries": 0, "opening": False, "attempt": 1}
+        last_used = dict.fromkeys(self.last_used, 0)
+        return self.updated({**fresh, "run_id": run_id, "answers": answers, "last_used": last_used})
 
     def updated(self, changes: Mapping[str, Any]) -> Run:
         """Like `dataclasses.replace`, at half the cost: a run is saved twice per turn."""
