@@ -188,3 +188,20 @@ def test_real_vendors_take_over_from_each_other() -> None:
 def test_fewer_than_two_adapters_are_a_mistake() -> None:
     with pytest.raises(TypeError, match="two or more adapters"):
         FallbackAdapter(ScriptedAdapter([]))
+
+
+@dataclass(frozen=True)
+class Asking:
+    allowed: bool
+
+
+def test_a_conversation_goes_on_without_a_hosted_tool_that_the_next_adapter_lacks_once_its_section_is_gone() -> None:
+    oracle = MarkdownSection[Asking](
+        key="o", title="O", template="Ask.", enabled=lambda params: params.allowed, hosted_tools=[oracle_tool()]
+    )
+    able = ScriptedAdapter(["One."], hosted_tool_codecs={"oracle": OracleCodec()})
+    chat = Conversation(Prompt(ns="t", key="o", sections=[oracle]).bind(Asking(True)), adapter=able)
+    chat.send("a")
+    chat.bind(Asking(False))
+    chat.adapter = ScriptedAdapter(["Two."])
+    assert chat.send("b").text == "Two."

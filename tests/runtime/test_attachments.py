@@ -19,6 +19,7 @@ from weakincentives.prompt import (
     PromptTemplate,
     ReadSections,
     SectionVisibility,
+    SetVisibilityOverride,
     ToolContext,
     ToolResult,
     WorkspaceSection,
@@ -203,3 +204,18 @@ def test_text_with_params_never_speaks_as_the_operator() -> None:
 def test_attachments_must_be_media() -> None:
     with pytest.raises(TypeError, match="Content must be text, an Image"):
         ToolResult("x", attachments=(b"bytes",))  # type: ignore[arg-type]
+
+
+def test_a_photo_in_a_section_that_code_opens_is_sent_even_if_the_model_reads_it_in_the_same_turn() -> None:
+    @tool
+    def unlock(*, context: ToolContext) -> str:
+        "Open the parcel."
+        context.session.dispatch(SetVisibilityOverride(("parcel",), SectionVisibility.FULL))
+        return "open"
+
+    task = MarkdownSection(title="Task", key="task", template="Look.", tools=[unlock])
+    closed = parcel(summary="A parcel.", visibility=SectionVisibility.SUMMARY)
+    template, session = PromptTemplate(ns="t", key="k", sections=[task, closed]), Session()
+    script = [[call("unlock"), call("read_section", section_key="parcel")], "A box."]
+    ScriptedAdapter(script).evaluate(Prompt(template).bind(Parcel(PICTURE)), session=session)
+    assert photos(session[Message]) == [("tool", PICTURE)]

@@ -405,3 +405,49 @@ def test_a_signal_that_ends_the_evaluation_of_another_prompt_fails_the_call() ->
         False,
         "Tool 'ask' failed: VisibilityExpansionRequired: Opening refunds needs a new evaluation; MainLoop starts one.",
     )
+
+
+@dataclass(frozen=True)
+class Guest:
+    here: bool
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_user_section_that_is_gone_is_told_whether_or_not_the_run_restarts(dynamic: bool) -> None:
+    rank = MarkdownSection[Guest](key="rank", title="Rank", template="Admiral.", role="user", enabled=lambda p: p.here)
+    adapter = ScriptedAdapter(["Hello.", READ, "Done."], supports_dynamic_tools=dynamic)
+    chat = Conversation(Prompt(shop(rank)).bind(Guest(True)), adapter=adapter)
+    chat.send("one")
+    chat.bind(Guest(False))
+    chat.send("two")
+    assert any("no longer apply: rank" in message.text for message in adapter.requests[-1].messages)
+
+
+def test_what_the_token_budget_opened_stays_open_after_a_fallback_and_a_restart() -> None:
+    more: Any = MarkdownSection(
+        key="more", title="More", template="more " * 3000, summary="More.", visibility=SUMMARY, tools=[a_tool("extra")]
+    )
+    script = [call("read_section", section_key="more"), "One.", "Two."]
+    first, second = (ScriptedAdapter(each, supports_dynamic_tools=False) for each in ([down()], script))
+    template = shop(more, token_budget=300)
+    chat = Conversation(Prompt(template), adapter=FallbackAdapter(first, second))
+    chat.send("hi")
+    chat.adapter = second
+    chat.send("again")
+    assert "refund" in {tool.name for tool in second.requests[-1].tools} - second.requests[-1].revoked
+
+
+def test_another_prompt_that_takes_over_a_conversation_asks_its_own_question_last() -> None:
+    prompts = [
+        Prompt(ns="t", key=key, sections=[MarkdownSection(key="q", title="Q", template=f"{key}?", role="user")])
+        for key in ("first", "second")
+    ]
+    session = Session()
+    for prompt in prompts:
+        Conversation(prompt, adapter=ScriptedAdapter([f"To {prompt.key}."]), session=session).send()
+    assert [text for _, text in said(session)] == [
+        "## 1. Q\n\nfirst?",
+        "To first.",
+        "## 1. Q\n\nsecond?",
+        "To second.",
+    ]

@@ -302,8 +302,9 @@ def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "res
     if path is None:
         return _failed(f"Unknown section key: '{key}'. {closed_hint(view)}", view.request([key]))
     if view.is_open(path):
-        result = ReadSectionResult(view.content(path))
-        return ToolResult("Section is already expanded.", result, disclosure=view.request([key]))
+        pieces = view.pieces_of(path)
+        result, request = ReadSectionResult("".join(pieces)), view.request([key])
+        return ToolResult("Section is already expanded.", result, attachments=media_in(pieces), disclosure=request)
     try:
         context.prompt.load(path, context.deadline)
     except Exception as error:

@@ -218,6 +218,7 @@ class ToolExecutor:
             flight.resources = self.prompt.resources.context
             if attempt.result.success:
                 attempt.result, attempt.message = ToolResult(message, success=False), ""
+            if not undone:
                 with self.prompt.resources.context.tool_scope() as flight.resources:
                     yield from self._compensate(flight, attempt)
                 flight.resources = self.prompt.resources.context

@@ -367,18 +367,19 @@ class InnerLoop:
             rendered = self.prompt.begin(self.session, self._visibility_overrides, words, again=same_run)
         view = self.prompt.view(self.session)
         self._offering.check_hosted(view)
-        self.config.check_parts(rendered.user_parts)
+        others = [m for m in (*kept, self._message) if m is not None and (m.role, m.name) != ("user", PROMPT_TURN)]
+        self.config.check_parts(rendered.user_parts, others)
         run = Run(self.scope.run_id, self.prompt.ns, self.prompt.key, conversation_id=self.scope.conversation_id)
         if before is not None:
             run = before if same_run else before.as_new(self.scope.run_id)
         chosen, selected = self.prompt.decisions()
         self._journal.run = replace(
             run,
-            chosen=chosen,
+            chosen=before.chosen if before is not None and same_run else chosen,
             selected=selected,
             overrides={**run.overrides, **self._overrides_by_key},
             answers=self._answers_before(kept),
-            told=self.telling.known_from_results(run, view),
+            told={} if before is None else self.telling.known_from_results(before, view),
             opening=False,
             unfinished=False,
             spent=self.scope.meter.spent,
@@ -403,7 +404,7 @@ class InnerLoop:
         turn = user_message(rendered.user_parts, name=PROMPT_TURN) if rendered.user_text else None
         if turn is not None:
             self.scope.given[turn.name] = turn
-        self._transcript.say(*with_prompt_turn(kept, turn))
+        self._transcript.say(*with_prompt_turn(kept, turn, restarts=before is not None))
         if before is not None:
             self.telling.tell_changes()
         self._say_message()

@@ -286,12 +286,17 @@ def rebased(messages: Iterable[Message]) -> list[Message]:
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
 
 
-def with_prompt_turn(messages: list[Message], turn: Message | None) -> list[Message]:
-    """The messages with the user sections as they are now, in place of the last time they were said, or first."""
+def with_prompt_turn(messages: list[Message], turn: Message | None, *, restarts: bool) -> list[Message]:
+    """The messages with the prompt's user sections: first, or if there are some already, in place of the last.
+
+    Unless the prompt restarts, those that are there are another prompt's, and these come last.
+    """
     if turn is None:
         return messages
     said = [at for at, message in enumerate(messages) if (message.role, message.name) == ("user", PROMPT_TURN)]
-    return [*messages[: said[-1]], turn, *messages[said[-1] + 1 :]] if said else [turn, *messages]
+    if not said:
+        return [turn, *messages]
+    return [*messages[: said[-1]], turn, *messages[said[-1] + 1 :]] if restarts else [*messages, turn]
 
 
 def unanswered_words(messages: Sequence[Message]) -> list[Message]:

@@ -60,14 +60,16 @@ class Offering:
             # What this adapter cannot let the provider search is offered once its section opens.
             known = (replace(ref, deferred=False) for ref in self.journal.run.tools if not ref.unfound)
             self.journal.run = replace(self.journal.run, tools=tuple(known))
+        view = self.prompt.view(self.session)
         for ref in self.journal.run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
-            if tool is not None:
+            unsupported = isinstance(tool, HostedTool) and tool.kind not in self.config.hosted_tool_codecs
+            if tool is not None and not (unsupported and view.find(ref.section_key) is None):
                 self.toolbox.add(Offer(ref, tool))
             elif not ref.revoked:
                 removed.append(ref.name)
         self._told_version = self.toolbox.version
-        self._check((self.toolbox.section_of(tool.name), tool) for tool in self.toolbox.hosted_tools)
+        self.check_hosted(view)
         return removed
 
     def register(self, *, mid_turn: bool = False) -> None:
@@ -143,17 +145,15 @@ class Offering:
 
     def hosted_outputs(self, codecs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The typed outputs of the hosted tools that were used in this run, by name."""
-        tools = {tool.name: tool for tool in self.toolbox.hosted_tools}
-        if not tools:
+        if not self.prompt.template.outline.may_have_hosted:
             return {}
-        for tool in self.toolbox.hosted_tools:
-            for _, other in self._same_hosted(tool, self.prompt.view(self.session)):
-                tools.setdefault(other.name, other)
+        # A restart does not offer the tools of sections that were closed before it.
+        owned = (*self.toolbox.hosted_tools, *(tool for _, tool in _all_hosted(self.prompt.view(self.session))))
+        tools = {tool.name: tool for tool in reversed(owned)}
         answers = assistant_messages(self.session[Message].view())[self.journal.run.answers :]
         outputs = hosted_outputs(tuple(tools.values()), answers, codecs, self.prompt.name)
-        for tool in self.toolbox.hosted_tools:
-            if tool.name in outputs:
-                self.journal.emit(events.HostedToolInvoked, name=tool.name, kind=tool.kind, output=outputs[tool.name])
+        for name, output in outputs.items():
+            self.journal.emit(events.HostedToolInvoked, name=name, kind=tools[name].kind, output=output)
         return outputs
 
     def _searchable(self, view: View) -> list[Offer]:

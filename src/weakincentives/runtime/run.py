@@ -67,8 +67,8 @@ class Run:
     sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
     with a hash of the text; `results` is the same as tool results last told it, which a restart keeps. `closed` are the
     sections closed because the context was too large, with their tokens. `unfinished` says that the last message is
-    what was shown of a reply that broke off. `answers` is the number of assistant messages before the run. `first_run`
-    is its prompt's, and `attempt` counts its restarts.
+    what was shown of a reply that broke off. `answers` is the number of assistant messages before the run, counted if
+    there may be hosted tools. `first_run` is its prompt's, and `attempt` counts its restarts.
     """
 
     run_id: str

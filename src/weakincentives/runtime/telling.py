@@ -71,7 +71,7 @@ class Telling:
             overrides_tag=self.prompt.overrides_tag,
         )
         if media := told_media(view, rendered.pieces):
-            self.journal.save(told={**self.journal.run.told, **media})
+            self.journal.save(told={**media, **self.journal.run.told})
 
     def record_first_opened(self, view: View) -> None:
         """Record what is open from the start because of a rule or the user's words."""
@@ -176,7 +176,8 @@ class Telling:
             literal = view.is_literal(view.outline.by_key[key].path)
             self.transcript.say(Message("system" if literal else "user", text, name=INSTRUCTIONS))
         if said:
-            self.transcript.say(user_message(said, name=PROMPT_TURN))
+            turn = self.scope.given[PROMPT_TURN] = user_message(said, name=PROMPT_TURN)
+            self.transcript.say(turn)
         if found.told or removed_tools:
             left = tuple(ref for ref in self.journal.run.tools if ref.name not in removed_tools)
             self.journal.save(told={**self.journal.run.told, **found.told}, tools=left)
@@ -198,8 +199,13 @@ class Telling:
 
     def known_from_results(self, run: Run, view: View) -> dict[str, str]:
         """What the model knows at a restart, which keeps tool results: the texts of sections open now or before."""
-        known = {key for key, told in run.told.items() if told.startswith(("full ", "read "))}
-        return {
+        known = {key for key, told in run.told.items() if not told.startswith("summary ")}
+        render = self._render_of(run)
+        shown = () if render is None else (".".join(span.path) for span in render.spans)
+        nodes = (node for key in (*shown, *run.told) if (node := view.outline.by_key.get(key)))
+        # A restart keeps what user sections said, also of those that are gone.
+        said = {node.key: "full " for node in nodes if view.is_user(node.path)}
+        return {key: full for key, full in said.items() if view.find(key) is None} | {
             key: read
             for key, read in run.results.items()
             if key in known or ((path := view.find(key)) is not None and view.is_open(path))
