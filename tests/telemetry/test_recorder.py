@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -199,6 +201,21 @@ def test_a_file_deleted_or_moved_while_it_is_recorded_to_is_replaced_with_a_warn
     assert [entry.message for entry in caplog.records] == [
         f"'{path}' was deleted, moved or replaced; recording goes on in a new file."
     ] * 2
+
+
+def test_a_new_file_has_nothing_of_a_deleted_one_that_another_process_still_has_open(path: Path) -> None:
+    with record(path):
+        run()
+    write = "c = sqlite3.connect(sys.argv[1]); c.execute('DELETE FROM events'); c.commit()"
+    hold = f"import sqlite3, sys; {write}; print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", hold, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdin is not None
+        other.stdout.readline()
+        path.unlink()
+        with record(path):
+            run()
+        other.communicate(b"\n")
+    assert only_run(path).status == "ok"
 
 
 def test_what_is_too_much_to_keep_is_dropped_and_counted(

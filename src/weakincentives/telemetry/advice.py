@@ -126,10 +126,11 @@ def _advise_prompt(name: str, runs: Sequence[_Run], prices: Mapping[str, Prices]
     sections = tuple(_section(key, [run for run in runs if key in run.sections], costs) for key in keys)
     cost = sum(costs.paid(run) for run in runs)
     changed = [section for section in sections if section.advised and section.advised != section.shown]
-    gained = sum(_gain(section, run, costs) for run in runs for section in changed)
     opened = [section.key for section in changed if section.advised == "full"]
+    gained = sum(_gain(section, run, costs, opened) for run in runs for section in changed)
     # Where nothing is left to open, neither are the tools for that.
-    gained += sum(costs.full(run.builtin_tokens, run, *opened) for run in runs if run.summarized <= set(opened))
+    if len(opened) == len(changed):
+        gained += sum(costs.full(run.builtin_tokens, run, *opened) for run in runs if run.summarized <= set(opened))
     return PromptAdvice(
         prompt=name,
         runs=len(runs),
@@ -335,13 +336,13 @@ def _full_tokens(key: str, runs: Sequence[_Run]) -> int | None:
     return None
 
 
-def _gain(section: SectionAdvice, run: _Run, costs: PriceModel) -> float:
+def _gain(section: SectionAdvice, run: _Run, costs: PriceModel, opened: Sequence[str]) -> float:
     """What a run would have saved if the section had been shown as advised."""
     state = run.sections.get(section.key)
     if state is None or state.visibility.value in ("hidden", section.advised) or section.full_tokens is None:
         return 0.0
-    full = costs.full(section.full_tokens, run, section.key)
     if section.advised == "full":
-        return costs.summary(section.key, run) - full
+        return costs.summary(section.key, run) - costs.full(section.full_tokens, run, section.key)
     typical = round(fmean(costs.summary_tokens)) if costs.summary_tokens else TYPICAL_SUMMARY_TOKENS
-    return full - costs.full(typical, run, section.key)
+    # Turns that only opened what is then open from the start are counted there.
+    return costs.full(section.full_tokens - typical, run, section.key, *opened)

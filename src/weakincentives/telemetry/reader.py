@@ -118,6 +118,10 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     """Open the file, creating it if it does not exist. The connection may be used by one thread at a time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            # Left over from a deleted or moved file, which another process may still have open.
+            for ending in ("-wal", "-shm"):
+                Path(f"{path}{ending}").unlink(missing_ok=True)
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     except (OSError, sqlite3.Error) as error:
         raise RunFileError(f"Cannot record to '{path}': {error}; pass record() a path that can be written.") from error

@@ -30,9 +30,11 @@ from weakincentives.prompt import (
     PromptTemplate,
     SearchSections,
     SectionVisibility,
+    SetVisibilityOverride,
     Tool,
     ToolContext,
     ToolResult,
+    tool,
 )
 from weakincentives.runtime import (
     Conversation,
@@ -183,6 +185,26 @@ def test_a_conversation_that_no_longer_fits_goes_on_without_its_oldest_turns(ran
         assert chat.send(questions[0]).text.startswith("It closes at six in the evening.")
     assert answers == {"It closes at six in the evening", "A medium shirt has a chest of 100 centimetres"}
     assert max(call.usage.input_tokens for call in session[ModelCalled].all()) <= 700
+
+
+@dataclass(frozen=True)
+class Member:
+    name: str
+
+
+def test_a_section_that_begins_to_apply_is_not_taken_for_the_question(ranked: LocalAdapter) -> None:
+    @tool
+    def refund(order: int, *, context: ToolContext) -> str:
+        "Refund an order."
+        context.session.dispatch(SetVisibilityOverride(("account",), SectionVisibility.FULL))
+        return f"Order {order} is refunded."
+
+    task = MarkdownSection(key="task", title="Task", template="Orders are refunded in full.", tools=[refund])
+    account = MarkdownSection[Member](
+        key="account", title="Account", template="${name} is a gold member.", summary="The account.", visibility=SUMMARY
+    )
+    prompt = Prompt(PromptTemplate(ns="t", key="k", sections=[task, account])).bind(Member("Ann"))
+    assert Conversation(prompt, adapter=ranked).send("Please refund order 7.").text == "Order 7 is refunded."
 
 
 def test_a_deadline_stops_decoding(local: LocalAdapter) -> None:

@@ -106,7 +106,7 @@ def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
         try:
             write_bert(folder / "model", target)
         except OSError as error:
-            return _private_ranker(folder / "model", str(error))
+            return _private_ranker(folder / "model", f"{cache_folder()}: {error.strerror or error}")
     return target
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from weakincentives.prompt import SectionVisibility, Span, Tool
 from weakincentives.prompt.ranking import SectionText
-from weakincentives.runtime import Message, ModelRequest
+from weakincentives.runtime import INSTRUCTIONS, Message, ModelRequest
 
 OPENING_TOOLS = ("read_section", "open_sections")
 SEARCH = "search_sections"
@@ -74,7 +74,7 @@ def outlook(
         else:
             read.append(part)
     for message in request.messages:
-        if message.role == "user":
+        if message.role == "user" and message.name != INSTRUCTIONS:
             question, results, calls = _body(message.text), [], []
             said.insert(0, question)
         if message.role in ("user", "assistant") and message.text:

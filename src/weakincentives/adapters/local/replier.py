@@ -23,7 +23,7 @@ from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
 from weakincentives.prompt.ranking import sentences, terms
-from weakincentives.runtime import CORRECTION, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime import CORRECTION, INSTRUCTIONS, PROMPT_TURN, ModelReply, ModelRequest, ToolCall
 
 # The most sections opened for one question, and the share of the best score that the others must reach. A model copes
 # with three; a quotation gets worse with the third.
@@ -120,10 +120,15 @@ class Replier:
         The language model rarely reads all of it; what was read in an earlier turn can still be quoted.
         """
         said, room = request.messages, self._engine.settings.context
-        starts = [at for at, each in enumerate(said) if each.role == "user" and each.name != CORRECTION] or [len(said)]
+        asked = (
+            at for at, each in enumerate(said) if each.role == "user" and each.name not in (CORRECTION, INSTRUCTIONS)
+        )
+        starts = list(asked) or [len(said)]
 
         def since(turn: int) -> tuple[ModelRequest, int]:
-            later = replace(request, messages=[*said[: starts[0]], *said[starts[turn] :]])
+            left_out = said[starts[0] : starts[turn]]
+            kept = (each for each in left_out if each.role == "system" or each.name in (PROMPT_TURN, INSTRUCTIONS))
+            later = replace(request, messages=[*said[: starts[0]], *kept, *said[starts[turn] :]])
             return later, self._engine.count_chat(chat(later))
 
         fitting, sent = since(0)
