@@ -226,6 +226,25 @@ def test_a_run_uses_what_is_bound_to_the_prompt(tmp_path: Path) -> None:
         assert notes.get(timeout=30) == "milk"
 
 
+def test_drafts_come_on_top_of_the_override_that_a_prompt_has(tmp_path: Path) -> None:
+    store, sections = JsonPromptOverridesStore(tmp_path), [section("task", "Do."), section("tone", "Be kind.")]
+    template = PromptTemplate(ns="shop", key="own", sections=sections)
+    words = template.descriptor.override_section(("tone",), "Be brief.")
+    store.upsert(template.descriptor.new_override("own").with_section(("tone",), words))
+    playground = Playground(
+        Prompt(template, overrides_store=store, overrides_tag="own"),
+        adapters=[AdapterChoice("scripted")],
+        make_adapter=lambda name: ScriptedAdapter([]),
+        overrides=store,
+    )
+    shown = playground.render({"drafts": {"task": "Do it."}})["sections"]
+    assert [each["source"] for each in shown] == ["Do it.", "Be brief."]
+
+
+def section(key: str, text: str) -> MarkdownSection[None]:
+    return MarkdownSection(key=key, title=key.title(), template=text)
+
+
 class Unreachable(ScriptedAdapter):
     """An adapter that fails before anything of a run is recorded."""
 

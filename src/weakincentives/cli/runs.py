@@ -187,7 +187,11 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
         failed = failed or isinstance(event, EvaluationFailed)
         print_story(event, asked=asked)
     cut_off = run.status == "interrupted" and store.pending_turn(run.run_id) is not None
-    print_spent(ledger_of(history), run.duration, run.cost, answered=run.status == "ok", cut_off=cut_off)
+    loaded = {section.path for section in history.now.sections if section.visibility.value == "full"}
+    states = history.renders[-1].sections if history.renders else ()
+    unloaded = any(state.unloaded and state.path not in loaded for state in states)
+    ended_well = run.status == "ok"
+    print_spent(ledger_of(history), run.duration, run.cost, answered=ended_well, cut_off=cut_off, unloaded=unloaded)
 
 
 def as_read(events: Iterable[Any]) -> Iterator[Any]:

@@ -133,8 +133,8 @@ class ModelRequest:
     """Everything an adapter needs to call the model once.
 
     Within one run `tools`, `hosted_tools` and `messages` only grow at their ends, unless code replaces messages in the
-    session, or another section's tool takes the name of one that was revoked before the run. An adapter may keep what it
-    has encoded as long as they extend what it was sent (`session.extends`). The first `initial_tools` tools (and
+    session, or another section's tool takes the name of one that was revoked before the run. An adapter may keep what
+    it has encoded as long as they extend what it was sent (`session.extends`). The first `initial_tools` tools (and
     `initial_hosted_tools`) were there when the run began; the others appeared at a `tools_added` message. `revoked`
     names tools that were offered but may no longer be called; `deferred` names those that the provider withholds until
     its own search finds them.

@@ -184,13 +184,15 @@ class Playground:
         return prompt.with_overrides(cast(PromptOverridesStore, drafts), DRAFT)
 
     def _override(self, wanted: Mapping[str, Any]) -> PromptOverride | None:
-        """The stored override with the chosen tag, with the drafts applied on top."""
-        descriptor = self._template.descriptor
-        override = descriptor.new_override(DRAFT)
+        """The stored override with the chosen tag, or the prompt's own, with the drafts applied on top."""
+        descriptor, own = self._template.descriptor, self._given.overrides_store
+        override, stored = descriptor.new_override(DRAFT), None
         if tag := wanted.get("tag"):
             stored = self._overrides.get(ns=descriptor.ns, key=descriptor.key, tag=str(tag))
-            for path, section in stored.sections.items() if stored else ():
-                override = override.with_section(path, section)
+        elif own is not None and self._given.overrides_tag:
+            stored = own.resolve(descriptor, self._given.overrides_tag)
+        for path, section in stored.sections.items() if stored else ():
+            override = override.with_section(path, section)
         for key, body in (wanted.get("drafts") or {}).items():
             path = self._path(key)
             override = override.with_section(path, descriptor.override_section(path, str(body)))
