@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from weakincentives.prompt import PromptValidationError
 from weakincentives.prompt.pages import Value, front_matter, split_front_matter
@@ -80,5 +80,6 @@ words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], in
         st.from_regex(r"[a-z][a-z-]{0,8}", fullmatch=True), words | st.dictionaries(st.just("k"), words, min_size=1)
     )
 )
+@example({"a": {"k": "\u2028"}})
 def test_what_is_written_is_read_again(fields: dict[str, Value]) -> None:
     assert split_front_matter(front_matter(fields) + "Body", "'a.md'") == (fields, "Body")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count, groupby, pairwise
 from os import PathLike
 from pathlib import Path
-from textwrap import dedent, indent
+from textwrap import dedent
 from typing import NoReturn
 
 from weakincentives.errors import PromptValidationError
@@ -252,7 +252,9 @@ def _yaml_lines(fields: Mapping[str, Value]) -> Iterator[str]:
         if isinstance(value, str):
             yield f"{key}: {_scalar(value)}\n"
         elif isinstance(value, dict):
-            yield f"{key}:\n{indent(''.join(_yaml_lines(value)), '  ')}"
+            # Not textwrap.indent, for which more characters end a line than for YAML.
+            lines = "".join(_yaml_lines(value)).split("\n")[:-1]
+            yield f"{key}:\n" + "".join(f"  {line}\n" for line in lines)
         else:
             yield f"{key}:\n" + "".join(f"  - {_scalar(str(item))}\n" for item in value)
 

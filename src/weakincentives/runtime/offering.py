@@ -147,13 +147,18 @@ class Offering:
         """The typed outputs of the hosted tools that were used in this run, by name."""
         if not self.prompt.template.outline.may_have_hosted:
             return {}
+        offered, tools = self.toolbox.hosted_tools, {tool.name: tool for tool in self.toolbox.hosted_tools}
         # A restart does not offer the tools of sections that were closed before it.
-        owned = (*self.toolbox.hosted_tools, *(tool for _, tool in _all_hosted(self.prompt.view(self.session))))
-        tools = {tool.name: tool for tool in reversed(owned)}
+        for _, tool in _all_hosted(self.prompt.view(self.session)):
+            tools.setdefault(tool.name, tool)
         answers = assistant_messages(self.session[Message].view())[self.journal.run.answers :]
         outputs = hosted_outputs(tuple(tools.values()), answers, codecs, self.prompt.name)
+        kinds = [(tool.kind, tool.config) for tool in offered]
         for name, output in outputs.items():
-            self.journal.emit(events.HostedToolInvoked, name=name, kind=tools[name].kind, output=output)
+            tool = tools[name]
+            # Of tools that the provider cannot tell apart, the one offered was invoked.
+            if tool in offered or (tool.kind, tool.config) not in kinds:
+                self.journal.emit(events.HostedToolInvoked, name=name, kind=tool.kind, output=output)
         return outputs
 
     def _searchable(self, view: View) -> list[Offer]:
