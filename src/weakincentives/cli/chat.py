@@ -35,8 +35,7 @@ from weakincentives.cli.selection import add_adapter_option, make_adapter
 from weakincentives.errors import ContextOverflowError, WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
-    CORRECTION,
-    INSTRUCTIONS,
+    LOOP_NAMES,
     Completed,
     Conversation,
     ModelCalled,
@@ -233,7 +232,7 @@ class Chat:
             said = [
                 each
                 for each in self._chat.messages
-                if each.role in ("user", "assistant") and each.text and each.name not in (CORRECTION, INSTRUCTIONS)
+                if each.role in ("user", "assistant") and each.text and each.name not in LOOP_NAMES
             ]
             text, then = "".join(f"**{each.role}**\n\n{each.text}\n\n" for each in said), ""
         else:

@@ -220,8 +220,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate; create one for each run.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
-    `with prompt.resources:` does. `first_run` is the id of its first run, by which a session
-    recognizes it.
+    `with prompt.resources:` does. `first_run` is the id of its first run, by which a session recognizes it.
     """
 
     def __init__(

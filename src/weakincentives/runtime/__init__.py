@@ -73,6 +73,7 @@ from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, doc
 from weakincentives.runtime.messages import (
     CORRECTION,
     INSTRUCTIONS,
+    LOOP_NAMES,
     PROMPT_TURN,
     CallModel,
     Effect,
@@ -93,6 +94,7 @@ from weakincentives.runtime.run import Run, RunScope
 __all__ = [
     "CORRECTION",
     "INSTRUCTIONS",
+    "LOOP_NAMES",
     "MEGABYTE",
     "PROMPT_TURN",
     "RUN_EVENTS",

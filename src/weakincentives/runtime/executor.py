@@ -307,9 +307,12 @@ class ToolExecutor:
             attempt.result, attempt.message = ToolResult(text, success=False), ""
 
     def _programming_error(self, problem: str, cause: Exception | None, attempt: _Attempt) -> None:
-        way = "give its value a render() method or JSON-able fields; images and other media go into attachments=."
-        way = "return a ToolResult." if cause is None else way
-        mistake = PromptEvaluationError(f"{problem}; {way}", prompt_name=self.prompt.name, phase="tool")
+        way_out = "return a ToolResult."
+        if cause is not None:
+            way_out = (
+                "give its value a render() method or JSON-able fields; images and other media go into attachments=."
+            )
+        mistake = PromptEvaluationError(f"{problem}; {way_out}", prompt_name=self.prompt.name, phase="tool")
         mistake.__cause__ = cause
         attempt.result, attempt.message, attempt.error = ToolResult(str(mistake), success=False), "", mistake
 

@@ -31,6 +31,8 @@ READ_TEXT = "read"
 """The name of the system message that shows what the model has read."""
 CORRECTION = "correction"
 """The name of the user message that asks for another answer, because the last did not fit the declared output."""
+LOOP_NAMES = frozenset({INSTRUCTIONS, CORRECTION})
+"""The names of user messages that neither the user nor the prompt's user sections say."""
 _REWRITTEN = {("system", PROMPT_TURN), ("system", INSTRUCTIONS), ("user", INSTRUCTIONS)}
 
 
@@ -308,8 +310,7 @@ def unanswered_words(messages: Sequence[Message]) -> list[Message]:
 
 def user_words(messages: Iterable[Message]) -> str:
     """Everything the user has said."""
-    others = (CORRECTION, INSTRUCTIONS)
-    return "\n\n".join(each.text for each in messages if each.role == "user" and each.name not in others)
+    return "\n\n".join(each.text for each in messages if each.role == "user" and each.name not in LOOP_NAMES)
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:

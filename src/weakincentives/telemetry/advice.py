@@ -44,9 +44,9 @@ class SectionAdvice:
 
     `cost_full` and `cost_summary` are expected costs per run, None if the runs do not show them; `advised` is 'full',
     'summary' or '' (leave it as it is, for the reason given). `full_tokens` is None if no run has loaded the section,
-    such as one with an MCP server's tools. `first_use` is the median turn in which the section was
-    first opened or, if it was open from the start, in which one of its tools was first used. `misses` are reasons why
-    it may have been needed in runs that left it closed.
+    such as one with an MCP server's tools. `first_use` is the median turn in which the section was first opened or, if
+    it was open from the start, in which one of its tools was first used. `misses` are reasons why it may have been
+    needed in runs that left it closed.
     """
 
     key: str

@@ -23,7 +23,7 @@ from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
 from weakincentives.prompt.ranking import sentences, terms
-from weakincentives.runtime import CORRECTION, INSTRUCTIONS, PROMPT_TURN, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime import INSTRUCTIONS, LOOP_NAMES, PROMPT_TURN, ModelReply, ModelRequest, ToolCall
 
 # The most sections opened for one question, and the share of the best score that the others must reach. A model copes
 # with three; a quotation gets worse with the third.
@@ -120,9 +120,7 @@ class Replier:
         The language model rarely reads all of it; what was read in an earlier turn can still be quoted.
         """
         said, room = request.messages, self._engine.settings.context
-        asked = (
-            at for at, each in enumerate(said) if each.role == "user" and each.name not in (CORRECTION, INSTRUCTIONS)
-        )
+        asked = (at for at, each in enumerate(said) if each.role == "user" and each.name not in LOOP_NAMES)
         starts = list(asked) or [len(said)]
 
         def since(turn: int) -> tuple[ModelRequest, int]:
