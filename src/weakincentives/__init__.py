@@ -59,8 +59,8 @@ if TYPE_CHECKING:
         WorkspaceSection as WorkspaceSection,
         markdown_sections as markdown_sections,
         parse_structured_output as parse_structured_output,
+        tool as tool,
     )
-    from weakincentives.prompt.tool import tool as tool
     from weakincentives.resources import Binding as Binding, ResourceRegistry as ResourceRegistry, Scope as Scope
     from weakincentives.runtime import (
         Completed as Completed,
@@ -129,8 +129,8 @@ _NAMES = {
         "WorkspaceSection",
         "markdown_sections",
         "parse_structured_output",
+        "tool",
     ],
-    "prompt.tool": ["tool"],
     "resources": ["Binding", "ResourceRegistry", "Scope"],
     "runtime": [
         "Completed",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.disclosure.desk import desk, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.prompt import Prompt, ReadSectionResult, Tool, ToolContext, ToolResult
+from weakincentives.prompt import Disclosure, Prompt, ReadSectionResult, Tool, ToolContext, ToolResult
 from weakincentives.runtime import MainLoop, RunRestarted, ToolInvoked, ledger
 from weakincentives.session import Session
 
@@ -26,7 +26,7 @@ def look_up(params: Query, *, context: ToolContext) -> ToolResult[ReadSectionRes
         path = view.find(key)
         if path is not None and params.words in view.content(path):
             reading = view.reading(path)
-            found = ReadSectionResult(reading.render(), reading.tools, reading.overrides)
+            found = ReadSectionResult(reading.render(), reading.tools)
             return ToolResult(f"Found in {key}:", found, disclosure=view.request([key]))
     return ToolResult("No section has these words.", success=False)
 
@@ -34,7 +34,7 @@ def look_up(params: Query, *, context: ToolContext) -> ToolResult[ReadSectionRes
 LOOK_UP = Tool[Query, ReadSectionResult](name="look_up", description="Find a section by its words.", handler=look_up)
 
 
-class LookUp:
+class LookUp(Disclosure):
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (LOOK_UP,) if with_tools or content_only else ()
 

@@ -291,7 +291,7 @@ def test_the_history_of_a_turn_knows_the_sections_that_were_enabled_for_it() -> 
         runs.append(chat.send("x").run_id)
     turns = [run_history(chat.session, run).turns[0] for run in runs]
     found = [{each.key: (each.seen, each.tools_offered) for each in turn.state.sections}.get("perks") for turn in turns]
-    assert found == [None, ("conversation", ("give",)), ("never", ())]
+    assert found == [None, ("conversation", ("give",)), ("conversation", ())]
     assert [message.role for message in chat.session[Message]].count("tools_removed") == 1
 
 

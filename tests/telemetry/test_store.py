@@ -81,7 +81,7 @@ def test_tokens_move_from_hidden_to_shown(path: Path) -> None:
     first, *_, last = turns(path, response.run_id)
     before, after = first.sections[2], last.sections[2]
     assert before.hidden_tokens == before.full_tokens == after.full_tokens and after.hidden_tokens == 0
-    assert after.shown_tokens == before.shown_tokens + after.full_tokens
+    assert after.shown_tokens == before.shown_tokens + after.read_tokens + after.tool_tokens
 
 
 def test_who_decided_and_why_is_told(path: Path) -> None:
@@ -97,7 +97,8 @@ def test_a_section_that_was_closed_again_is_summarized_and_its_tools_are_gone(pa
     response = run(*script, bound=Prompt(template), recorder=record(path))
     _, opened, closed = (turn.sections[2] for turn in turns(path, response.run_id))
     assert (opened.visibility, opened.tools_offered) == (FULL, ("add",))
-    assert (closed.visibility, closed.read, closed.tools_offered) == (SUMMARY, False, ())
+    # Its text still stands in the conversation.
+    assert (closed.visibility, closed.read, closed.tools_offered) == (SUMMARY, True, ())
 
 
 def test_a_section_inside_a_closed_one_is_hidden_until_it_opens(path: Path) -> None:

@@ -198,7 +198,7 @@ def test_search_finds_short_and_long_texts_and_says_where(documents: Documents, 
     assert [(hit["turn"], hit["kind"], hit["name"]) for hit in hits] == [(4, "ToolInvoked", "list_deploys")]
     prompt = documents.search("smallest reversible")["hits"]
     assert {hit["kind"] for hit in prompt} == {"PromptRendered"}
-    assert documents.search("requested_sections")["hits"] == []
+    assert documents.search("current_visibility_state")["hits"] == []
 
 
 def test_events_come_in_pages_and_by_kind(documents: Documents, run_ids: tuple[str, ...]) -> None:

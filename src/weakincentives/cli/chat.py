@@ -38,6 +38,7 @@ from weakincentives.runtime import (
     LOOP_NAMES,
     Completed,
     Conversation,
+    Exposure,
     ModelCalled,
     PromptRendered,
     Run,
@@ -260,8 +261,6 @@ class Screen:
         self.interactive = stdin().isatty() and sys.stdout.isatty()
         self._prompt = prompt
         self._session = session
-        now = run_history(session).now.sections
-        self._read = {section.key for section in now if section.seen == "conversation"}
         self._column = 0
         self._space = self._word = ""
         marks = "·▒█ "
@@ -276,7 +275,8 @@ class Screen:
         assert view is not None
         every = list(view.existing())
         shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
-        self.marks = "".join(self._mark(node.key, view.visibility_of(node)) for node in shown)
+        exposure = self._session[Exposure].latest() or Exposure()
+        self.marks = "".join(self._mark(view.visibility_of(node), exposure[node.path].source) for node in shown)
 
     def margin(self) -> str:
         """The section marks, if the terminal is wide enough for them."""
@@ -285,8 +285,6 @@ class Screen:
 
     def event(self, event: Any) -> None:
         """Show a session event and which sections are now open."""
-        if isinstance(event, ToolInvoked) and event.disclosure and event.success:
-            self._read.update(event.disclosure.requested_sections if event.disclosure.action == "open" else ())
         line = None if isinstance(event, ModelCalled | PromptRendered) else describe(event)
         if line is not None:
             self.refresh()
@@ -347,9 +345,9 @@ class Screen:
         print_line()
         self._column, self._space = 0, ""
 
-    def _mark(self, key: str, visibility: SectionVisibility) -> str:
+    def _mark(self, visibility: SectionVisibility, source: str) -> str:
         if visibility is SectionVisibility.FULL:
             return self.glyphs["open"]
         if visibility is SectionVisibility.HIDDEN:
             return self.glyphs["hidden"]
-        return self.glyphs["read" if key in self._read else "closed"]
+        return self.glyphs["read" if source in ("prompt", "conversation") else "closed"]

@@ -130,7 +130,7 @@ def _invoked(event: ToolInvoked) -> str:
     if asked is not None:
         because = f": {asked.reason}" if asked.reason else ""
         failed = "" if event.success else f" (failed: {event.result.message})"
-        return f"{asked.action:7} {', '.join(asked.requested_sections)}{because}{failed}"
+        return f"{asked.action:7} {', '.join(asked.keys)}{because}{failed}"
     outcome = "" if event.success else "failed, undone: " if event.rolled_back else "failed: "
     return f"tool    {event.name}({event.arguments}) -> {outcome}{event.result.render()}"
 

@@ -282,10 +282,11 @@ class _Host:
         except Exception as error:
             logger.exception("Tool '%s' failed.", call.name)
             return ToolExecutionOutcome(call.id, f"Tool '{call.name}' failed: {error}", False, name=call.name)
-        ending = outcome.expansion or outcome.halt
-        for path, visibility in ({} if ending is None else ending.requested_overrides).items():
-            self._loop.session.dispatch(SetVisibilityOverride(path, visibility))
-        return replace(outcome, expansion=None, halt=None)
+        if outcome.ends_turn and outcome.disclosure is not None:
+            for path, visibility in outcome.disclosure.overrides.items():
+                self._loop.session.dispatch(SetVisibilityOverride(path, visibility))
+            return replace(outcome, disclosure=replace(outcome.disclosure, halt=False), restarts=False)
+        return outcome
 
     async def _announce(self) -> None:
         """Tell the host that the list has changed, and wait for it to list again, unless it failed to last time."""

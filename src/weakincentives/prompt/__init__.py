@@ -1,7 +1,5 @@
 """Typed prompts: sections, templates, rendering, disclosure, overrides and output."""
 
-from typing import TYPE_CHECKING
-
 from weakincentives.errors import (
     OutputParseError,
     PromptError,
@@ -36,7 +34,7 @@ from weakincentives.prompt.pages import markdown_sections
 from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.section import LateContent, Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import (
+from weakincentives.prompt.toolkit import (
     AnyTool,
     Compensation,
     FunctionTool,
@@ -46,6 +44,7 @@ from weakincentives.prompt.tool import (
     Tool,
     ToolResult,
     portable_name,
+    tool,
 )
 from weakincentives.prompt.view import Disclosure, Opening, RenderedPrompt, Span, View
 from weakincentives.prompt.visibility import (
@@ -61,12 +60,9 @@ from weakincentives.prompt.visibility import (
     VisibilityExpansionRequired,
     VisibilityOverrides,
     ancestors,
+    effective,
     with_ancestors,
 )
-
-if TYPE_CHECKING:
-    # At run time, `tool` is the module of that name, which is callable and acts as the decorator.
-    from weakincentives.prompt.tool import tool
 
 __all__ = [
     "AnyTool",
@@ -130,6 +126,7 @@ __all__ = [
     "WorkspaceSection",
     "ancestors",
     "default_tokenizer",
+    "effective",
     "markdown_sections",
     "media_in",
     "parse_structured_output",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 from weakincentives.content import Part
 from weakincentives.errors import PromptRenderError, PromptValidationError, ToolValidationError, WinkError
 from weakincentives.prompt.layout import Menu, media_in
 from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import Ranker
-from weakincentives.prompt.ranking.finder import CLEAR, Found, SectionFinder, matching_sentence
-from weakincentives.prompt.tool import AnyTool, Handler, Tool, ToolResult
-from weakincentives.prompt.view import View
+from weakincentives.prompt.ranking.finder import CLEAR, WORD_FINDER, Found, SectionFinder, matching_sentence
+from weakincentives.prompt.toolkit import AnyTool, Handler, Tool, ToolResult
+from weakincentives.prompt.view import Disclosure, View, Voice
 from weakincentives.prompt.visibility import (
     CollapseSection,
     DisclosureRequest,
@@ -24,7 +24,6 @@ from weakincentives.prompt.visibility import (
     VisibilityExpansionRequired,
 )
 
-Voice = Literal["result", "system"]
 MAX_REASON = 256
 MAX_FOUND = 20
 CONTEXT_FOLDER = "context"
@@ -55,15 +54,10 @@ class CollapseSectionParams:
 
 @dataclass(frozen=True, slots=True)
 class ReadSectionResult:
-    """A section's content and the tools it adds.
-
-    With `voice="system"` the content is sent as a system message, if the model accepts those mid-conversation.
-    """
+    """A section's content and the tools it adds."""
 
     content: str
     expanded_tools: tuple[AnyTool, ...] = ()
-    requested_overrides: Overrides = field(default_factory=dict)
-    voice: Voice = "result"
 
     def render(self) -> str:
         if not self.expanded_tools:
@@ -117,7 +111,7 @@ class SearchSectionsResult:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSections:
+class ReadSections(Disclosure):
     """The default strategy: reading a section shows it and adds its tools to the same conversation.
 
     Its text is returned as the tool's result. With `voice="system"` it is sent as a system message if the model accepts
@@ -127,15 +121,14 @@ class ReadSections:
     voice: Voice = "result"
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
-        tool = READ_SECTION if self.voice == "result" else READ_SECTION_AS_SYSTEM
-        return (tool,) if with_tools or content_only else ()
+        return (READ_SECTION,) if with_tools or content_only else ()
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         return read_suffix(key)
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAndHalt:
+class OpenAndHalt(Disclosure):
     """Return the request to the caller of `evaluate`, who decides what to open and evaluates again."""
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
@@ -151,7 +144,7 @@ class OpenAndHalt:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenOrRead:
+class OpenOrRead(Disclosure):
     """Open sections with tools permanently, by a new evaluation; other sections are read without changing state."""
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
@@ -162,7 +155,7 @@ class OpenOrRead:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenToFiles:
+class OpenToFiles(Disclosure):
     """Write content to `context/<key>.md`, for the model to read with its file tools; tools need a new evaluation.
 
     Runs that share a filesystem share these files, so sections with params need a filesystem for each run.
@@ -196,7 +189,7 @@ class OpenToFiles:
 
 # No slots: the finder and the tool are created on first use.
 @dataclass(frozen=True)
-class SearchSections:
+class SearchSections(Disclosure):
     """Offer `search_sections` beside `read_section`, for prompts with hundreds of sections.
 
     `ranker` finds sections; the built-in one compares words and needs no package. `preopen` is how many sections to
@@ -236,7 +229,7 @@ class SearchSections:
 
     @cached_property
     def finder(self) -> SectionFinder:
-        return SectionFinder(self.ranker)
+        return WORD_FINDER if self.ranker is None else SectionFinder(self.ranker)
 
     @cached_property
     def _tool(self) -> Tool[SearchSectionsParams, SearchSectionsResult]:
@@ -296,7 +289,7 @@ def closed_hint(view: View) -> str:
     return " ".join(hints) or "No section is summarized."
 
 
-def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "result") -> ToolResult[ReadSectionResult]:
+def read_section(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
     view, key = current_view(context), params.section_key
     path = view.find(key)
     if path is None:
@@ -313,10 +306,9 @@ def read_section(params: ReadSectionParams, *, context: Any, voice: Voice = "res
     if view.find(key) is None:
         return _failed(f"Section '{key}' is no longer there. {closed_hint(view)}", view.request([key]))
     reading = view.reading(path)
-    voice = voice if view.is_literal(path) else "result"
     return ToolResult(
         f"Content of section '{key}':",
-        ReadSectionResult(reading.render(), reading.tools, reading.overrides, voice),
+        ReadSectionResult(reading.render(), reading.tools),
         attachments=reading.media(),
         disclosure=view.request([key], overrides=reading.overrides),
     )
@@ -359,7 +351,7 @@ def open_and_halt(
     return ToolResult(
         f"Expansion requested: {', '.join(params.section_keys)}.",
         OpenSectionsResult(requested_overrides=overrides, reason=params.reason),
-        disclosure=view.request(params.section_keys, params.reason, overrides=overrides),
+        disclosure=view.request(params.section_keys, params.reason, overrides=overrides, halt=True),
     )
 
 
@@ -377,10 +369,10 @@ def open_to_files(
 ) -> ToolResult[OpenSectionsResult]:
     if any(view.has_tools(path) for path in paths):
         open_anew(params, paths, view, context)
-    request = view.request(params.section_keys, params.reason)
+    request = partial(view.request, params.section_keys, params.reason, overrides={})
     if context.filesystem is None:
         message = "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt."
-        return _failed(message, request)
+        return _failed(message, request())
     written: list[str] = []
     media: list[Part] = []
     for path in paths:
@@ -390,12 +382,12 @@ def open_to_files(
             context.filesystem.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
             context.filesystem.write(context_file(key), "".join(pieces), mode="overwrite")
         except (WinkError, OSError) as error:
-            return _failed(f"Failed to write context for '{key}': {error}", request)
+            return _failed(f"Failed to write context for '{key}': {error}", request())
         written.append(context_file(key))
         media += media_in(pieces)
     message = f"Section content written to: {', '.join(written)}"
     result = OpenSectionsResult(written_files=tuple(written))
-    return ToolResult(message, result, attachments=tuple(media), disclosure=request)
+    return ToolResult(message, result, attachments=tuple(media), disclosure=request(files=written))
 
 
 def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:
@@ -476,7 +468,6 @@ def _read_tool(description: str, handler: Handler[Any, Any]) -> Tool[Any, Any]:
 
 _WORDS = "Read the full content of a summarized section. Tools that belong to the section become available."
 READ_SECTION = _read_tool(_WORDS, read_section)
-READ_SECTION_AS_SYSTEM = _read_tool(_WORDS, partial(read_section, voice="system"))
 READ_CONTENT = _read_tool("Read the full content of a summarized section that has no tools.", read_content)
 OPEN_SECTIONS_AND_HALT = _open_tool(
     "Open summarized sections. This ends the turn; the prompt comes back with the sections opened.", open_and_halt

@@ -15,7 +15,7 @@ from weakincentives.content import Audio, Document, Image, Part, parts_of
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, Node, Outline, Params
 from weakincentives.prompt.section import Section, TemplateText, heading, missing_summary, placeholder_text
-from weakincentives.prompt.tool import AnyTool
+from weakincentives.prompt.toolkit import AnyTool
 
 Suffix = Callable[[Node], str]
 Price = Callable[[Node], str]

@@ -19,7 +19,7 @@ from weakincentives.prompt.section import (
     has_own,
     split_text,
 )
-from weakincentives.prompt.tool import HostedTool, Tool
+from weakincentives.prompt.toolkit import HostedTool, Tool
 from weakincentives.prompt.visibility import SectionVisibility
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.session import Session

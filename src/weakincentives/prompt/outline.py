@@ -11,7 +11,7 @@ from typing import Any
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own
-from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
+from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
 NOTHING_LATE = LateContent()

@@ -22,7 +22,7 @@ from weakincentives import serde
 from weakincentives.errors import PromptError, PromptValidationError, SerdeError
 from weakincentives.prompt.outline import Node, Outline
 from weakincentives.prompt.section import split_text
-from weakincentives.prompt.tool import MAX_DESCRIPTION, Tool, check_description
+from weakincentives.prompt.toolkit import MAX_DESCRIPTION, Tool, check_description
 from weakincentives.prompt.visibility import SectionPath
 
 try:

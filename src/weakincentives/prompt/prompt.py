@@ -29,7 +29,7 @@ from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, Pr
 from weakincentives.prompt.section import LateContent, Section, require_list, split_text
 from weakincentives.prompt.state import VisibilityState, declared_state, session_state
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
-from weakincentives.prompt.tool import AnyTool, HandlerContext, HostedTool, Tool
+from weakincentives.prompt.toolkit import AnyTool, HandlerContext, HostedTool, Tool
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, View
 from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
@@ -513,7 +513,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
 
     def opened_by_words(self, session: Session, words: str) -> list[SectionPath]:
         """Closed sections that a message clearly calls for, if the strategy opens those."""
-        if not getattr(self.template.disclosure, "preopen", 0):
+        if not self.template.disclosure.preopen:
             return []
         return [node.path for node in self._preopened(self.view(session), words)]
 
@@ -531,7 +531,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
             raise PromptValidationError(f"{twice} was bound twice in one call; pass one instance of each params type.")
         params = Params(outline, self._bound)
         state = declared_state(outline, params, session, overrides or {})
-        preopen = getattr(self.template.disclosure, "preopen", 0)
+        preopen = self.template.disclosure.preopen
         if outline.ruled or preopen:
             view = self._view(outline, state, session)
             if preopen or any(node.section.rule_needs_text for node in outline.ruled):
@@ -553,7 +553,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
     def _preopened(self, view: View, words: str) -> list[Node]:
         """The sections the strategy opens for the user's words; none if the ranker fails."""
         try:
-            found: list[Node] = self.template.disclosure.preopened(view, words)  # type: ignore[attr-defined]
+            found = self.template.disclosure.preopened(view, words)
         except Exception as error:
             logger.warning("Prompt '%s': no section was opened for what the user said: %s", self.key, error)
             return []
@@ -736,10 +736,9 @@ def _check_disclosure(key: str, given: Disclosure) -> Disclosure:
     if isinstance(given, type):
         name = given.__name__
         raise PromptValidationError(f"Prompt '{key}': disclosure={name} is a class; write disclosure={name}().")
-    for method in ("tools", "suffix"):
-        if not callable(getattr(given, method, None)):
-            raise PromptValidationError(
-                f"Prompt '{key}': disclosure must be a strategy with tools() and suffix(), got {given!r}; pass "
-                "ReadSections(), SearchSections(), OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own."
-            )
+    if not isinstance(given, Disclosure):
+        raise PromptValidationError(
+            f"Prompt '{key}': disclosure must be a strategy, got {given!r}; pass ReadSections(), SearchSections(), "
+            "OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own, derived from Disclosure."
+        )
     return given

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, T
 from weakincentives import serde
 from weakincentives._generics import ParamsT, Specializable
 from weakincentives.errors import PromptRenderError, PromptValidationError
-from weakincentives.prompt.tool import HostedTool, Tool, rebound
+from weakincentives.prompt.toolkit import HostedTool, Tool, rebound
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Bus, Session

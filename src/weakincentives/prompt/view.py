@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from weakincentives._display import Displayed, Fold, Shown, Table
 from weakincentives._generics import OutputT
@@ -19,23 +19,12 @@ from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.section import SectionRole
 from weakincentives.prompt.state import Decider, VisibilityState
 from weakincentives.prompt.tokens import Tokenizer
-from weakincentives.prompt.tool import AnyTool, HostedTool, Tool
+from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool
 from weakincentives.prompt.visibility import DisclosureRequest, Overrides, SectionPath, SectionVisibility
 
 T = TypeVar("T")
+Voice = Literal["result", "system"]
 MAX_CACHED = 256
-
-
-class Disclosure(Protocol):
-    """A strategy for letting a model open summarized sections."""
-
-    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
-        """The tools to offer, given which kinds of summarized sections are shown."""
-        ...
-
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        """The text after `---` under a summary."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +71,31 @@ class Opening:
         if self.unloaded:
             return None
         return count(self.render()) + sum(count(tool.definition) for tool in self.tools)
+
+
+class Disclosure:
+    """A strategy for letting a model open summarized sections; derive from it to write your own.
+
+    `menu` says which summaries the prompt lists, and `preopen` how many sections `preopened` may open for what the user
+    says. With `voice="system"`, a section's text is sent as a system message where that is possible.
+    """
+
+    __slots__ = ()
+    menu: Menu = "all"
+    preopen: int = 0
+    voice: Voice = "result"
+
+    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
+        """The tools to offer, given which kinds of summarized sections are shown."""
+        return ()
+
+    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        """The text after `---` under a summary."""
+        return f"[This section is summarized; its key is '{key}'.]"
+
+    def preopened(self, view: View, words: str) -> Sequence[Node]:
+        """The closed sections to open for what the user says."""
+        return ()
 
 
 class View:
@@ -218,10 +232,23 @@ class View:
         reason: str = "",
         *,
         overrides: Overrides | None = None,
+        files: Iterable[str] = (),
+        halt: bool = False,
         action: Literal["open", "close"] = "open",
     ) -> DisclosureRequest:
-        """The request that a disclosure tool attaches to its result, with the current visibility."""
-        return DisclosureRequest(tuple(keys), reason, self.visibility(), overrides or {}, action)
+        """The request that a disclosure tool attaches to its result, with the current visibility.
+
+        Unless given, `overrides` are those that reading the sections needs. A result is taken to contain the text of
+        the sections, unless it names files or halts.
+        """
+        keys, files = tuple(keys), tuple(files)
+        found = [path for key in keys if action == "open" and (path := self.find(key)) is not None]
+        if overrides is None:
+            overrides = {}
+            for path in () if files else found:
+                overrides = {**overrides, **({} if self.is_open(path) else self.reading(path).overrides)}
+        content = () if files or halt else tuple(dict.fromkeys((*overrides, *found)))
+        return DisclosureRequest(keys, reason, self.visibility(), overrides, content, files, halt, action)
 
     def shown_below(self, top: Node, packed: int) -> Iterator[Node]:
         """The section and its descendants that are shown in this state; a summary hides what is below it."""
@@ -292,8 +319,9 @@ class View:
         return self.layout.fill(self._params, self._price())
 
     def renders(self, text: str) -> bool:
-        """Whether the prompt now reads like this; False if it shows prices, which take long to compute."""
-        return self._price_tokenizer is None and "".join(self.pieces()) == text
+        """True if the prompt reads like this, and has neither media nor prices, which take long to compute."""
+        pieces = [] if self._price_tokenizer else self.pieces()
+        return bool(pieces) and "".join(pieces) == text and not media_in(pieces)
 
     def user_text(self) -> str:
         """What the user sections say."""
@@ -344,9 +372,7 @@ class View:
         return self._cached(("layout", states), lambda: self._laid_out(states))
 
     def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
-        # A strategy that can leave some summaries out of the text has an attribute `menu`.
-        menu: Menu = getattr(self._disclosure, "menu", "all")
-        return Layout(self.outline, states, self._suffix, root=root, menu=menu)
+        return Layout(self.outline, states, self._suffix, root=root, menu=self._disclosure.menu)
 
     def _with_state(self, state: VisibilityState, *, priced: bool = True) -> View:
         return View(

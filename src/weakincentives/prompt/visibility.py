@@ -128,15 +128,24 @@ class VisibilityOverrides:
 class DisclosureRequest:
     """A request to open or close sections, carried by the result of the tool that made it.
 
-    `requested_sections` are the keys as the model wrote them, `current_visibility_state` is what was shown at that
-    moment, `requested_overrides` what has to change for the sections to open (empty when reading them changes nothing).
+    `keys` are the sections as the model named them, and `current_visibility_state` is what was shown at that moment.
+    `overrides` open the sections; empty if reading them changes nothing. `content` are the sections whose text is in
+    the result, `files` those that it was written to; with `halt`, the caller decides what to open.
     """
 
-    requested_sections: tuple[str, ...]
+    keys: tuple[str, ...]
     reason: str = ""
     current_visibility_state: Overrides = field(default_factory=dict)
-    requested_overrides: Overrides = field(default_factory=dict)
+    overrides: Overrides = field(default_factory=dict)
+    content: tuple[SectionPath, ...] = ()
+    files: tuple[str, ...] = ()
+    halt: bool = False
     action: Literal["open", "close"] = "open"
+
+    @property
+    def requested_sections(self) -> tuple[str, ...]:
+        """`keys`, by the name that the specs use."""
+        return self.keys
 
 
 class VisibilityExpansionRequired(PromptError):
@@ -174,6 +183,15 @@ def with_ancestors(overrides: Overrides) -> dict[SectionPath, SectionVisibility]
             result.update({up: visibility for up in ancestors(path) if up not in overrides})
         result[path] = visibility
     return result
+
+
+def effective(base: Overrides, overrides: Overrides) -> dict[SectionPath, SectionVisibility]:
+    """What each section shows, given what it would show by itself, and overrides: a summary hides what is inside it."""
+    chosen = with_ancestors(overrides)
+    own = {path: chosen.get(path, visibility) for path, visibility in base.items()}
+    summarized = {path for path, visibility in own.items() if visibility is SectionVisibility.SUMMARY}
+    hidden = {path for path in own if summarized.intersection(ancestors(path))}
+    return {path: SectionVisibility.HIDDEN if path in hidden else visibility for path, visibility in own.items()}
 
 
 def check_path(path: SectionPath) -> SectionPath:

@@ -2,15 +2,6 @@
 
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest
-from weakincentives.runtime.accounts import (
-    Ledger,
-    LedgerSection,
-    LedgerTurn,
-    RequestTokens,
-    ledger,
-    ledger_of,
-    request_tokens,
-)
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.drivers import (
@@ -36,6 +27,8 @@ from weakincentives.runtime.events import (
     EvaluationFailed,
     EvaluationStopped,
     EvaluationSuspended,
+    Exposed,
+    Exposure,
     HostedToolInvoked,
     ModelCalled,
     PossibleMiss,
@@ -46,6 +39,7 @@ from weakincentives.runtime.events import (
     ResourcesNotClosed,
     RunRestarted,
     SectionLoaded,
+    SectionsExposed,
     SectionsOpened,
     SectionState,
     ToolInvoked,
@@ -68,6 +62,15 @@ from weakincentives.runtime.history import (
 )
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop
+from weakincentives.runtime.ledger import (
+    Ledger,
+    LedgerSection,
+    LedgerTurn,
+    RequestTokens,
+    ledger,
+    ledger_of,
+    request_tokens,
+)
 from weakincentives.runtime.main_loop import Conversation, Expansions, MainLoop
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
 from weakincentives.runtime.messages import (
@@ -118,6 +121,8 @@ __all__ = [
     "EventStream",
     "Expansions",
     "Explanation",
+    "Exposed",
+    "Exposure",
     "HistoryBuilder",
     "HistoryTurn",
     "HostedToolCodec",
@@ -160,6 +165,7 @@ __all__ = [
     "SectionLoaded",
     "SectionOpened",
     "SectionState",
+    "SectionsExposed",
     "SectionsOpened",
     "Settings",
     "Step",

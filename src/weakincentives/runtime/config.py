@@ -9,9 +9,9 @@ from typing import Any
 from weakincentives.content import Media, Part
 from weakincentives.prompt import AnyTool, portable_name
 from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.inventory import Count, Define
 from weakincentives.runtime.media import estimate_tokens
 from weakincentives.runtime.messages import Message, Settings
+from weakincentives.runtime.sections import Count, Define
 
 
 @dataclass(frozen=True, slots=True)

@@ -443,8 +443,8 @@ def _since_last_request(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
     """What happened since the last request: the answer was rejected, sections were opened without the model asking."""
     if loop.rejected:
         yield Restarted(loop.rejected)
-    yield from map(SectionOpened, loop.telling.opened)
-    loop.rejected, loop.telling.opened = "", []
+    yield from map(SectionOpened, loop.notices.opened)
+    loop.rejected, loop.notices.opened = "", []
 
 
 def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent[Any]]:

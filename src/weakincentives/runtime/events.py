@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from weakincentives._frozen import quick_init
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import DisclosureRequest, Overrides, SectionPath, SectionVisibility, Span, ToolResult
 from weakincentives.runtime.messages import StopReason
-from weakincentives.session import LogEntry
+from weakincentives.session import LogEntry, reducer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +59,85 @@ class SectionState:
         return 0 if self.visibility is SectionVisibility.FULL else self.full_tokens - self.shown_tokens
 
 
+@quick_init
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """What the model has of one section.
+
+    `source` is where its text stands: in full in the system or first user text ("prompt"), in a later message
+    ("conversation"), only as a summary, or nowhere. `digest` and `tokens` are those of that text; `call_id` is the call
+    whose result holds it, if one does. `result` is the last call that returned the full text, perhaps with older
+    params, and the digest of what it returned: a restart keeps that.
+    """
+
+    source: Literal["prompt", "conversation", "summary", "none"]
+    digest: str = ""
+    call_id: str = ""
+    tokens: int = 0
+    result: tuple[str, str] | None = None
+
+
+_NOWHERE = Exposed("none")
+
+
+@dataclass(frozen=True, slots=True)
+class SectionsExposed(RunEvent):
+    """The model has more or less of some sections than before; `changes` maps their paths to what it has now.
+
+    `run_path` is empty for a run of its own.
+    """
+
+    run_id: str
+    changes: Mapping[SectionPath, Exposed]
+    reason: str = ""
+    run_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure(Mapping[SectionPath, Exposed]):
+    """What the model has of each section, by path; of a path that is missing, it has nothing.
+
+    Closing a section changes nothing here: its text stands in the conversation until that is rendered again or
+    shortened. `children` are the exposures of runs inside this one, by run path.
+    """
+
+    sections: Mapping[SectionPath, Exposed] = field(default_factory=dict)
+    children: Mapping[str, Exposure] = field(default_factory=dict)
+
+    def __getitem__(self, path: SectionPath) -> Exposed:
+        return self.sections.get(path, _NOWHERE)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self.sections
+
+    def __iter__(self) -> Iterator[SectionPath]:
+        return iter(self.sections)
+
+    def __len__(self) -> int:
+        return len(self.sections)
+
+    @reducer(on=SectionsExposed)
+    def handle(self, event: SectionsExposed) -> Exposure:
+        if event.run_path:
+            child = self.children.get(event.run_path, Exposure()).with_changes(event.changes)
+            return Exposure(self.sections, {**self.children, event.run_path: child})
+        return self.with_changes(event.changes)
+
+    def with_changes(self, changes: Mapping[SectionPath, Exposed]) -> Exposure:
+        sections = {**self.sections, **changes}
+        for path, exposed in changes.items():
+            if exposed.source == "none":
+                del sections[path]
+        return Exposure(sections, self.children)
+
+
 @dataclass(frozen=True, slots=True)
 class PromptRendered(RunEvent):
     """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted tools last.
 
-    `overrides` are the session's at this moment. `continues` is the run whose conversation continues here with the same
-    text, and `read` are the sections whose content is already in it. Once it is continued itself, the session keeps it
-    without the texts and sections that the later one repeats. `overrides_tag` is that of the stored override of its
-    texts, if one was applied.
+    `overrides` are the session's at this moment, and `exposed` is what the model then has of each section. `continues`
+    is the run whose conversation continues here with the same text. `overrides_tag` is that of the stored override of
+    its texts, if one was applied.
     """
 
     run_id: str
@@ -85,7 +157,7 @@ class PromptRendered(RunEvent):
     definitions: tuple[str, ...] = ()
     overrides: Overrides = field(default_factory=dict)
     continues: str = ""
-    read: tuple[str, ...] = ()
+    exposed: Mapping[SectionPath, Exposed] = field(default_factory=dict)
     overrides_tag: str = ""
 
 
@@ -149,7 +221,10 @@ class ModelCalled(RunEvent):
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ToolInvoked(RunEvent):
-    """A tool was called, or the call was refused; the event is kept even if the changes are rolled back."""
+    """A tool was called, or the call was refused; the event is kept even if the changes are rolled back.
+
+    `text` is what the model read of the result.
+    """
 
     name: str
     params: Any
@@ -161,6 +236,7 @@ class ToolInvoked(RunEvent):
     duration: float = 0.0
     section_key: str = ""
     compensation: str = ""
+    text: str = ""
 
     @property
     def success(self) -> bool:
@@ -170,15 +246,6 @@ class ToolInvoked(RunEvent):
     def disclosure(self) -> DisclosureRequest | None:
         """What the call asked to open or close; None for other tools."""
         return self.result.disclosure
-
-    @property
-    def result_text(self) -> str:
-        """The result as the model read it."""
-        try:
-            return self.result.render()
-        except Exception:
-            # A value whose class is unknown to the program that reads the recording.
-            return self.result.message
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,12 @@ from weakincentives.errors import (
     callers_traceback,
 )
 from weakincentives.prompt import (
+    AnyTool,
     DisclosureRequest,
     OpenSectionsResult,
     Prompt,
     ReadSectionResult,
+    SectionVisibility,
     SetVisibilityOverride,
     Tool,
     ToolContext,
@@ -65,10 +67,9 @@ class CallSuspended(BaseException):
 class ToolExecutionOutcome:
     """The outcome of one call. `message` is what the model reads.
 
-    `opened` are the sections that were opened or read as the model named them, `told` those whose text it was given,
-    `closed` those that were closed; `expanded_tools` are the tools that appeared with them.
-    `expansion` (sections that only a new evaluation can open) and `halt` end the turn. `operator_text` is to be sent as
-    a system message.
+    `disclosure` is what a successful call opened or closed, and `expanded_tools` are the tools that appeared with it.
+    A call ends the turn if it `restarts` the evaluation, which alone can open the sections, or halts for the caller.
+    `operator_text` is to be sent as a system message.
     """
 
     tool_call_id: str
@@ -76,17 +77,24 @@ class ToolExecutionOutcome:
     success: bool
     expanded_tools: tuple[Any, ...] = ()
     name: str = ""
-    expansion: DisclosureRequest | None = None
-    halt: OpenSectionsResult | None = None
-    opened: tuple[str, ...] = ()
-    closed: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    disclosure: DisclosureRequest | None = None
+    restarts: bool = False
     attachments: tuple[Part, ...] = ()
     operator_text: str = ""
 
     @property
+    def halts(self) -> bool:
+        return self.disclosure is not None and self.disclosure.halt
+
+    @property
     def ends_turn(self) -> bool:
-        return self.expansion is not None or self.halt is not None
+        return self.restarts or self.halts
+
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """The sections that were opened or read, as the model named them."""
+        asked = self.disclosure
+        return () if asked is None or asked.action != "open" else asked.keys
 
 
 @dataclass(slots=True)
@@ -354,29 +362,26 @@ class ToolExecutor:
 
     def _record(self, call: ToolCall, params: Any, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""
-        result, value, halt = self._with_disclosure(attempt.result), attempt.result.value, None
-        expanded: tuple[Any, ...] = ()
-        if isinstance(value, ReadSectionResult) and value.requested_overrides and result.success:
-            new = any(map(self.toolbox.is_new, value.expanded_tools))
-            if new and not self.supports_dynamic_tools and result.disclosure is not None:
+        result = self._with_disclosure(attempt.result)
+        asked = result.disclosure if result.success else None
+        restarts, expanded = attempt.expansion is not None, tuple[AnyTool, ...]()
+        if asked is not None and asked.overrides and not (restarts or asked.halt):
+            expanded = self._added_tools(asked)
+            restarts = bool(expanded) and not self.supports_dynamic_tools
+            if restarts:
                 reason = "The adapter cannot add tools to a conversation."
-                attempt.expansion = replace(
-                    result.disclosure, reason=reason, requested_overrides=value.requested_overrides
-                )
-            else:
-                expanded = value.expanded_tools
-            for path, visibility in value.requested_overrides.items():
+                asked, expanded = replace(asked, reason=reason), ()
+            for path, visibility in asked.overrides.items():
                 self.session.dispatch(SetVisibilityOverride(path, visibility))
-        elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
-            halt = value
         message, operator_text = attempt.message or result.message, ""
-        if attempt.expansion is not None and isinstance(value, ReadSectionResult):
-            keys = ", ".join(attempt.expansion.requested_sections)
-            message = f"Opened {keys}: the prompt now shows the full text, and its tools are available."
-        elif self.supports_operator_text and isinstance(value, ReadSectionResult) and value.voice == "system":
-            message, operator_text = "The section's text follows as a system message.", value.render()
-        if isinstance(value, ReadSectionResult):
-            result = replace(result, value=replace(value, expanded_tools=()))
+        if asked is not None and restarts and attempt.expansion is None:
+            message = (
+                f"Opened {', '.join(asked.keys)}: the prompt now shows the full text, and its tools are available."
+            )
+        elif asked is not None and isinstance(result.value, ReadSectionResult) and self._speaks_as_system(asked):
+            message, operator_text = "The section's text follows as a system message.", result.value.render()
+        if isinstance(result.value, ReadSectionResult):
+            result = replace(result, value=replace(result.value, expanded_tools=()))
         self.session.dispatch(
             ToolInvoked(
                 name=call.name,
@@ -390,6 +395,7 @@ class ToolExecutor:
                 duration=self.session.clock.monotonic() - started,
                 section_key=self.toolbox.section_of(call.name),
                 compensation=attempt.compensation,
+                text=message,
                 timestamp=self.session.timestamp(),
             )
         )
@@ -399,12 +405,9 @@ class ToolExecutor:
             success=result.success,
             expanded_tools=expanded,
             name=call.name,
-            expansion=attempt.expansion,
-            halt=halt,
-            opened=_disclosed(result, "open"),
-            closed=_disclosed(result, "close"),
-            told=_told(result),
-            attachments=() if attempt.expansion else result.attachments,
+            disclosure=asked,
+            restarts=restarts,
+            attachments=() if restarts else result.attachments,
             operator_text=operator_text,
         )
         return outcome
@@ -412,21 +415,30 @@ class ToolExecutor:
     def _with_disclosure(self, result: ToolResult[Any]) -> ToolResult[Any]:
         """A value that opens sections makes the result a disclosure, whatever the tool's name."""
         value = result.value
-        if result.disclosure is not None or not isinstance(value, ReadSectionResult | OpenSectionsResult):
+        if result.disclosure is not None or not isinstance(value, OpenSectionsResult):
             return result
-        keys, view = map(".".join, value.requested_overrides), self.prompt.view(self.session)
-        return replace(result, disclosure=view.request(keys, overrides=value.requested_overrides))
+        overrides = value.requested_overrides
+        request = self.prompt.view(self.session).request(
+            map(".".join, overrides), value.reason, overrides=overrides, files=value.written_files, halt=bool(overrides)
+        )
+        return replace(result, disclosure=request)
 
+    def _added_tools(self, asked: DisclosureRequest) -> tuple[AnyTool, ...]:
+        """The tools that opening the sections adds to those offered so far."""
+        offered = self.prompt.view(self.session).opened(asked.overrides).offered()
+        return tuple(tool for node, tool in offered if node is not None and self.toolbox.is_new(tool))
 
-def _disclosed(result: ToolResult[Any], action: str) -> tuple[str, ...]:
-    request = result.disclosure
-    return request.requested_sections if request is not None and result.success and request.action == action else ()
-
-
-def _told(result: ToolResult[Any]) -> tuple[str, ...]:
-    """The sections in the text of a result: those that were read, and their ancestors that had to be opened too."""
-    above = () if result.disclosure is None else map(".".join, result.disclosure.requested_overrides)
-    return (*above, *opened) if (opened := _disclosed(result, "open")) else ()
+    def _speaks_as_system(self, asked: DisclosureRequest) -> bool:
+        """True if the strategy sends the text of these sections as a system message, and the model accepts it."""
+        view = self.prompt.view(self.session)
+        return (
+            self.supports_operator_text
+            and self.prompt.template.disclosure.voice == "system"
+            and all(
+                asked.current_visibility_state.get(path) is not SectionVisibility.FULL and view.is_literal(path)
+                for path in asked.content
+            )
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.hosted import hosted_problems
-from weakincentives.runtime.inventory import inventory
+from weakincentives.runtime.sections import section_states
 from weakincentives.session import Session
 
 
@@ -119,7 +119,7 @@ def explain(
     view = rendered.view
     assert view is not None
     count = config.count_tokens
-    states = inventory(view, rendered.text, count, config.sent_tool, count_media=config.count_media)
+    states = section_states(view, rendered.text, count, config.sent_tool, count_media=config.count_media)
     media = sum(config.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
     text_tokens = count(rendered.text) + media
     offered = [tool for _, tool in view.offered()]

@@ -31,7 +31,6 @@ from weakincentives.prompt import (
 from weakincentives.runtime import events
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
-from weakincentives.runtime.inventory import sections_to_close
 from weakincentives.runtime.messages import (
     CORRECTION,
     PROMPT_TURN,
@@ -58,12 +57,14 @@ from weakincentives.runtime.messages import (
     with_results,
 )
 from weakincentives.runtime.misses import possible_misses
+from weakincentives.runtime.notices import Notices
 from weakincentives.runtime.offering import Offering
 from weakincentives.runtime.run import Journal, Run, RunScope
-from weakincentives.runtime.telling import Telling
+from weakincentives.runtime.sections import sections_to_close
 from weakincentives.session import Session
 
 Beginning = Literal["new", "resume", "turn"]
+_TOO_LARGE = "context is over"
 _STOPPED = {
     "refusal": "refused to answer",
     "content_filter": "was stopped by a content filter",
@@ -106,7 +107,7 @@ class InnerLoop:
         self._journal = Journal(session, scope)
         self._transcript = Transcript(session)
         self._offering = Offering(prompt, session, config, self._journal, self._transcript)
-        self.telling = Telling(prompt, session, scope, config, self._journal, self._transcript, self._offering)
+        self.notices = Notices(prompt, session, scope, config, self._journal, self._transcript, self._offering)
         self.toolbox = self._offering.toolbox
         self.executor = ToolExecutor(
             prompt,
@@ -249,12 +250,12 @@ class InnerLoop:
                     self._offering.register(mid_turn=True)
             if self._untold is not None:
                 removed, self._untold = self._untold, None
-                self.telling.tell_changes(removed)
+                self.notices.announce(removed)
             self._say_operator_texts()
             self._open_by_rule()
             yield from self._load_sections()
             self._evict()
-            self.telling.tell_opened()
+            self.notices.announce_opened()
             self._offering.update(self.scope.meter.turns)
             self._transcript.put_in_order()
             self.scope.meter.check_model_call(self.prompt.name)
@@ -275,12 +276,12 @@ class InnerLoop:
         text = "Not run: the turn ended to open sections. Call the tool again if it is still needed."
         self._transcript.say(*failed_results(pending, text))
         self._journal.save(opening=True)
-        asked = [request for outcome in ended if (request := outcome.expansion or outcome.halt) is not None]
-        overrides = {path: each for request in asked for path, each in request.requested_overrides.items()}
+        asked = [outcome.disclosure for outcome in ended if outcome.disclosure is not None]
+        overrides = {path: each for request in asked for path, each in request.overrides.items()}
         reason = "; ".join(dict.fromkeys(request.reason for request in asked if request.reason))
-        if any(outcome.halt is not None for outcome in ended):
+        if any(outcome.halts for outcome in ended):
             return self._response("", None, OpenSectionsResult(overrides, reason=reason))
-        keys = tuple(key for outcome in ended if outcome.expansion for key in outcome.expansion.requested_sections)
+        keys = tuple(key for request in asked for key in request.keys)
         raise VisibilityExpansionRequired(
             f"Opening {', '.join(keys)} needs a new evaluation; MainLoop starts one.",
             requested_overrides=overrides,
@@ -331,12 +332,12 @@ class InnerLoop:
             for path, error in errors.items():
                 where = f"Section '{'.'.join(path)}' of '{self.prompt.name}'"
                 raise self._render_error(f"{where} cannot be opened: {error}") from error
-        self.telling.record_loaded()
+        self.notices.record_loaded()
 
     def _open_by_rule(self) -> None:
         """Open the sections whose rules now apply."""
         opened = self.prompt.opened_by_rule(self.session, lambda: user_words(self._conversation.view()))
-        self.telling.open(opened, "rule")
+        self.notices.open(opened, "rule")
 
     def _open_found(self, reply: ModelReply) -> None:
         """Open the sections whose tools the provider found or the model called."""
@@ -345,7 +346,7 @@ class InnerLoop:
             return
         view = self.prompt.view(self.session)
         paths = [path for key in found if (path := view.find(key)) is not None and not view.is_open(path)]
-        self.telling.open(paths, "provider")
+        self.notices.open(paths, "provider")
         for key, names in found.items():
             self._journal.emit(events.ToolsInjected, tool_names=names, section_key=key, route="tool_search")
 
@@ -379,7 +380,6 @@ class InnerLoop:
             selected=selected,
             overrides={**run.overrides, **self._overrides_by_key},
             answers=self._answers_before(kept),
-            told={} if before is None else self.telling.known_from_results(before, view),
             opening=False,
             unfinished=False,
             spent=self.scope.meter.spent,
@@ -389,13 +389,13 @@ class InnerLoop:
         self._offering.begin(view)
         # What was said since is put after what the loop says.
         self._conversation.update(lambda said: said[len(messages) :])
-        self.telling.record_rendered(rendered, view)
+        self.notices.record_rendered(rendered, view, restarts=before is not None)
         if goes_on and any(self.config.binds_reasoning(message) for message in messages if not message.rebased):
             self._journal.emit(
                 events.ReasoningDropped, reason="it is bound to the text of the prompt, which was rendered anew"
             )
         if before is None:
-            self.telling.record_first_opened(view)
+            self.notices.record_first_opened(view)
         offered = self.toolbox.offered
         known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
         system = (rendered.system_text, self._offering.long_descriptions(known))
@@ -406,7 +406,7 @@ class InnerLoop:
             self.scope.given[turn.name] = turn
         self._transcript.say(*with_prompt_turn(kept, turn, restarts=before is not None))
         if before is not None:
-            self.telling.tell_changes()
+            self.notices.announce(restarted=True)
         self._say_message()
 
     def _answers_before(self, messages: Iterable[Message]) -> int:
@@ -443,7 +443,7 @@ class InnerLoop:
         yield from self._continue(run.as_new(self.scope.run_id, answers), continues=run)
         self._say_message()
         said = self.scope.given.get("")
-        self.telling.open(() if said is None else self.prompt.opened_by_words(self.session, said.text), "search")
+        self.notices.open(() if said is None else self.prompt.opened_by_words(self.session, said.text), "search")
         return ()
 
     def _continue(self, run: Run, continues: Run | None = None) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
@@ -463,15 +463,15 @@ class InnerLoop:
         if pending:
             self._offering.register(mid_turn=True)
         if continues is not None:
-            self.telling.record_continued(continues)
-        self.telling.record_loaded()
+            self.notices.record_continued(continues)
+        self.notices.record_loaded()
         if self._beginning == "turn":
             self._transcript.say(*self._missing_results())
         elif pending:
             # The results of the open calls come first.
             self._untold = removed
             return pending
-        self.telling.tell_changes(removed)
+        self.notices.announce(removed)
         return pending
 
     @property
@@ -542,10 +542,8 @@ class InnerLoop:
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
         changes: dict[str, Any] = {"last_used": {**self._journal.run.last_used, **used}} if used else {}
-        read = [key for outcome in outcomes if not outcome.ends_turn for key in outcome.told]
-        closed = [key for outcome in outcomes for key in outcome.closed]
-        changes.update(self.telling.disclosed(read, closed))
         self._journal.save(spent=meter.spent, **changes)
+        self.notices.disclosed(outcomes)
         for outcome in outcomes:
             self._transcript.say(self._result_message(outcome))
             if outcome.operator_text:
@@ -588,15 +586,15 @@ class InnerLoop:
         limit = None if budget is None else budget.max_context_tokens
         if limit is None or self._context_tokens <= limit:
             return
-        excess, self._context_tokens = self._context_tokens - limit - sum(self._journal.run.closed.values()), 0
-        told = {ref.section_key for ref in self._journal.run.tools if not ref.revoked} - self._journal.run.closed.keys()
-        last_used = {key: self._journal.run.last_used.get(key, 0) for key in told}
+        closed = {each.path for each in self.session[CollapseSection].view() if each.reason.startswith(_TOO_LARGE)}
+        exposure = self.session[events.Exposure].latest() or events.Exposure()
+        freed = sum(each.tokens for path, each in exposure.items() if any(path[: len(up)] == up for up in closed))
+        excess, self._context_tokens = self._context_tokens - limit - freed, 0
+        offered = {ref.section_key for ref in self._journal.run.tools if not ref.revoked}
+        last_used = {key: self._journal.run.last_used.get(key, 0) for key in offered - set(map(".".join, closed))}
         closing = sections_to_close(self.prompt.view(self.session), last_used, excess, self.config.count_tokens)
         for path in closing:
-            self.session.dispatch(CollapseSection(path, reason=f"context is over {limit} tokens"))
-        self._journal.save(
-            closed={**self._journal.run.closed, **{".".join(path): tokens for path, tokens in closing.items()}}
-        )
+            self.session.dispatch(CollapseSection(path, reason=f"{_TOO_LARGE} {limit} tokens"))
 
     def _check_stop(self, reply: ModelReply) -> None:
         problem = _STOPPED.get(reply.stop_reason)

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from weakincentives.prompt import Prompt, View
-from weakincentives.prompt.ranking import CLEAR, Found, SectionFinder
-from weakincentives.runtime.events import ToolInvoked
+from weakincentives.prompt.ranking import CLEAR, WORD_FINDER, Found
+from weakincentives.runtime.events import Exposure, ToolInvoked
 from weakincentives.runtime.messages import Message, user_words
 from weakincentives.runtime.run import Run
 from weakincentives.session import Session
@@ -23,7 +23,6 @@ MAX_SECTIONS = 500
 
 Ranked = Callable[[str], Iterable[Found]]
 
-_WORDS = SectionFinder()
 _LACKING = re.compile(
     r"\b(?:(?:do(?:es)? not|don't|doesn't) (?:\w+ )?(?:have|know)"
     r"|(?:can ?not|can't|could not|couldn't|unable to|not able to) (?:\w+ )?(?:access|find|see|look|help|answer|verify)"
@@ -40,17 +39,15 @@ class Miss(NamedTuple):
 
 def possible_misses(prompt: Prompt[Any], session: Session, run: Run, answer: str) -> list[Miss]:
     """Closed sections that may have been needed, most likely first; empty if the search fails."""
-    view, disclosure = prompt.view(session), prompt.template.disclosure
+    view = prompt.view(session)
     if not view.layout.summarized:
         return []
-    own = getattr(disclosure, "finder", None) if getattr(disclosure, "ranker", None) is None else None
-    finder: SectionFinder = own or _WORDS
     outline = prompt.outline()
-    if len(outline.nodes) > MAX_SECTIONS and not finder.has_index(outline):
+    if len(outline.nodes) > MAX_SECTIONS and not WORD_FINDER.has_index(outline):
         return []
     misses: dict[str, Miss] = {}
     try:
-        for miss in _misses(view, partial(finder.ranked, view, outline=outline), session, run, answer):
+        for miss in _misses(view, partial(WORD_FINDER.ranked, view, outline=outline), session, run, answer):
             misses.setdefault(miss.section_key, miss)
     except Exception as error:
         logger.warning("Prompt '%s' was not checked for missed sections: %s", prompt.name, error)
@@ -58,16 +55,18 @@ def possible_misses(prompt: Prompt[Any], session: Session, run: Run, answer: str
 
 
 def _misses(view: View, ranked: Ranked, session: Session, run: Run, answer: str) -> Iterator[Miss]:
+    exposure = session[Exposure].latest() or Exposure()
+    read = {".".join(path) for path, exposed in exposure.items() if exposed.source == "conversation"}
     failed = [event for event in session[ToolInvoked].view() if event.run_id == run.run_id and not event.success]
     yield from _called(view, failed)
     for event in failed:
         if event.disclosure is None and event.section_key:
-            for miss in best_miss(ranked(event.result.message), run.read):
+            for miss in best_miss(ranked(event.result.message), read):
                 yield miss._replace(reason=f"'{event.name}' failed: {event.result.message[:100]}")
     asked = user_words(session[Message].view())
     lacking = _LACKING.search(answer)
     clear = 1.0 if lacking else CLEAR
-    for miss in best_miss(ranked(f"{asked}\n\n{answer}"), run.read, clear=clear):
+    for miss in best_miss(ranked(f"{asked}\n\n{answer}"), read, clear=clear):
         yield miss._replace(reason=f'the answer says "{lacking[0]}"') if lacking else miss
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from weakincentives._fence import Fence
 from weakincentives._frozen import quick_init
 from weakincentives.limits import Meter, Spent
-from weakincentives.prompt import AnyTool, HostedTool, SectionVisibility, Tool, portable_name
+from weakincentives.prompt import AnyTool, HostedTool, Overrides, SectionVisibility, Tool, portable_name
 from weakincentives.runtime.messages import Message, ModelReply
 from weakincentives.session import LogEntry, Session
 
@@ -63,12 +63,10 @@ class Run:
     declared, by section key: those opened by a rule, the user's words or the token budget, those that the code of
     sections decided, and those that its caller asked for.
 
-    `opening` says that it stopped so that a new evaluation can open sections. `told` is what the model has learned of
-    sections since the prompt was rendered: "full", "summary", "read" (closed, but it has read the text) or "absent",
-    with a hash of the text; `results` is the same as tool results last told it, which a restart keeps. `closed` are the
-    sections closed because the context was too large, with their tokens. `unfinished` says that the last message is
-    what was shown of a reply that broke off. `answers` is the number of assistant messages before the run, counted if
-    there may be hosted tools. `first_run` is its prompt's, and `attempt` counts its restarts.
+    `opening` says that it stopped so that a new evaluation can open sections. `shown` is what each section showed when
+    the model was last informed. `unfinished` says that the last message is what was shown of a reply that broke off.
+    `answers` is the number of assistant messages before the run, counted if there may be hosted tools. `first_run` is
+    its prompt's, and `attempt` counts its restarts.
     """
 
     run_id: str
@@ -79,22 +77,15 @@ class Run:
     overrides: Mapping[str, SectionVisibility] = field(default_factory=dict)
     tools: tuple[ToolRef, ...] = ()
     last_used: Mapping[str, int] = field(default_factory=dict)
-    told: Mapping[str, str] = field(default_factory=dict)
-    results: Mapping[str, str] = field(default_factory=dict)
+    shown: Overrides = field(default_factory=dict)
     output_retries: int = 0
     opening: bool = False
-    closed: Mapping[str, int] = field(default_factory=dict)
     unfinished: bool = False
     conversation_id: str = ""
     answers: int = 0
     spent: Spent = field(default_factory=Spent)
     first_run: str = ""
     attempt: int = 1
-
-    @property
-    def read(self) -> tuple[str, ...]:
-        """The closed sections whose text the model has read."""
-        return tuple(key for key, told in self.told.items() if told.startswith("read "))
 
     def as_new(self, run_id: str, answers: int = 0) -> Run:
         """The same state at the beginning of another run, after this many assistant messages."""

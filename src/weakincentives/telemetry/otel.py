@@ -30,9 +30,9 @@ from weakincentives.runtime import (
     PromptRendered,
     Run,
     RunRestarted,
+    SectionsExposed,
     ToolInvoked,
     ToolsInjected,
-    related,
 )
 from weakincentives.session import Session, observing
 
@@ -67,7 +67,7 @@ class _Run:
     moved: bool = False
     usage: TokenUsage = field(default_factory=TokenUsage)
     definitions: dict[str, str] = field(default_factory=dict)
-    readings: list[tuple[str, ...]] = field(default_factory=list)
+    readings: dict[str, str] = field(default_factory=dict)
     chat: Span | None = None
     ends: float | None = None
     forgotten: Callable[[], Any] = lambda: None
@@ -230,12 +230,11 @@ class Instrumentation:
         if event.section_key:
             attributes["wink.section.key"] = event.section_key
         if event.disclosure is not None:
-            attributes["wink.sections"] = event.disclosure.requested_sections
-            run.readings.append(event.disclosure.requested_sections)
+            attributes["wink.sections"] = event.disclosure.keys
         run.since, run.replied = event.timestamp, False
         if self._capture:
             attributes["gen_ai.tool.call.arguments"] = event.arguments
-            attributes["gen_ai.tool.call.result"] = event.result_text
+            attributes["gen_ai.tool.call.result"] = event.text
         span = self._tracer.start_span(
             f"execute_tool {event.name}",
             context=self._trace.set_span_in_context(run.span),
@@ -246,13 +245,17 @@ class Instrumentation:
             span.set_status(self._trace.StatusCode.ERROR, event.result.message if self._capture else None)
         span.end(_nanoseconds(event.timestamp))
 
+    def _expose(self, session: Session, run: _Run, event: SectionsExposed) -> None:
+        """Remember which call returned the text of which section, until tools appear with it."""
+        run.readings |= {".".join(path): each.call_id for path, each in event.changes.items() if each.call_id}
+
     def _inject(self, session: Session, run: _Run, event: ToolsInjected) -> None:
         run.definitions.update(zip(event.tool_names, event.definitions, strict=False))
         attributes = {"wink.section.key": event.section_key, "wink.route": event.route}
         self._injected.add(len(event.tool_names), attributes)
-        for keys in [keys for keys in run.readings if any(related(key, event.section_key) for key in keys)]:
-            # One reading can add the tools of several sections, with one event each.
-            run.readings.remove(keys)
+        # One reading can add the tools of several sections, with one event each.
+        if call_id := run.readings.get(event.section_key, ""):
+            run.readings = {key: call for key, call in run.readings.items() if call != call_id}
             self._dynamic.add(1, attributes)
         run.span.add_event(
             "wink.tools.injected", {**attributes, "wink.sections": event.tool_names}, _nanoseconds(event.timestamp)
@@ -337,6 +340,7 @@ _HANDLERS: dict[type, Any] = {
     ModelCalled: Instrumentation._call,
     Message: Instrumentation._reply,
     ToolInvoked: Instrumentation._invoke,
+    SectionsExposed: Instrumentation._expose,
     ToolsInjected: Instrumentation._inject,
     RunRestarted: Instrumentation._restart,
     PromptExecuted: Instrumentation._execute,

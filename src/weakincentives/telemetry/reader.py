@@ -72,7 +72,7 @@ CREATE VIEW disclosure AS
     SELECT run_id, seq, turn, time, payload ->> '$.v.name' AS action, key.value AS section,
            coalesce(payload ->> '$.v.result.v.disclosure.v.reason', '') AS reason,
            payload ->> '$.v.result.v.success' AS success, '' AS route, '[]' AS tools
-      FROM events, json_each(payload, '$.v.result.v.disclosure.v.requested_sections.v') AS key
+      FROM events, json_each(payload, '$.v.result.v.disclosure.v.keys.v') AS key
       WHERE kind = 'ToolInvoked'
     UNION ALL
     SELECT run_id, seq, turn, time, 'injected', payload ->> '$.v.section_key', '', 1,

@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 # Events that open or close sections and add or withdraw tools, besides the tool calls that request it.
 _CHANGES = (
+    "SectionsExposed",
     "ToolsInjected",
     "ToolsWithdrawn",
     "SetVisibilityOverride",
@@ -43,7 +44,7 @@ _CHANGES = (
 )
 # Events that end a run without an answer.
 _ENDS = ("EvaluationFailed", "EvaluationStopped")
-# Events read for a history, besides the messages in which the model read what was opened.
+# Events read for a history.
 _KINDS = tuple(cls.__name__ for cls in EVENTS if cls not in (Message, HostedToolInvoked))
 # Tool calls that request sections, and a few others; in a long run, only the index finds them quickly.
 _DISCLOSING = (
@@ -83,12 +84,7 @@ class Turn:
 def read_history(reader: EventReader, run_id: str) -> RunHistory:
     """The history of a run."""
     light, events = _read_events(reader, run_id)
-    calls = [item.seq for item in light if isinstance(item.what, ModelCalled)]
-    calls += [recorded.seq for recorded in events if recorded.kind == "ModelCalled"]
-    asked = [recorded for recorded in events if recorded.kind == "ToolInvoked"]
-    events += _results(reader, run_id, asked, sorted(calls))
     builder = HistoryBuilder(run_id)
-    builder.carry(_brought_before(reader, run_id))
     for item in sorted([*light, *(_Item(r.seq, r.time, r.event) for r in events)], key=attrgetter("seq")):
         if isinstance(item.what, ToolUse):
             builder.add_use(item.what, time=item.time)
@@ -192,25 +188,6 @@ def _decode_fast(row: Sequence[Any], shared: Callable[[str, bytes], Any]) -> Mod
     return None
 
 
-def _results(
-    reader: EventReader, run_id: str, asked: Sequence[RecordedEvent], calls: Sequence[int]
-) -> list[RecordedEvent]:
-    """The messages in which the model read what was opened; they come before the next model call."""
-    found: list[RecordedEvent] = []
-    first: dict[int, int] = {}
-    for recorded in asked:
-        first[recorded.turn] = min(recorded.seq, first.get(recorded.turn, recorded.seq))
-    ranges = [(seq, calls[turn] if turn < len(calls) else float("inf")) for turn, seq in first.items()]
-    for at in range(0, len(ranges), 100):
-        some = ranges[at : at + 100]
-        between = " OR ".join(["seq > ? AND seq < ?"] * len(some))
-        found += reader.events_where(
-            f"run_id = ? AND kind = 'Message' AND instr(payload, '\"role\":\"tool\"') AND ({between})",
-            (run_id, *(bound for pair in some for bound in pair)),
-        )
-    return found
-
-
 def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
     """The n-th turn of a run. Reading messages takes most of the time; `with_messages=False` omits them."""
     found = reader.query(
@@ -237,7 +214,7 @@ def build_turn(reader: EventReader, run_id: str, n: int, *, with_messages: bool 
         run_id,
         n,
         rendered,
-        _folded(reader, run_id, [*before, here[0]]).turns[-1].state,
+        _folded([*before, here[0]]).turns[-1].state,
         time=here[0].time,
         called=called,
         messages=tuple(recorded.event for recorded in reader.identified(ids)),
@@ -278,7 +255,7 @@ def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[i
         run_id,
         n,
         rendered,
-        _folded(reader, run_id, before).now,
+        _folded(before).now,
         time=messages[-1].time,
         called=None,
         messages=(),
@@ -322,9 +299,8 @@ def _evaluation(reader: EventReader, run_id: str, until: float) -> tuple[Recorde
     return (rendered[0] if readable else None), [*restarts, *rendered, *since]
 
 
-def _folded(reader: EventReader, run_id: str, events: Sequence[RecordedEvent]) -> RunHistory:
+def _folded(events: Sequence[RecordedEvent]) -> RunHistory:
     builder = HistoryBuilder()
-    builder.carry(_brought_before(reader, run_id))
     for recorded in events:
         builder.add(recorded.event, seq=recorded.seq, time=recorded.time)
     return builder.build()
@@ -343,18 +319,6 @@ def continued_runs(reader: EventReader, run_id: str) -> list[str]:
         if not isinstance(earlier, str) or not earlier or earlier in chain:
             return chain
         chain.insert(0, earlier)
-
-
-def _brought_before(reader: EventReader, run_id: str) -> dict[str, str]:
-    """The calls that added sections to the conversation before this run, by the section keys they requested."""
-    brought: dict[str, str] = {}
-    for earlier in continued_runs(reader, run_id)[:-1]:
-        seqs = [seq for (seq,) in reader.query(_DISCLOSING, (earlier, 0, float("inf")))]
-        for recorded in reader.numbered(earlier, seqs):
-            if isinstance(recorded.event, ToolInvoked) and recorded.event.success and recorded.event.disclosure:
-                asked = recorded.event.disclosure.requested_sections
-                brought.update(dict.fromkeys(asked, recorded.event.call_id))
-    return brought
 
 
 def requests(

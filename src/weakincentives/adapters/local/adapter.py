@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from weakincentives.adapters.local.decoding import Hear, Progress, Stopped, Watch
 from weakincentives.adapters.local.engine import SHELF, Engine, EngineError, Settings, usable_threads
 from weakincentives.adapters.local.models import model_file, ranker_file
-from weakincentives.adapters.local.outlook import outlook
+from weakincentives.adapters.local.outlook import Sections, outlook
 from weakincentives.adapters.local.relevance import (
     RANKER_CONTEXT,
     Relevance,
@@ -26,13 +26,21 @@ from weakincentives.adapters.local.relevance import (
 )
 from weakincentives.adapters.local.replier import Replier
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import SectionVisibility, Span, Tokenizer
-from weakincentives.prompt.ranking import SectionText, section_text
-from weakincentives.runtime import Channel, InnerLoop, ModelReply, ModelRequest, PromptRendered, ProviderAdapter
+from weakincentives.prompt import SearchSectionsResult, SectionVisibility, Tokenizer
+from weakincentives.prompt.ranking import section_text
+from weakincentives.runtime import (
+    Channel,
+    Exposure,
+    InnerLoop,
+    ModelReply,
+    ModelRequest,
+    PromptRendered,
+    ProviderAdapter,
+    ToolInvoked,
+)
 
 # Below this many weights, quoting finds the needed fact more often than composing; docs/local-model.md has the figures.
 SMALL = 1_000_000_000
-Sections = tuple[Sequence[Span], Mapping[str, SectionText], Collection[str]]
 
 
 class LocalAdapter(ProviderAdapter):
@@ -109,17 +117,28 @@ class LocalAdapter(ProviderAdapter):
         return self._replies == "compose" or (self._replies == "auto" and self.engine.parameters >= SMALL)
 
     def channel(self) -> Channel:
-        return LocalChannel(self.replier, lambda: ((), {}, ()), self._progress)
+        return LocalChannel(self.replier, Sections, self._progress)
 
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
         def sections() -> Sections:
-            rendered = loop.session[PromptRendered].latest()
-            view = loop.prompt.view(loop.session)
+            session, view = loop.session, loop.prompt.view(loop.session)
+            rendered, invoked = session[PromptRendered].latest(), session[ToolInvoked].view()
+            exposure = session[Exposure].latest() or Exposure()
             closed = [node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL]
             opened = [node for node in view.layout.full if view.decided_by(node) != "declared"]
-            known = {node.key: section_text(node) for node in (*closed, *opened)}
-            return () if rendered is None else rendered.spans, known, {node.key for node in closed}
+            read = [node for node in (*closed, *opened) if exposure[node.path].source in ("prompt", "conversation")]
+            searches = (each.result.value for each in invoked if isinstance(each.result.value, SearchSectionsResult))
+            openings = [each for each in invoked if each.disclosure is not None]
+            return Sections(
+                spans=() if rendered is None else rendered.spans,
+                known={node.key: section_text(node) for node in (*closed, *opened)},
+                closed={node.key for node in closed},
+                read=["".join(view.own_pieces(node.path)) for node in read],
+                asked={key for each in openings if each.disclosure for key in each.disclosure.keys},
+                found={found.key for search in searches for found in search.sections},
+                openings={each.call_id for each in openings if each.run_id == loop.scope.run_id},
+            )
 
         yield LocalChannel(self.replier, sections, self._progress)
 
@@ -138,8 +157,7 @@ class LocalAdapter(ProviderAdapter):
 class LocalChannel:
     """Sends requests to the model in this process.
 
-    `sections` returns where the sections are in the prompt, the texts of those not open from the start, and the keys
-    of closed ones.
+    `sections` returns the sections of the prompt, as they are at the moment.
     """
 
     def __init__(
@@ -206,7 +224,7 @@ class LocalChannel:
 
     def _reply(self, request: ModelRequest, watch: Watch, heard: Hear) -> ModelReply:
         try:
-            return self._replier.reply(request, outlook(request, *self._sections()), watch, heard)
+            return self._replier.reply(request, outlook(request, self._sections()), watch, heard)
         except EngineError as error:
             raise PromptEvaluationError(
                 f"The local model failed in '{request.prompt_name}': {error}",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
 from typing import Any
 
@@ -17,12 +16,26 @@ OPENING_TOOLS = ("read_section", "open_sections")
 SEARCH = "search_sections"
 MAX_EARLIER = 4
 _HEADING = re.compile(r"^#{1,6} +(?:(?:\d+\.)+ +)?.+?\s*$", re.MULTILINE)
-_HIT = re.compile(r'^- "([^"]+)": ', re.MULTILINE)
-# A closed section below one that was read: its summary is not yet an answer.
-_SUMMARY = re.compile(
-    r"^#{1,6} (?:(?!^#{1,6} ).)*?^---\n\[This section is summarized\b[^\n]*", re.MULTILINE | re.DOTALL
-)
 _SYSTEM = "You are a helpful assistant. Answer briefly."
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The sections of the prompt behind a request.
+
+    `spans` are their places in the prompt; without them, the whole prompt is the question. `known` maps keys to the
+    texts of sections not open from the start, and `closed` are the keys of those still closed. `read` are texts of
+    these that the model has; `asked` are the sections it has asked for, `found` those that a search listed, and
+    `openings` the ids of its calls that opened or closed sections.
+    """
+
+    spans: Sequence[Span] = ()
+    known: Mapping[str, SectionText] = field(default_factory=dict)
+    closed: Collection[str] = ()
+    read: Sequence[str] = ()
+    asked: Collection[str] = ()
+    found: Collection[str] = ()
+    openings: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,56 +62,44 @@ class Outlook:
     tools: tuple[Tool[Any, Any], ...]
 
 
-def outlook(
-    request: ModelRequest, spans: Sequence[Span], known: Mapping[str, SectionText], closed: Collection[str]
-) -> Outlook:
-    """Take a request apart; without `spans`, the whole prompt is the question and nothing can be distinguished.
-
-    `known` maps keys to the texts of sections not open from the start; `closed` are the keys of those still closed.
-    """
+def outlook(request: ModelRequest, sections: Sections) -> Outlook:
+    """Take a request apart."""
     text = next((message.text for message in request.messages if message.role == "system"), "")
     results: list[str] = []
     calls: list[tuple[str, str]] = []
     said: list[str] = []
     earlier: list[dict[str, str]] = []
-    question, instructions, read, listed, opened = text, [], [], set(), []
-    for span in spans:
+    question, instructions, listed = text, [], {*sections.found}
+    for span in sections.spans:
+        part = text[span.start : span.end]
         if span.role == "user":
             continue
-        part = text[span.start : span.end]
         if span.visibility is SectionVisibility.SUMMARY:
             listed.add(".".join(span.path))
         elif span.decided_by == "declared":
             question = _body(part) or question
             instructions.append(part.strip())
-        else:
-            read.append(part)
     for message in request.messages:
         if message.role == "user" and message.name != INSTRUCTIONS:
             question, results, calls = _body(message.text), [], []
             said.insert(0, question)
         if message.role in ("user", "assistant") and message.text:
             earlier.append({"role": message.role, "content": message.text})
-        for call in message.tool_calls:
-            calls.append((call.name, call.arguments))
-            opened += _keys(call.arguments) if call.name in OPENING_TOOLS else []
-        if message.role == "tool" and message.name == SEARCH:
-            listed.update(_HIT.findall(message.text))
-        elif message.role == "tool" and message.name not in OPENING_TOOLS:
+        calls += [(call.name, call.arguments) for call in message.tool_calls]
+        if message.role == "tool" and message.name != SEARCH and message.call_id not in sections.openings:
             results.append(message.text)
-        elif message.role == "tool" and message.success:
-            read.append(_SUMMARY.sub("", message.text.partition("\n\n")[2]))
     offered = tuple(tool for tool in request.tools if tool.name not in request.revoked)
+    known, closed = sections.known, sections.closed
     reachable = [key for key in closed if not listed.isdisjoint(accumulate(key.split("."), "{}.{}".format))]
     return Outlook(
         question=question,
         said="\n".join(said) or question,
         instructions="\n\n".join(instructions),
         earlier=tuple(_alternating(earlier)[:-1][-MAX_EARLIER:]),
-        choices=tuple(known[key] for key in reachable if key not in opened),
+        choices=tuple(known[key] for key in reachable if key not in sections.asked),
         unlisted=len(reachable) < len(closed) and any(tool.name == SEARCH for tool in offered),
-        opened=tuple(text for key, text in known.items() if key in opened or key not in closed),
-        read=tuple(read),
+        opened=tuple(text for key, text in known.items() if key in sections.asked or key not in closed),
+        read=tuple(sections.read),
         results=tuple(results),
         calls=tuple(calls),
         tools=offered,
@@ -125,15 +126,6 @@ def _alternating(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 def _body(part: str) -> str:
     return _HEADING.sub("", part, count=1).strip()
-
-
-def _keys(arguments: str) -> list[str]:
-    try:
-        given = json.loads(arguments)
-    except ValueError:
-        return []
-    keys = given.get("section_keys") or [given.get("section_key")]
-    return [key for key in keys if isinstance(key, str)]
 
 
 def _text(message: Message) -> str:

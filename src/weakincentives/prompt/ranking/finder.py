@@ -83,6 +83,10 @@ def section_text(node: Node) -> SectionText:
     )
 
 
+WORD_FINDER = SectionFinder()
+"""The finder that compares words; shared, so that a template is indexed once."""
+
+
 def matching_sentence(node: Node, text: str) -> str:
     """The sentence or tool that shares most with a text; the first one if none shares anything."""
     pieces = section_text(node).pieces

@@ -35,7 +35,7 @@ const STOPS = { end: "ended", tool_calls: "calls tools", length: "cut off at its
 
 function Call({ call, selected, onSelect }) {
   const failed = !call.result?.success;
-  const opened = call.disclosure?.requested_sections ?? [];
+  const opened = call.disclosure?.keys ?? [];
   const read = call.read ?? call.result?.message ?? "";
   const value = call.result?.value;
   return html`<article class=${classes("call", failed && "failed", (call.section_key === selected || opened.includes(selected)) && selected && "selected")}>
@@ -78,7 +78,7 @@ function Hosted({ used, section, selected, onSelect }) {
 
 function Disclosed({ disclosure, onSelect }) {
   return html`<h4>Opens</h4><p class="opens">
-    ${disclosure.requested_sections.map((key) => html`<button class="section-link" onClick=${() => onSelect(key)}>${visible(key)}</button> `)}
+    ${disclosure.keys.map((key) => html`<button class="section-link" onClick=${() => onSelect(key)}>${visible(key)}</button> `)}
     ${disclosure.reason && html`<span class="quiet">“<${Text} value=${disclosure.reason} first=${400} plain />”</span>`}
   </p>`;
 }

@@ -132,7 +132,7 @@ function Sections({ now, editing, drafts, onCycle, onEdit }) {
 function Shown({ now, before }) {
   const old = new Map((before?.pieces ?? []).map((piece) => [piece.section, piece.text]));
   const had = new Set((before?.tools ?? []).map((tool) => tool.name));
-  const states = Object.fromEntries(now.sections.map((section) => [section.key, { ...section, seen: { full: "prompt", summary: "summary" }[section.state] ?? "never" }]));
+  const states = Object.fromEntries(now.sections.map((section) => [section.key, { ...section, seen: { full: "prompt", summary: "summary" }[section.state] ?? "none" }]));
   const gone = before ? before.pieces.filter((piece) => piece.section && !now.pieces.some((one) => one.section === piece.section)) : [];
   const first = useRef(null);
   useEffect(() => first.current?.querySelector(".piece.fresh-piece")?.scrollIntoView({ block: "nearest" }), [now]);

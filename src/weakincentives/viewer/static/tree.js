@@ -15,7 +15,7 @@ const DECIDERS = {
   budget: "by the budget",
 };
 const STATES = { full: "in full in the prompt", read: "read in the conversation", summary: "only its summary", hidden: "not seen" };
-const SEEN = { prompt: "full", conversation: "read", summary: "summary", never: "hidden" };
+const SEEN = { prompt: "full", conversation: "read", summary: "summary", none: "hidden" };
 const FEWEST = 3;
 
 export const stateOf = (section) => SEEN[section.seen] ?? "hidden";

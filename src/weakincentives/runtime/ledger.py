@@ -9,14 +9,14 @@ them counts for both runs. Tokens sent are the provider's count; what replaces t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from weakincentives._display import Displayed, Shown, Table
 from weakincentives.prompt import SectionVisibility, Tokenizer, default_tokenizer
-from weakincentives.runtime.events import PromptRendered, SectionState
-from weakincentives.runtime.history import HistoryTurn, RunHistory, ToolUse, run_history
+from weakincentives.runtime.events import SectionState
+from weakincentives.runtime.history import RunHistory, run_history
 from weakincentives.session import Session
 
 
@@ -173,55 +173,23 @@ def request_tokens(history: RunHistory, tokenizer: Tokenizer | None = None) -> I
 
     A section's tokens are what the prompt shows of it, what was read of it, and its tools.
     """
-    conversation = _Conversation((tokenizer or default_tokenizer()).count)
+    count = (tokenizer or default_tokenizer()).count
+    request, state, changed = RequestTokens({}, 0), None, True
+    asked: Counter[str] = Counter()
     for turn in history.turns:
-        if turn.first and history.renders:
-            conversation.begin(history.renders[turn.attempt - 1])
-        conversation.inject(turn)
-        yield conversation.tokens
+        if changed or turn.first or turn.state is not state:
+            state, changed = turn.state, False
+            builtin = history.renders[turn.attempt - 1].builtin_tool_tokens if history.renders else 0
+            # The text in a result is part of what the call that returned it cost.
+            sent = {each.key: each.shown_tokens - each.read_tokens for each in state.sections}
+            hidden = sum(each.full_tokens - sent[each.key] for each in state.sections)
+            tokens = {key: shown + asked[key] for key, shown in sent.items()}
+            request = RequestTokens(tokens, hidden - builtin - asked.total())
+        yield request
         for use in turn.uses:
-            conversation.use(use)
-
-
-class _Conversation:
-    """What the sections have added to a conversation, which a restart keeps."""
-
-    def __init__(self, count: Callable[[str], int]) -> None:
-        self.tokens = RequestTokens({}, 0)
-        self._count = count
-        self._states: dict[str, SectionState] = {}
-        self._with_tools: set[str] = set()
-        self._read: Counter[str] = Counter()
-        self._asked = 0
-
-    def begin(self, render: PromptRendered) -> None:
-        self._states = {".".join(state.path): state for state in render.sections}
-        self._with_tools = {key for key, state in self._states.items() if _is_open(state)}
-        hidden = sum(_full(state) - _shown(state) for state in self._states.values() if not _is_open(state))
-        self.tokens = RequestTokens(
-            {key: _shown(state) + self._read[key] for key, state in self._states.items()},
-            hidden - render.builtin_tool_tokens - self._asked,
-        )
-
-    def inject(self, turn: HistoryTurn) -> None:
-        for key in turn.injected:
-            if key in self._states and key not in self._with_tools:
-                self._with_tools.add(key)
-                self._bring({key: self._states[key].tool_tokens}, self._states[key].tool_tokens)
-
-    def use(self, use: ToolUse) -> None:
-        if use.disclosure is None:
-            return
-        cost = self._count(use.arguments) + self._count(use.text)
-        opened = [key for key in use.opened if key in self._states]
-        brought = {key: cost // len(opened) for key in opened}
-        self._read.update(brought)
-        self._asked += cost
-        self._bring(brought, cost)
-
-    def _bring(self, sections: Mapping[str, int], disclosed: int) -> None:
-        brought = {key: tokens + sections.get(key, 0) for key, tokens in self.tokens.sections.items()}
-        self.tokens = RequestTokens(brought, self.tokens.undisclosed - disclosed)
+            if use.disclosure is not None:
+                changed, cost = True, count(use.arguments) + count(use.text)
+                asked.update(dict.fromkeys(use.opened or ("",), cost // max(1, len(use.opened))))
 
 
 def _sent(requests: Sequence[RequestTokens]) -> Counter[str]:

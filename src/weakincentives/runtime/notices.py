@@ -1,13 +1,12 @@
-"""What a model was told of its prompt: recorded when it is rendered, and again for what changes later."""
+"""Notices: the messages that inform a model of changes to its prompt, and the record of what it was sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives.prompt import (
-    Overrides,
     Prompt,
     RenderedPrompt,
     SectionPath,
@@ -19,17 +18,22 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime import events
 from weakincentives.runtime.config import InnerLoopConfig
-from weakincentives.runtime.history import related, whole_render
-from weakincentives.runtime.inventory import Told, after_disclosure, inventory, prompt_difference, told_media
+from weakincentives.runtime.events import Exposed, Exposure
+from weakincentives.runtime.executor import ToolExecutionOutcome
+from weakincentives.runtime.exposure import Changes, Comparison, Counter, after_render, after_result, is_user
+from weakincentives.runtime.history import related
 from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TURN, Message, Transcript, user_message
 from weakincentives.runtime.offering import Offering
 from weakincentives.runtime.run import Journal, Run, RunScope
+from weakincentives.runtime.sections import section_states
 from weakincentives.session import Session
+
+_EVERYWHERE = ("prompt", "conversation", "summary", "none")
 
 
 @dataclass(slots=True)
-class Telling:
-    """Tells the model how its prompt changes, each change once, and records what it was shown.
+class Notices:
+    """Sends each prompt change to the model once, and records what was sent.
 
     `opened` are the sections opened without the model asking, for a streaming driver to show.
     """
@@ -42,14 +46,21 @@ class Telling:
     transcript: Transcript
     offering: Offering
     opened: list[str] = field(default_factory=list)
-    _told_overrides: VisibilityOverrides | None = None
+    _seen_overrides: VisibilityOverrides | None = None
     # Keys of sections whose opening was recorded when they were opened.
     _recorded: set[str] = field(default_factory=set)
     _loaded: int = 0
 
-    def record_rendered(self, rendered: RenderedPrompt[Any], view: View) -> None:
-        """Record the prompt as the model is shown it first."""
-        self._told_overrides = self.session[VisibilityOverrides].latest()
+    def record_rendered(self, rendered: RenderedPrompt[Any], view: View, *, restarts: bool) -> None:
+        """Record the prompt as the model is shown it first; a restart keeps the conversation."""
+        self._seen_overrides = self.session[VisibilityOverrides].latest()
+        before = self._exposure if restarts else Exposure()
+        changes = after_render(rendered, before, self._counter)
+        # A restart keeps what user sections have said, also of those that are gone, but not the notice of that.
+        gone = {
+            path: SectionVisibility.FULL for path in before if is_user(view, path) and not view.find(".".join(path))
+        }
+        self.journal.save(shown={**gone, **view.visibility()})
         count, define = self.config.count_tokens, self.config.sent_tool
         self.journal.emit(
             events.PromptRendered,
@@ -63,15 +74,15 @@ class Telling:
             tools=tuple(tool.name for tool in rendered.tools),
             hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
             spans=rendered.spans,
-            sections=self._inventory(view, rendered.text),
+            sections=self._states(view, rendered.text),
+            exposed=before.with_changes(changes).sections,
             tokenizer=self.config.tokenizer,
             builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
             definitions=self.offering.definitions,
             overrides=self.offering.overrides,
             overrides_tag=self.prompt.overrides_tag,
         )
-        if media := told_media(view, rendered.pieces):
-            self.journal.save(told={**media, **self.journal.run.told})
+        self._expose({**{path: Exposed("none") for path in self._exposure if path not in before}, **changes}, "render")
 
     def record_first_opened(self, view: View) -> None:
         """Record what is open from the start because of a rule or the user's words."""
@@ -81,11 +92,10 @@ class Telling:
                 self._record_opened(keys, decider)
 
     def record_continued(self, run: Run) -> None:
-        """Record that a run's conversation goes on with its text; only the newest such event keeps what they share."""
+        """Record that a run's conversation goes on with its text."""
         before = self._render_of(run)
         if before is None:
             return
-        sections = self._sections_after(before)
         self.session.dispatch(
             replace(
                 before,
@@ -95,28 +105,15 @@ class Telling:
                 attempt=1,
                 tools=tuple(tool.name for tool in self.offering.toolbox.offered["tools"]),
                 hosted_tools=tuple(tool.name for tool in self.offering.toolbox.hosted_tools),
-                sections=sections,
+                sections=self._sections_after(before),
                 definitions=self.offering.definitions,
                 overrides=self.offering.overrides,
                 overrides_tag=self.prompt.overrides_tag,
                 timestamp=self.session.timestamp(),
                 continues=run.run_id,
-                read=self.journal.run.read,
+                exposed=self._exposure.sections,
             )
         )
-        own = () if sections is before.sections else before.sections
-        brief = replace(before, text="", spans=(), sections=own, definitions=())
-
-        def shortened(renders: Iterable[events.PromptRendered]) -> list[events.PromptRendered]:
-            kept = list(renders)
-            at = len(kept) - 1
-            while at >= 0 and kept[at] is not before:
-                at -= 1
-            if at >= 0:  # A reducer of the user's may keep fewer.
-                kept[at] = brief
-            return kept
-
-        self.session[events.PromptRendered].update(shortened)
 
     def record_loaded(self) -> None:
         """Record what was loaded since the last call, by the loop or by a tool that opened a section."""
@@ -125,7 +122,7 @@ class Telling:
             return
         self._loaded = len(self.prompt.loaded)
         view = self.prompt.view(self.session)
-        states = self._inventory(view, "".join(view.pieces()))
+        states = self._states(view, "".join(view.pieces()))
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
             changed = view.outline.brought(path).changed
@@ -141,22 +138,37 @@ class Telling:
                 self._recorded.add(".".join(opened))
         self._record_opened(tuple(map(".".join, paths)), decider)
 
-    def tell_opened(self) -> None:
-        """Tell the model what was opened or closed without it; if that needs a new evaluation, it shows the text."""
-        if self.session[VisibilityOverrides].latest() is self._told_overrides:
+    def announce_opened(self) -> None:
+        """Notify the model of sections opened or closed by code or rules.
+
+        If that requires a restart, the new prompt shows them.
+        """
+        if self.session[VisibilityOverrides].latest() is self._seen_overrides:
             return
         if not self.config.supports_dynamic_tools:
             self.offering.register()
-        self.tell_changes(texts=False)
+        self.announce(trusted=_EVERYWHERE)
 
-    def tell_changes(self, removed_tools: Sequence[str] = (), *, texts: bool = True) -> None:
-        """Tell the model how the prompt differs from what it knows; without `texts`, what was opened and closed."""
-        self._told_overrides = self.session[VisibilityOverrides].latest()
-        render = self._render_of(self.journal.run)
-        if render is None:
-            return
+    def announce(
+        self, removed_tools: Sequence[str] = (), *, trusted: Sequence[str] | None = None, restarted: bool = False
+    ) -> None:
+        """Notify the model of how the prompt differs from what it has; texts in `trusted` places are not compared."""
+        self._seen_overrides = self.session[VisibilityOverrides].latest()
         view = self.prompt.view(self.session)
-        found = prompt_difference(Told(render, self.journal.run.told), view, removed_tools, texts=texts)
+        if restarted:
+            trusted = ("prompt", "summary")
+        elif trusted is None:
+            render = self._render_of(self.journal.run)
+            trusted = ("prompt", "summary") if render is not None and view.renders(render.text) else ()
+        found = Comparison(
+            self._exposure,
+            self.journal.run.shown,
+            view,
+            self._counter,
+            trusted=trusted,
+            restarted=restarted,
+            removed_tools=removed_tools,
+        ).difference()
         said = parts_in(found.user_pieces())
         self.config.check_parts(said, self.session[Message].view())
         if found.changed or found.user_changed or found.removed_sections or removed_tools:
@@ -178,46 +190,48 @@ class Telling:
         if said:
             turn = self.scope.given[PROMPT_TURN] = user_message(said, name=PROMPT_TURN)
             self.transcript.say(turn)
-        if found.told or removed_tools:
+        shown = view.visibility()
+        if removed_tools or shown != self.journal.run.shown:
             left = tuple(ref for ref in self.journal.run.tools if ref.name not in removed_tools)
-            self.journal.save(told={**self.journal.run.told, **found.told}, tools=left)
+            self.journal.save(shown=shown, tools=left)
+        self._expose(found.exposed, "notice")
 
-    def disclosed(self, read: Sequence[str], closed: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        """The changes to save after tools have returned the content of sections, or closed them."""
-        if not (read or closed):
-            return {}
-        learned = after_disclosure(self.prompt.view(self.session), read, closed)
-        now = self.session[VisibilityOverrides].latest()
-        moved = _overrides_in(now).items() ^ _overrides_in(self._told_overrides).items()
-        # Parents open and close with their children, which a result about a child does not say.
-        if all(".".join(path[:depth]) in learned for path, _ in moved for depth in range(1, len(path) + 1)):
-            self._told_overrides = now
-        # Closed children are in the result too, but only as summaries.
-        results = {key: f"read {of.split()[-1]}" for key, of in learned.items() if not of.startswith("summary ")}
-        changed = {"told": learned, "results": results}
-        return {name: {**getattr(self.journal.run, name), **new} for name, new in changed.items()}
-
-    def known_from_results(self, run: Run, view: View) -> dict[str, str]:
-        """What the model knows at a restart, which keeps tool results: the texts of sections open now or before."""
-        known = {key for key, told in run.told.items() if not told.startswith("summary ")}
-        render = self._render_of(run)
-        shown = () if render is None else (".".join(span.path) for span in render.spans)
-        nodes = (node for key in (*shown, *run.told) if (node := view.outline.by_key.get(key)))
-        # A restart keeps what user sections said, also of those that are gone.
-        said = {node.key: "full " for node in nodes if view.is_user(node.path)}
-        return {key: full for key, full in said.items() if view.find(key) is None} | {
-            key: read
-            for key, read in run.results.items()
-            if key in known or ((path := view.find(key)) is not None and view.is_open(path))
-        }
+    def disclosed(self, outcomes: Iterable[ToolExecutionOutcome]) -> None:
+        """Record what the model has of sections whose content tools have returned, or which they have closed."""
+        for outcome in outcomes:
+            asked = outcome.disclosure
+            if asked is None or outcome.ends_turn:
+                continue
+            view, exposure = self.prompt.view(self.session), self._exposure
+            changes, shown = after_result(view, exposure, asked.content, outcome.tool_call_id, self._counter)
+            if asked.action == "close":
+                closed = filter(None, map(view.find, asked.keys))
+                shown |= {path: SectionVisibility.SUMMARY for path in closed if path in self.journal.run.shown}
+            if shown:
+                self.journal.save(shown={**self.journal.run.shown, **shown})
+            self._expose(changes, "result")
 
     def _record_opened(self, keys: tuple[str, ...], decider: str) -> None:
         self.opened += keys
         self.journal.emit(events.SectionsOpened, section_keys=keys, decided_by=decider)
 
-    def _inventory(self, view: View, text: str) -> tuple[events.SectionState, ...]:
+    @property
+    def _exposure(self) -> Exposure:
+        return self.session[Exposure].latest() or Exposure()
+
+    @property
+    def _counter(self) -> Counter:
+        return Counter(self.config.count_tokens, self.config.count_media)
+
+    def _expose(self, changes: Changes, reason: str) -> None:
+        if changes:
+            self.journal.emit(events.SectionsExposed, changes=changes, reason=reason)
+
+    def _states(self, view: View, text: str) -> tuple[events.SectionState, ...]:
         config, base = self.config, self.prompt.base_view()
-        return inventory(view, text, config.count_tokens, config.sent_tool, count_media=config.count_media, base=base)
+        return section_states(
+            view, text, config.count_tokens, config.sent_tool, count_media=config.count_media, base=base
+        )
 
     def _sections_after(self, before: events.PromptRendered) -> tuple[events.SectionState, ...]:
         """The sections of the render, with those that were added, enabled or disabled since."""
@@ -228,15 +242,10 @@ class Telling:
             return before.sections
         known = {each.path: each for each in before.sections}
         gone = (replace(each, base=absent) for each in before.sections if each.path not in now)
-        states = self._inventory(view, "".join(view.pieces()))
+        states = self._states(view, "".join(view.pieces()))
         return (*(state.after(known.get(state.path)) for state in states), *gone)
 
     def _render_of(self, run: Run) -> events.PromptRendered | None:
         """The prompt as the run was shown it; not the newest, since a session that was rewound keeps its log."""
         renders, which = reversed(self.session[events.PromptRendered].view()), (run.run_id, run.attempt)
-        found = next((each for each in renders if (each.run_id, each.attempt) == which), None)
-        return found if found is None or found.text else whole_render(self.session, found)
-
-
-def _overrides_in(found: VisibilityOverrides | None) -> Overrides:
-    return {} if found is None else found.overrides
+        return next((each for each in renders if (each.run_id, each.attempt) == which), None)

@@ -6,12 +6,11 @@ import copy
 import inspect
 import json
 import re
-import sys
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property, partial
-from types import MethodType, ModuleType, NoneType, UnionType
+from types import MethodType, NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -660,13 +659,3 @@ def _column(default: Any, metadata: dict[str, str]) -> Any:
     if type(default).__hash__ is None:
         return field(default_factory=lambda: copy.copy(default), metadata=metadata, kw_only=True)
     return field(default=default, metadata=metadata, kw_only=True)
-
-
-class _CallableModule(ModuleType):
-    """Makes `weakincentives.prompt.tool` both this module and the decorator: the package has room for only one."""
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        return tool(*args, **named)
-
-
-sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,236 @@
+"""The difference between what the model has of each section and what its prompt now shows.
+
+`Exposure`, a slice of the session, says where the text of each section stands. The functions here compute how it
+changes when a prompt is rendered, when a tool returns the content of sections, and when the prompt itself has changed.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
+
+from weakincentives.content import Media
+from weakincentives.prompt import Placed, RenderedPrompt, SectionPath, SectionVisibility, View, media_in
+from weakincentives.runtime.events import Exposed, Exposure
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+HAS_TEXT = ("prompt", "conversation")
+_LEVEL = re.compile(r"#+ ")
+_NUMBER = re.compile(r"#+ [\d.]+\. ")
+_PRICE = re.compile(r"\n\[Opening it costs about [^\n]*\]\Z")
+
+Changes = dict[SectionPath, Exposed]
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Counts tokens as an adapter does."""
+
+    text: Callable[[str], int]
+    media: Callable[[Media], int]
+
+    def pieces(self, pieces: Sequence[str]) -> int:
+        return self.text("".join(pieces)) + sum(map(self.media, media_in(pieces)))
+
+
+def after_render(rendered: RenderedPrompt[Any], before: Exposure, count: Counter) -> Changes:
+    """What changes with a render, after which tool results, and the last user turn if there is no new one, still stand."""
+    view = rendered.view
+    assert view is not None
+    now: Changes = {}
+    for path, known in before.items():
+        if known.result is not None:
+            now[path] = Exposed("conversation", known.result[1], known.result[0], known.tokens, known.result)
+        elif not rendered.user_text and known.source in HAS_TEXT and is_user(view, path):
+            now[path] = known
+    marks = view.layout.marks
+    ends = [*(at for _, at in marks[1:]), len(rendered.pieces)]
+    for span, (_, start), end in zip(rendered.spans, marks, ends, strict=False):
+        known, media = before[span.path], media_in(rendered.pieces[start:end])
+        shown = rendered.text[span.start : span.end]
+        digest = _digest(_NUMBER.sub("", _PRICE.sub("", shown), count=1), media)
+        if span.visibility is FULL:
+            call_id = known.result[0] if known.result is not None and known.result[1] == digest else ""
+            tokens = count.text(shown) + sum(map(count.media, media))
+            now[span.path] = Exposed("prompt", digest, call_id, tokens, known.result)
+        elif span.path not in now:
+            now[span.path] = Exposed("summary", digest, "", count.text(shown))
+    gone = {path: Exposed("none") for path in before if path not in now}
+    return {**gone, **{path: exposed for path, exposed in now.items() if before[path] != exposed}}
+
+
+def after_result(
+    view: View, before: Exposure, content: Iterable[SectionPath], call_id: str, count: Counter
+) -> tuple[Changes, dict[SectionPath, SectionVisibility]]:
+    """What changes when a tool returns the content of these sections, and what each section in it shows."""
+    changes: Changes = {}
+    shown: dict[SectionPath, SectionVisibility] = {}
+    for path in content:
+        for inner, visibility in view.within(path):
+            shown[inner] = FULL if view.is_open(inner) else SUMMARY
+            exposed = _exposed(view, inner, visibility, call_id, count)
+            known = changes.get(inner, before[inner])
+            if visibility is SUMMARY and known.source in HAS_TEXT:
+                continue
+            if visibility is FULL:
+                stands = known.source == "prompt" and known.digest == exposed.digest
+                exposed = replace(known if stands else exposed, call_id=call_id, result=(call_id, exposed.digest))
+            changes[inner] = exposed
+    return changes, shown
+
+
+@dataclass(slots=True)
+class PromptDifference:
+    """How a prompt differs from what the model has; new texts are by section key.
+
+    The changed text of user sections, in pieces, belongs to the user's turn; it is not an instruction. `applying` are
+    the sections that are newly open, with their content. `exposed` is what the model has once it was sent all this.
+    """
+
+    changed: dict[str, str] = field(default_factory=dict)
+    user_changed: dict[str, list[str]] = field(default_factory=dict)
+    applying: dict[str, str] = field(default_factory=dict)
+    removed_sections: list[str] = field(default_factory=list)
+    removed_tools: Sequence[str] = ()
+    exposed: Changes = field(default_factory=dict)
+
+    def user_pieces(self) -> list[str]:
+        """The changed text of user sections, in pieces."""
+        return [piece for pieces in self.user_changed.values() for piece in ("\n\n", *pieces)]
+
+    def note(self) -> str:
+        """The text for the model, without the sections that begin to apply."""
+        parts = []
+        if self.changed:
+            texts = "\n\n".join(self.changed.values())
+            parts.append(f"The instructions have changed. From now on these sections read:\n\n{texts}")
+        if self.removed_sections:
+            parts.append(f"These sections no longer apply: {', '.join(self.removed_sections)}.")
+        if self.removed_tools:
+            parts.append(f"These tools are no longer available: {', '.join(self.removed_tools)}.")
+        return "\n\n".join(parts)
+
+
+class Comparison:
+    """Compares a prompt with what the model has of it.
+
+    `shown` is what each section showed when the model was last informed; texts in `trusted` places are not compared.
+    After a restart, tool results with an older text follow the prompt's own.
+    """
+
+    def __init__(
+        self,
+        exposure: Exposure,
+        shown: Mapping[SectionPath, SectionVisibility],
+        view: View,
+        count: Counter,
+        *,
+        trusted: Iterable[str] = (),
+        restarted: bool = False,
+        removed_tools: Sequence[str] = (),
+    ) -> None:
+        self._exposure = exposure
+        self._shown = shown
+        self._view = view
+        self._count = count
+        self._trusted = {*trusted}
+        self._restarted = restarted
+        self.found = PromptDifference(removed_tools=removed_tools)
+
+    def difference(self) -> PromptDifference:
+        view, now = self._view, self._view.visibility()
+        opened_until = 0
+        for node, _ in view.layout.marks:
+            path, shows = node.path, now[node.path]
+            known, before = self._exposure[path], self._shown.get(path)
+            has_text = known.source in HAS_TEXT
+            # Text that was sent by the loop, and then closed or removed, is sent again.
+            lapsed = before is not FULL and not (known.source == "conversation" and known.call_id)
+            if shows is FULL and node.index >= opened_until and (not has_text or lapsed):
+                opened_until = node.end
+                self._apply(path)
+            if node.index < opened_until:
+                self._expose(path, shows)
+            elif shows is SUMMARY and (before is None or before is FULL):
+                self._report(path, SUMMARY)
+            elif shows is FULL or has_text:
+                self._compare(path, FULL)
+            else:
+                self._compare(path, SUMMARY)
+        for path in self._shown:
+            if path not in now:
+                self._closed_or_gone(path)
+        for path, known in self._exposure.items():
+            if path not in now and known.source == "conversation" and view.find(".".join(path)) is not None:
+                self._compare(path, FULL)
+        return self.found
+
+    def _closed_or_gone(self, path: SectionPath) -> None:
+        if self._view.find(".".join(path)) is None:
+            self.found.removed_sections.append(".".join(path))
+        elif self._shown[path] is FULL and self._view.visibility_of(self._view.outline.by_path[path]) is SUMMARY:
+            self._report(path, SUMMARY)
+
+    def _apply(self, path: SectionPath) -> None:
+        if self._view.is_user(path):
+            self.found.user_changed[".".join(path)] = self._view.pieces_of(path)
+        else:
+            self.found.applying[".".join(path)] = self._view.content(path)
+
+    def _compare(self, path: SectionPath, visibility: SectionVisibility) -> None:
+        known = self._exposure[path]
+        outdated = self._restarted and known.source == "prompt" and known.result and known.result[1] != known.digest
+        if outdated or (known.source not in self._trusted and known.digest != digest_of(self._view, path, visibility)):
+            self._report(path, visibility)
+
+    def _report(self, path: SectionPath, visibility: SectionVisibility) -> None:
+        pieces = self._view.own_pieces(path, visibility)
+        if self._view.is_user(path):
+            self.found.user_changed[".".join(path)] = pieces
+        else:
+            self.found.changed[".".join(path)] = "".join(pieces)
+        self._expose(path, visibility)
+
+    def _expose(self, path: SectionPath, visibility: SectionVisibility) -> None:
+        known, exposed = self._exposure[path], _exposed(self._view, path, visibility, "", self._count)
+        stands = known.source in HAS_TEXT
+        if stands and (visibility is SUMMARY or (known.source == "prompt" and known.digest == exposed.digest)):
+            return
+        self.found.exposed[path] = replace(exposed, result=known.result)
+
+
+def is_user(view: View, path: SectionPath) -> bool:
+    """True for a user section, enabled or not."""
+    return path in view.outline.by_path and view.is_user(path)
+
+
+def digest_of(view: View, path: SectionPath, visibility: SectionVisibility) -> str:
+    """A digest of a section's own text, which does not depend on its number or on other sections."""
+    pieces = view.own_pieces(path, visibility)
+    return _digest(_LEVEL.sub("", "".join(pieces), count=1), media_in(pieces))
+
+
+def media_tokens(view: View, pieces: Sequence[str], count: Callable[[Media], int]) -> dict[SectionPath, int]:
+    """The tokens of the media in user sections, by section; other sections cannot have media."""
+    marks, first = view.layout.marks, view.layout.user_piece
+    tokens: dict[SectionPath, int] = {}
+    for index, piece in enumerate(pieces[first:], start=first):
+        if isinstance(piece, Placed):
+            path = marks[bisect_right(marks, index, key=lambda mark: mark[1]) - 1][0].path
+            tokens[path] = tokens.get(path, 0) + count(piece.part)
+    return tokens
+
+
+def _exposed(view: View, path: SectionPath, visibility: SectionVisibility, call_id: str, count: Counter) -> Exposed:
+    tokens = count.pieces(view.own_pieces(path, visibility))
+    digest = digest_of(view, path, visibility)
+    return Exposed("conversation" if visibility is FULL else "summary", digest, call_id, tokens)
+
+
+def _digest(text: str, media: Iterable[Media]) -> str:
+    names = (part.url or part.file_id if part.blob is None else part.blob.digest for part in media)
+    return blake2b("".join((text, *names)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

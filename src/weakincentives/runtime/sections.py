@@ -1,0 +1,97 @@
+"""The sections of a prompt, counted in tokens, and those to close when the context is too large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from weakincentives.content import Media
+from weakincentives.errors import PromptRenderError
+from weakincentives.prompt import AnyTool, SectionPath, SectionVisibility, View
+from weakincentives.runtime.events import SectionState
+from weakincentives.runtime.exposure import media_tokens
+from weakincentives.runtime.media import estimate_tokens
+
+Count = Callable[[str], int]
+CountMedia = Callable[[Media], int]
+Define = Callable[[AnyTool], str]
+
+
+def section_states(
+    view: View,
+    text: str,
+    count: Count,
+    define: Define,
+    *,
+    count_media: CountMedia = estimate_tokens,
+    base: View | None = None,
+) -> tuple[SectionState, ...]:
+    """Every enabled section with its token counts, including its tools as the adapter defines them.
+
+    `base` is the view without the session's overrides.
+    """
+    base = base or view
+    pieces = view.pieces()
+    shown = {span.path: text[span.start : span.end] for span in view.spans(pieces)}
+    media = media_tokens(view, pieces, count_media)
+    whole = _whole_texts(view)
+    return tuple(
+        SectionState(
+            path=node.path,
+            title=node.section.title,
+            visibility=view.visibility_of(node),
+            decided_by=view.decided_by(node),
+            shown_tokens=count(shown[node.path]) + media.get(node.path, 0) if node.path in shown else 0,
+            full_tokens=count(whole(node.path)) + media.get(node.path, 0),
+            tools=tuple(tool.name for tool in node.all_tools),
+            tool_tokens=sum(count(define(tool)) for tool in node.all_tools),
+            collapsible=node.summary is not None,
+            base=base.own_visibility(node),
+            base_decided_by=base.decided_by(node),
+            filled=node.section.params_type is not None,
+            unloaded=node.path in view.outline.unloaded,
+        )
+        for node in view.existing()
+    )
+
+
+def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, count: Count) -> dict[SectionPath, int]:
+    """Sections that the session opened, least recently used first, enough of them to make up for the excess tokens.
+
+    Only those in `last_used` are considered. Returns their tokens.
+    """
+    opened = [
+        node
+        for node in view.existing()
+        if view.visibility_of(node) is SectionVisibility.FULL
+        and node.summary is not None
+        and view.decided_by(node) == "session"
+        and node.key in last_used
+    ]
+    opened.sort(key=lambda node: (last_used[node.key], node.index))
+    closing: dict[SectionPath, int] = {}
+    for node in opened:
+        if sum(closing.values()) >= excess:
+            break
+        closing[node.path] = count(view.content(node.path))
+    return closing
+
+
+def _whole_texts(view: View) -> Callable[[SectionPath], str]:
+    """The text of each section in a prompt with everything open."""
+    opened = view.opened({node.path: SectionVisibility.FULL for node in view.existing()})
+    try:
+        pieces = opened.pieces()
+        text = "".join(pieces)
+        texts = {span.path: text[span.start : span.end] for span in opened.spans(pieces)}
+        return lambda path: texts.get(path, "")
+    except PromptRenderError:
+        return partial(_whole_text, view)
+
+
+def _whole_text(view: View, path: SectionPath) -> str:
+    """Empty for a section that cannot be rendered: that is an error only if somebody opens it."""
+    try:
+        return "".join(view.own_pieces(path))
+    except PromptRenderError:
+        return ""
