@@ -38,7 +38,7 @@ class Counter:
 
 
 def after_render(rendered: RenderedPrompt[Any], before: Exposure, count: Counter) -> Changes:
-    """What changes with a render, after which tool results, and the last user turn if there is no new one, still stand."""
+    """The changes made by a render; it keeps tool results, and the last user turn unless there is a new one."""
     view = rendered.view
     assert view is not None
     now: Changes = {}
