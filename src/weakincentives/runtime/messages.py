@@ -308,9 +308,15 @@ def unanswered_words(messages: Sequence[Message]) -> list[Message]:
     return [message for message in messages[start:] if not message.name]
 
 
-def user_words(messages: Iterable[Message]) -> str:
-    """Everything the user has said."""
-    return "\n\n".join(each.text for each in messages if each.role == "user" and each.name not in LOOP_NAMES)
+def user_words(messages: Sequence[Message]) -> str:
+    """The user's messages since the last answer that they follow, oldest first."""
+    words: list[str] = []
+    for message in reversed(messages):
+        if message.role == "user" and message.name not in LOOP_NAMES:
+            words.insert(0, message.text)
+        elif message.role == "assistant" and words:
+            break
+    return "\n\n".join(words)
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from weakincentives.prompt import Prompt, View
@@ -20,6 +21,8 @@ logger = logging.getLogger("weakincentives.runtime")
 MAX_MISSES = 3
 # A larger template is checked only if a search has already built its index.
 MAX_SECTIONS = 500
+# How much of the user's words is ranked, in characters.
+MAX_WORDS = 4_000
 
 Ranked = Callable[[str], Iterable[Found]]
 
@@ -57,16 +60,17 @@ def possible_misses(prompt: Prompt[Any], session: Session, run: Run, answer: str
 def _misses(view: View, ranked: Ranked, session: Session, run: Run, answer: str) -> Iterator[Miss]:
     exposure = session[Exposure].latest() or Exposure()
     read = {".".join(path) for path, exposed in exposure.items() if exposed.source == "conversation"}
-    failed = [event for event in session[ToolInvoked].view() if event.run_id == run.run_id and not event.success]
+    own = takewhile(lambda event: event.run_id == run.run_id, reversed(session[ToolInvoked].view()))
+    failed = [event for event in own if not event.success][::-1]
     yield from _called(view, failed)
     for event in failed:
         if event.disclosure is None and event.section_key:
             for miss in best_miss(ranked(event.result.message), read):
                 yield miss._replace(reason=f"'{event.name}' failed: {event.result.message[:100]}")
-    asked = user_words(session[Message].view())
+    asked = user_words(session[Message].view())[-MAX_WORDS:]
     lacking = _LACKING.search(answer)
     clear = 1.0 if lacking else CLEAR
-    for miss in best_miss(ranked(f"{asked}\n\n{answer}"), read, clear=clear):
+    for miss in best_miss(ranked(f"{asked}\n\n{answer[:MAX_WORDS]}"), read, clear=clear):
         yield miss._replace(reason=f'the answer says "{lacking[0]}"') if lacking else miss
 
 
