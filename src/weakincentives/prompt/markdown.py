@@ -108,8 +108,9 @@ class TextSection(MarkdownSection[ParamsT]):
 class WorkspaceSection(MarkdownSection[None]):
     """Contributes a filesystem to the prompt's resources; handlers find it as `context.filesystem`.
 
-    A filesystem passed here is shared by every run of the template. Without one, each run gets its own empty in-memory
-    workspace, unless another section, the template or `bind(resources=...)` provides a filesystem.
+    A filesystem passed here is shared by every run of the template. Without one, runs work on the in-memory files of
+    their session, `session.workspace`, unless another section, the template or `bind(resources=...)` provides a
+    filesystem.
     """
 
     def __init__(
@@ -160,6 +161,10 @@ def check_placeholders(section: Section[Any], names: Iterable[str], where: str) 
         )
 
 
+# Replaced by the workspace of the session as soon as there is one, so that files stay with the conversation.
+OWN_FILES = Binding[Filesystem](Filesystem, lambda resolver: InMemoryFilesystem(), eager=True, fallback=True)
+
+
 def own_filesystem() -> ResourceRegistry:
-    """An in-memory filesystem for each run that has no other."""
-    return ResourceRegistry.of(Binding(Filesystem, lambda resolver: InMemoryFilesystem(), eager=True, fallback=True))
+    """In-memory files for each session whose prompt has no other filesystem."""
+    return ResourceRegistry.of(OWN_FILES)

@@ -22,7 +22,7 @@ from weakincentives.errors import DeadlineExceededError, PromptError, PromptRend
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
-from weakincentives.prompt.markdown import check_placeholders
+from weakincentives.prompt.markdown import OWN_FILES, check_placeholders
 from weakincentives.prompt.outline import Node, Outline, Params, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
@@ -495,11 +495,17 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         return next((tool for tool in node.all_tools if tool.name == name), None)
 
     def collected_resources(self) -> ResourceRegistry:
-        """Template, then every section depth-first, then bind-time; later wins."""
+        """Template, then every section depth-first, then bind-time; later wins.
+
+        During a run, a workspace that nobody provides is the one of its session.
+        """
         registry = self.template.resources
         for node in self.template.outline.nodes:
             registry = registry.merge(node.section.resources())
-        return registry.merge(self._bound_resources)
+        registry = registry.merge(self._bound_resources)
+        if self._claim is not None and registry.bindings.get(Filesystem) is OWN_FILES:
+            registry = registry.merge({Filesystem: self._claim[0].workspace})
+        return registry
 
     def opened_by_rule(self, session: Session, words: Callable[[], str]) -> list[SectionPath]:
         """Closed sections that their rules open now, except those the session has already opened or closed."""
