@@ -21,8 +21,10 @@ from weakincentives.errors import (
     callers_traceback,
 )
 from weakincentives.prompt import (
+    AnyTool,
     DisclosureRequest,
     OpenSectionsResult,
+    Overrides,
     Prompt,
     ReadSectionResult,
     SetVisibilityOverride,
@@ -357,26 +359,29 @@ class ToolExecutor:
         result, value, halt = self._with_disclosure(attempt.result), attempt.result.value, None
         expanded: tuple[Any, ...] = ()
         if isinstance(value, ReadSectionResult) and value.requested_overrides and result.success:
-            new = any(map(self.toolbox.is_new, value.expanded_tools))
+            expanded = value.expanded_tools
+            new = any(map(self.toolbox.is_new, expanded))
             if new and not self.supports_dynamic_tools and result.disclosure is not None:
+                # The caller of the evaluation decides whether to open it.
                 reason = "The adapter cannot add tools to a conversation."
                 attempt.expansion = replace(
                     result.disclosure, reason=reason, requested_overrides=value.requested_overrides
                 )
             else:
-                expanded = value.expanded_tools
-            for path, visibility in value.requested_overrides.items():
-                self.session.dispatch(SetVisibilityOverride(path, visibility))
+                for path, visibility in value.requested_overrides.items():
+                    self.session.dispatch(SetVisibilityOverride(path, visibility))
         elif isinstance(value, OpenSectionsResult) and value.requested_overrides and result.success:
             halt = value
         message, operator_text = attempt.message or result.message, ""
         if attempt.expansion is not None and isinstance(value, ReadSectionResult):
             keys = ", ".join(attempt.expansion.requested_sections)
-            message = f"Opened {keys}: the prompt now shows the full text, and its tools are available."
+            message = f"Opening {keys}: once it is open, the prompt shows the full text, and its tools are available."
         elif self.supports_operator_text and isinstance(value, ReadSectionResult) and value.voice == "system":
             message, operator_text = "The section's text follows as a system message.", value.render()
         if isinstance(value, ReadSectionResult):
             result = replace(result, value=replace(value, expanded_tools=()))
+        elif (requested := attempt.expansion or halt) is not None:
+            expanded = self._coming(requested.requested_overrides)
         self.session.dispatch(
             ToolInvoked(
                 name=call.name,
@@ -408,6 +413,12 @@ class ToolExecutor:
             operator_text=operator_text,
         )
         return outcome
+
+    def _coming(self, overrides: Overrides) -> tuple[AnyTool, ...]:
+        """The tools that a new evaluation with these overrides would add."""
+        view = self.prompt.view(self.session)
+        after = view.opened({path: shown for path, shown in overrides.items() if path in view.outline.by_path})
+        return tuple(tool for node, tool in after.offered() if node is not None and self.toolbox.is_new(tool))
 
     def _with_disclosure(self, result: ToolResult[Any]) -> ToolResult[Any]:
         """A value that opens sections makes the result a disclosure, whatever the tool's name."""

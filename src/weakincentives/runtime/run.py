@@ -210,6 +210,11 @@ class Toolbox:
         offer = self.get(name)
         return "" if offer is None else offer.ref.section_key
 
+    def names_below(self, section_key: str) -> tuple[str, ...]:
+        """The tools of a section and its descendants that may be called."""
+        below = (ref for ref in self.refs if f"{ref.section_key}.".startswith(f"{section_key}."))
+        return tuple(ref.name for ref in below if ref.name in self.callable_names)
+
     def tool(self, name: str) -> Tool[Any, Any] | None:
         """A tool of ours by name, whether it may still be called or not."""
         offer = self.get(name)
