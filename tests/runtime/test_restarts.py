@@ -512,3 +512,31 @@ def test_another_prompt_that_takes_over_a_conversation_asks_its_own_question_las
         "## 1. Q\n\nsecond?",
         "To second.",
     ]
+
+
+class Ticking(MarkdownSection[None]):
+    """A section whose text is new each time it is rendered."""
+
+    ticks = 0
+
+    def render_body(self, params: None) -> str:
+        self.ticks += 1
+        return f"Tick {self.ticks}."
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+@pytest.mark.parametrize(
+    ("strategy", "opening"),
+    [(ReadSections(), READ), (OpenOrRead(), open_("refunds")), (OpenAndHalt(), open_("refunds"))],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_section_that_always_reads_differently_is_shown_once_by_a_restart(
+    role: Any, strategy: Any, opening: Any
+) -> None:
+    clock = Ticking(key="clock", title="Clock", template="", role=role)
+    session = Session()
+    with ScriptedAdapter([opening, "Done."], supports_dynamic_tools=False) as adapter:
+        MainLoop().execute(Prompt(shop(clock, disclosure=strategy)), session=session, adapter=adapter)
+    texts = [message.text for message in adapter.requests[-1].messages]
+    assert not any("The instructions have changed" in text for text in texts)
+    assert sum(text.count("Tick") for text in texts) == 1

@@ -187,10 +187,10 @@ class View:
     def opening(self, path: SectionPath) -> Opening:
         """What opening the section, together with its closed ancestors, would show, and which tools it would add."""
         node = self.outline.by_path[path]
-        closed = [up for up in (node, *self.outline.ancestors(node)) if self.state.packed[up.index] != FULL]
+        closed = [node, *(up for up in self.outline.ancestors(node) if self.state.packed[up.index] != FULL)]
         overrides = {up.path: SectionVisibility.FULL for up in reversed(closed)}
         after = self.opened(overrides)
-        top = closed[-1] if closed else node
+        top = closed[-1]
         known = {portable_name(tool.name) for _, tool in self.offered()}
         coming: dict[str, AnyTool] = {}
         shown = sorted(after.shown_below(top, FULL), key=after.opened_at)

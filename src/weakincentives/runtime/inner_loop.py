@@ -406,7 +406,7 @@ class InnerLoop:
             self.scope.given[turn.name] = turn
         self._transcript.say(*with_prompt_turn(kept, turn, restarts=before is not None))
         if before is not None:
-            self.telling.tell_changes()
+            self.telling.tell_changes(fresh=True)
         self._say_message()
 
     def _answers_before(self, messages: Iterable[Message]) -> int:

@@ -154,11 +154,14 @@ class PromptDifference:
 
 
 def prompt_difference(
-    told: Told, view: View, removed_tools: Sequence[str] = (), *, texts: bool = True
+    told: Told, view: View, removed_tools: Sequence[str] = (), *, texts: bool = True, fresh: bool = False
 ) -> PromptDifference:
-    """Compare what the model was told with today's prompt; without `texts`, only what is open, closed or gone."""
+    """Compare what the model was told with today's prompt; without `texts`, only what is open, closed or gone.
+
+    A `fresh` render is today's prompt, also where a section would render another text each time.
+    """
     found = PromptDifference(removed_tools=removed_tools)
-    same = texts and view.renders(told.render.text)
+    same = fresh or (texts and view.renders(told.render.text))
     shown: set[str] = set()
     opened_until = 0
     for node, _ in view.layout.marks:

@@ -149,14 +149,18 @@ class Telling:
             self.offering.register()
         self.tell_changes(texts=False)
 
-    def tell_changes(self, removed_tools: Sequence[str] = (), *, texts: bool = True) -> None:
-        """Tell the model how the prompt differs from what it knows; without `texts`, what was opened and closed."""
+    def tell_changes(self, removed_tools: Sequence[str] = (), *, texts: bool = True, fresh: bool = False) -> None:
+        """Tell the model how the prompt differs from what it knows; without `texts`, what was opened and closed.
+
+        After a `fresh` render, only what tool results have told it can differ.
+        """
         self._told_overrides = self.session[VisibilityOverrides].latest()
         render = self._render_of(self.journal.run)
         if render is None:
             return
         view = self.prompt.view(self.session)
-        found = prompt_difference(Told(render, self.journal.run.told), view, removed_tools, texts=texts)
+        told = Told(render, self.journal.run.told)
+        found = prompt_difference(told, view, removed_tools, texts=texts, fresh=fresh)
         said = parts_in(found.user_pieces())
         self.config.check_parts(said, self.session[Message].view())
         if found.changed or found.user_changed or found.removed_sections or removed_tools:
