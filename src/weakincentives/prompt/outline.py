@@ -91,6 +91,8 @@ class Outline:
         self._source_index: dict[tuple[type, int], int] = {}
         self.sources: list[ParamsSource] = []
         self._first_default = _first_defaults(sections)
+        # Sections whose code decides their tools, with what it returned.
+        self._asked: list[tuple[Section[Any], tuple[AnyTool, ...]]] = []
         nodes: list[Node | None] = []
         system = [section for section in sections if getattr(section, "role", "") != "user"]
         user = [section for section in sections if getattr(section, "role", "") == "user"]
@@ -136,6 +138,15 @@ class Outline:
         taken |= {tool.kind for node in bare.nodes for tool in node.hosted_tools}
         tools, children = _renamed(content.tools, content.children, path[-1], taken)
         return bare._rebuilt({**late, path: replace(content, tools=tools, children=children)}, kept)
+
+    def with_current_tools(self) -> Outline:
+        """The outline with the tools that sections whose code decides them have now."""
+        for section, before in self._asked:
+            tools, hosted_tools = _tools_of(section, f"Section '{section.key}'")
+            now = (*tools, *hosted_tools)
+            if len(now) != len(before) or any(new is not old for new, old in zip(now, before, strict=True)):
+                return self._rebuilt(self._late, self._tools)
+        return self
 
     def overridden(self, bodies: Mapping[SectionPath, TemplateText], tools: Mapping[str, Tool[Any, Any]]) -> Outline:
         """The outline with texts replaced by path and tools by name."""
@@ -207,8 +218,10 @@ class Outline:
             late = self._late.get(path, NOTHING_LATE)
             self._add((*section.children, *late.children), path, depth + 1, index, nodes)
             where = f"Section '{'.'.join(path)}'"
-            tools = (*_returned(where, "tools()", section.tools()), *late.tools)
-            hosted_tools = _returned(where, "hosted_tools()", section.hosted_tools())
+            tools, hosted_tools = _tools_of(section, where)
+            if has_own(section, "tools", "hosted_tools"):
+                self._asked.append((section, (*tools, *hosted_tools)))
+            tools = (*tools, *late.tools)
             check_tools(".".join(path), tools, hosted_tools, "()")
             nodes[index] = Node(
                 index=index,
@@ -279,6 +292,13 @@ def _renamed(
         renamed.append(tool if free == tool.name else tool.renamed(free))
     return tuple(renamed), tuple(
         child.with_content(*_renamed(child.tools(), child.children, prefix, taken)) for child in children
+    )
+
+
+def _tools_of(section: Section[Any], where: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return (
+        _returned(where, "tools()", section.tools()),
+        _returned(where, "hosted_tools()", section.hosted_tools()),
     )
 
 
