@@ -439,6 +439,7 @@ def _checked_params_type(cls: type, args: tuple[Any, ...]) -> type | None:
             f"{cls.__name__}[...] takes a dataclass or another class with fields for its params, got {params_type!r}; "
             "decorate it with @dataclass."
         )
+    serde.declare_type(params_type)
     return params_type
 
 

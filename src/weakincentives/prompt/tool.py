@@ -150,6 +150,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self.name = name
         self.description = description
         self.handler = handler
+        serde.declare_type(params_type)
+        serde.declare_type(result_type)
         self.params_type = params_type
         self.result_type = result_type
         self.read_only = read_only
