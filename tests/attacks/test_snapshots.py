@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, tool
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolResult, tool
 from weakincentives.runtime import ModelReply, ToolCall, ToolInvoked
 from weakincentives.session import Session, SessionError, Snapshot
 
@@ -228,3 +231,130 @@ def test_arguments_too_deep_to_store_are_refused_and_the_session_can_be_saved(de
 def test_many_brackets_that_are_not_deep_are_taken() -> None:
     wide = json.dumps({"data": [{"text": "[[{{", "list": []}] * 500})
     assert keep.parse(wide).data[499] == {"text": "[[{{", "list": []}
+
+
+# What the text can name that the program has not declared as data: a slice, or a value in a field that is open.
+def bomb_as_slice(written: dict[str, Any]) -> None:
+    written["slices"].append([{"$": "type", "v": f"{__name__}:Bomb"}, [BOMB]])
+
+
+def bomb_as_any(written: dict[str, Any]) -> None:
+    written["slices"][0][1][0]["v"]["extra"] = [BOMB]
+
+
+def bomb_as_params(written: dict[str, Any]) -> None:
+    session = Session(session_id="s")
+    event = ToolInvoked(name="t", params=None, result=ToolResult("ok"), call_id="1")
+    session.dispatch(event)
+    (entry,) = json.loads(session.snapshot().to_json())["slices"]
+    entry[1][0]["v"]["params"] = BOMB
+    written["slices"].append(entry)
+
+
+def bomb_as_value(written: dict[str, Any]) -> None:
+    bomb_as_params(written)
+    invoked = written["slices"][-1][1][0]["v"]
+    invoked["params"], invoked["result"]["v"]["value"] = None, {"deep": BOMB}
+
+
+def bomb_as_subclass(written: dict[str, Any]) -> None:
+    disguised = {"$": f"{__name__}:Disguised", "v": {"name": "boom"}}
+    written["slices"][0][1][0]["v"]["owner"] = disguised
+
+
+@dataclass(frozen=True)
+class Disguised(Owner):
+    def __post_init__(self) -> None:
+        Bomb.built.append(self.name)
+
+
+BOMBS = [bomb_as_slice, bomb_as_any, bomb_as_params, bomb_as_value, bomb_as_subclass]
+
+
+@pytest.mark.parametrize("place", BOMBS, ids=lambda place: place.__name__)
+def test_a_class_that_is_not_declared_as_data_is_not_built(place: Any) -> None:
+    written = document(NOTE)
+    place(written)
+    with pytest.raises(SessionError, match=r":(Bomb|Disguised) is not declared as data; pass it in types="):
+        Snapshot.from_json(json.dumps(written), types=[Note, Owner])
+
+
+@pytest.mark.parametrize("place", BOMBS, ids=lambda place: place.__name__)
+def test_a_class_given_in_types_is_built(place: Any) -> None:
+    written = document(NOTE)
+    place(written)
+    Snapshot.from_json(json.dumps(written), types=[Note, Owner, Bomb, Disguised])
+    assert Bomb.built
+    Bomb.built.clear()
+
+
+def test_a_slice_that_is_not_declared_is_named_if_types_are_given() -> None:
+    text = json.dumps(document(NOTE))
+    with pytest.raises(SessionError, match=r"\$\.slices\[0\]: .*:Note is not declared as data; pass it in types="):
+        Snapshot.from_json(text, types=())
+    assert Snapshot.from_json(text, types=[Note, Owner])[Note] == (NOTE,)
+
+
+PROGRAM = """
+from dataclasses import dataclass
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolResult, tool
+from weakincentives.session import LogEntry, Session, Snapshot, reducer
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+
+@dataclass(frozen=True)
+class Customer:
+    name: str
+
+@dataclass(frozen=True)
+class Paid:
+    amount: int
+
+@dataclass(frozen=True, slots=True)
+class Till:
+    total: int = 0
+    @reducer(on=Paid)
+    def add(self, event): return Till(self.total + event.amount)
+
+@dataclass(frozen=True, slots=True)
+class Tried(LogEntry):
+    what: str
+
+@dataclass(frozen=True)
+class Receipt:
+    number: int
+
+@dataclass(frozen=True)
+class Answer:
+    receipts: list[Receipt]
+
+@tool
+def pay(amount: int, *, context) -> list[Receipt]:
+    "Pay."
+    context.session.dispatch(Paid(amount))
+    context.session.dispatch(Tried("pay"))
+    return [Receipt(1)]
+
+section = MarkdownSection[Customer](key="t", title="T", template="For ${name}.", tools=[pay])
+template = PromptTemplate[Answer](ns="t", key="t", sections=[section])
+"""
+WRITES = """
+session = Session()
+adapter = ScriptedAdapter([call("pay", amount=3), '{"receipts": [{"number": 1}]}'])
+adapter.evaluate(Prompt(template).bind(Customer("Ann")), session=session)
+print(session.snapshot().to_json())
+"""
+READS = """
+import sys
+session = Session()
+session.restore(Snapshot.from_json(sys.stdin.read(), types=()))
+assert session[Till].latest() == Till(3)
+assert (session[Paid].all(), session[Tried].all()) == ((Paid(3),), (Tried("pay"),))
+"""
+
+
+def test_another_process_reads_all_that_a_program_has_declared(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    command = [sys.executable, "-c"]
+    options: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60, "check": True}
+    written = subprocess.run([*command, f"from shop import *\n{WRITES}"], **options).stdout
+    subprocess.run([*command, f"from shop import *\n{READS}"], input=written, **options)

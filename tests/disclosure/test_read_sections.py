@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -12,14 +13,20 @@ from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import (
     CollapseSection,
     MarkdownSection,
+    OpenAndHalt,
+    OpenOrRead,
+    OpenToFiles,
     Prompt,
     PromptTemplate,
+    ReadSections,
+    SearchSections,
     SetVisibilityOverride,
     Tool,
     ToolContext,
     ToolResult,
     VisibilityExpansionRequired,
     VisibilityOverrides,
+    WorkspaceSection,
 )
 from weakincentives.runtime import (
     MainLoop,
@@ -300,3 +307,60 @@ def test_hosted_style_duplicates_never_shadow_an_offered_tool() -> None:
     adapter = play(template, read("second"), read("first"), call("go"), "done")
     assert [tool_names(request.tools) for request in adapter.requests][1:] == [["read_section", "go"]] * 3
     assert a_tool("go").name == "go"
+
+
+class Broken(MarkdownSection[None]):
+    """A section that cannot be rendered in full."""
+
+    def render_body(self, params: None) -> str:
+        raise OSError("no such file")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "opening", "tools"),
+    [
+        (ReadSections(), read("broken"), ()),
+        (ReadSections(), read("broken"), ("fix",)),
+        (ReadSections(voice="system"), read("broken"), ("fix",)),
+        (SearchSections(), read("broken"), ("fix",)),
+        (OpenToFiles(), call("open_sections", section_keys=["broken"], reason=""), ()),
+    ],
+    ids=["read", "read with tools", "system", "search", "files"],
+)
+def test_a_section_that_cannot_be_rendered_fails_as_a_disclosure(
+    strategy: Any, opening: Any, tools: tuple[str, ...]
+) -> None:
+    made = [a_tool(each) for each in tools]
+    broken = Broken(key="broken", title="Broken", template="", summary="?", visibility=SUMMARY, tools=made)
+    template: PromptTemplate[None] = PromptTemplate(
+        ns="t", key="k", sections=[broken, WorkspaceSection()], disclosure=strategy
+    )
+    session = Session()
+    play(template, opening, "Sorry.", session=session)
+    (event,) = session[ToolInvoked].all()
+    assert event.disclosure is not None and event.disclosure.requested_sections == ("broken",)
+    assert not event.result.success and "no such file" in event.result.message
+
+
+@pytest.mark.parametrize("strategy", [OpenOrRead(), OpenAndHalt()], ids=lambda strategy: type(strategy).__name__)
+@pytest.mark.parametrize("middle", [True, False])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_request_names_the_section_asked_for_and_every_closed_one_above_it(
+    strategy: Any, middle: bool, closed: bool
+) -> None:
+    leaf = section("leaf", closed=closed, tools=("act",))
+    inner = section("inner", closed=middle, children=[leaf])
+    template: PromptTemplate[None] = PromptTemplate(
+        ns="t", key="k", sections=[section("outer", children=[inner])], disclosure=strategy
+    )
+    session, path = Session(), ("outer", "inner", "leaf")
+    opening = call("open_sections", section_keys=[".".join(path)], reason="")
+    try:
+        halted = ScriptedAdapter([opening]).evaluate(Prompt(template), session=session)
+        assert halted.halt is not None
+        requested = halted.halt.requested_overrides
+    except VisibilityExpansionRequired as signal:
+        requested = signal.requested_overrides
+    assert requested == {path[:depth]: FULL for depth in (1, 2, 3) if depth != 2 or middle}
+    (event,) = session[ToolInvoked].all()
+    assert event.disclosure is not None and event.disclosure.requested_overrides == requested

@@ -31,7 +31,16 @@ from weakincentives.mcp import (
     by_prefix,
     by_resource,
 )
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, ToolContext
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+    portable_name,
+)
 from weakincentives.runtime import Conversation, Message, SectionLoaded, ToolInvoked
 from weakincentives.session import Session
 
@@ -357,3 +366,17 @@ def test_a_tool_with_a_wrong_schema_is_left_out(caplog: pytest.LogCaptureFixture
     made = shop(lock=Path(__file__).parent / "wrong.lock.json")
     assert [tool.name for tool in made.stored().tools] == ["good"]  # type: ignore[union-attr]
     assert "Tool 'bad' of MCP server 'shop' is left out" in caplog.text
+
+
+def test_a_server_cannot_take_over_a_tool_whose_name_is_mapped_for_providers() -> None:
+    def read(params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult("The operator's file.")
+
+    own = Tool.from_schema(name="files.read", description="Read.", schema={"type": "object"}, handler=read)
+    task = MarkdownSection(title="Files", key="files", template="Read files.", tools=[own])
+    session = Session()
+    taken = portable_name("files.read")
+    with ScriptedAdapter([READ, call(taken), "Done."]) as adapter:
+        adapter.evaluate(prompt(task, shop(env={"SHOP_TOOLS": taken})), session=session)
+    assert answers(session)[-1] == (True, "The operator's file.")
+    assert f"shop_{taken}" in tool_names(adapter.requests[-1].tools)

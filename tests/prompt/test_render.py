@@ -150,6 +150,15 @@ def test_the_same_type_twice_in_one_bind_is_refused_at_render() -> None:
             bound.render()
 
 
+def test_binding_a_type_again_replaces_what_was_bound_twice() -> None:
+    said = MarkdownSection[Task](title="A", key="a", template="${objective}")
+    prompt = Prompt(PromptTemplate(ns="t", key="d", sections=[said])).bind(Task("one"), Task("two"), Mood())
+    assert prompt.bind(Task("three")).render().text.endswith("three")
+    with pytest.raises(PromptValidationError, match="Task was bound twice in one call"):
+        prompt.bind(Task("four"), Task("five")).render()
+    assert prompt.bind(Task("six")).render().text.endswith("six")
+
+
 def test_params_must_be_dataclass_instances() -> None:
     with pytest.raises(
         PromptValidationError, match="Params must be instances of a dataclass or another class with fields, got"

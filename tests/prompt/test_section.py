@@ -6,13 +6,15 @@ import threading
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import (
     HostedTool,
+    JsonPromptOverridesStore,
     MarkdownSection,
     OpenAndHalt,
     Prompt,
@@ -27,7 +29,9 @@ from weakincentives.prompt import (
     WorkspaceSection,
     tool,
 )
+from weakincentives.runtime import Conversation
 from weakincentives.session import Bus, Session
+from weakincentives.tools.web_search import web_search_tool
 
 
 @dataclass
@@ -303,6 +307,79 @@ def test_a_subclass_that_overrides_methods_is_asked_instead_of_its_template() ->
     assert template.render(Tone("short")).text.startswith("## 1. O\n\nin short\n\n---\n")
     assert template.render(Tone("off")).text == ""
     assert template.descriptor.sections[("o",)].accepts_overrides is False
+
+
+def does(name: str) -> Tool[Any, Any]:
+    return Tool(name=name, description=name, handler=lambda params, *, context: ToolResult(f"{name} done"))
+
+
+class Stocked(MarkdownSection[None]):
+    """Has the tools that are in stock when it is asked."""
+
+    stock: tuple[str, ...] = ("one",)
+    made: ClassVar[dict[str, Any]] = {}
+    hosted: tuple[Any, ...] = ()
+
+    def tools(self) -> tuple[Tool[Any, Any], ...]:
+        return tuple(self.made.setdefault(name, does(name)) for name in self.stock)
+
+    def hosted_tools(self) -> tuple[Any, ...]:
+        return self.hosted
+
+
+class Fresh(Stocked):
+    def tools(self) -> tuple[Tool[Any, Any], ...]:
+        return tuple(map(does, self.stock))
+
+
+@pytest.mark.parametrize("kind", [Stocked, Fresh])
+@pytest.mark.parametrize("overridden", [True, False])
+def test_a_subclass_is_asked_for_its_tools_in_every_render(kind: Any, overridden: bool, tmp_path: Any) -> None:
+    section = kind(title="S", key="s", template="Take one.")
+    template = PromptTemplate[None](
+        ns="a", key="b", sections=[MarkdownSection(title="P", key="p", template="Hi.", children=[section])]
+    )
+    store = JsonPromptOverridesStore(tmp_path) if overridden else None
+    prompt = Prompt(template, overrides_store=store)
+    for stock in (("one",), ("one", "two"), (), ("three",)):
+        section.stock = stock
+        assert tuple(tool.name for tool in prompt.render().tools) == stock
+        assert tuple(tool.name for _, tool in prompt.view().offered()) == stock
+        assert template.descriptor.tools.keys() == set(stock)
+    section.hosted = (web_search_tool(),)
+    assert [tool.name for tool in prompt.render().hosted_tools] == ["web_search"]
+
+
+@pytest.mark.parametrize("kind", [Stocked, Fresh])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_subclass_is_asked_for_its_tools_in_every_turn(kind: Any, dynamic: bool) -> None:
+    section = kind(title="S", key="s", template="Take one.")
+    script = [call("one"), "1", call("one"), call("two"), "2"]
+    adapter = ScriptedAdapter(script, supports_dynamic_tools=dynamic)
+    chat = Conversation(Prompt(PromptTemplate[None](ns="a", key="b", sections=[section])), adapter=adapter)
+    chat.send("First.")
+    section.stock = ("two",)
+    chat.send("Second.")
+    results = [message.text for message in chat.messages if message.role == "tool"]
+    assert (results[0], results[2]) == ("one done", "two done")
+    assert results[1].startswith(("Unknown tool 'one'", "Tool 'one' is not available"))
+
+
+@pytest.mark.parametrize("summary", ["${tonne}", "a $tonne of it"])
+def test_a_wrong_placeholder_in_a_summary_fails_where_the_section_is_made(summary: str) -> None:
+    class Own(Section[Tone]):
+        def render_body(self, params: Tone | None) -> str:
+            return "mine"
+
+    class Bare(Section[None]):
+        def render(self, params: None = None, **place: Any) -> str:
+            return "mine"
+
+    with pytest.raises(PromptValidationError, match=r"\$\{tonne\} in the summary is not a field of Tone; it has: tone"):
+        Own(title="O", key="o", summary=summary)
+    with pytest.raises(PromptValidationError, match=r"the summary uses \$\{tonne\} but the section takes no params"):
+        Bare(title="B", key="b", summary=summary)
+    assert Own(title="O", key="o", summary="${tone} for $5").summary == "${tone} for $5"
 
 
 class Stubborn(MarkdownSection[None]):

@@ -154,7 +154,7 @@ def test_a_stream_tells_what_happens_through_restarts() -> None:
         ArgumentsDelta("1", "open_sections", opened.arguments),
         ToolStarted("1", "open_sections", opened.arguments),
         ToolEnded("1", "open_sections", True, "Opening: orders."),
-        SectionOpened("orders"),
+        SectionOpened("orders", ("lookup",)),
         Restarted("needed"),
         TextDelta("Open."),
     ]

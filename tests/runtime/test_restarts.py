@@ -27,9 +27,19 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
     VisibilityExpansionRequired,
+    VisibilityOverrides,
     tool,
 )
-from weakincentives.runtime import Conversation, MainLoop, Message, ModelRequest, RunRestarted, ToolEnded, ToolInvoked
+from weakincentives.runtime import (
+    Conversation,
+    MainLoop,
+    Message,
+    ModelRequest,
+    RunRestarted,
+    SectionOpened,
+    ToolEnded,
+    ToolInvoked,
+)
 from weakincentives.session import Session, Snapshot
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -103,14 +113,14 @@ def test_a_reading_that_restarts_is_answered_without_repeating_the_section() -> 
         MainLoop().execute(Prompt(shop()), session=session, adapter=adapter)
     assert said(session)[1] == (
         "tool",
-        "Opened refunds: the prompt now shows the full text, and its tools are available.",
+        "Opening refunds: once it is open, the prompt shows the full text, and its tools are available.",
     )
     assert "All of refunds." in adapter.requests[1].messages[0].text
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_section_whose_reading_ended_the_turn_is_open_in_the_next(elsewhere: bool) -> None:
-    script = [call("read_section", section_key="refunds"), call("refund"), "Done."]
+def test_a_section_whose_reading_was_stopped_can_be_read_in_the_next_turn(elsewhere: bool) -> None:
+    script = [READ, READ, call("refund"), "Done."]
     with ScriptedAdapter(script, supports_dynamic_tools=False) as adapter:
         chat = Conversation(Prompt(shop()), adapter=adapter)
         with chat.stream("Refund it.") as events:
@@ -120,7 +130,6 @@ def test_a_section_whose_reading_ended_the_turn_is_open_in_the_next(elsewhere: b
             session.restore(Snapshot.from_json(chat.session.snapshot().to_json()))
             chat = Conversation(Prompt(shop()), adapter=adapter, session=session)
         assert chat.send("Go on.").text == "Done."
-    assert said(chat.session)[2][1].startswith("Opened refunds: the prompt now shows the full text")
     assert ("tool", "refund done") in said(chat.session)
 
 
@@ -163,6 +172,58 @@ def test_an_evaluation_by_hand_goes_on_after_the_signal_it_raised() -> None:
             session.dispatch(SetVisibilityOverride(path, visibility))
         adapter.evaluate(prompt, session=session)
     assert ("tool", "order done") in said(session)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "opening"),
+    [(ReadSections(), READ), (OpenOrRead(), open_("refunds")), (OpenAndHalt(), open_("refunds"))],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_caller_may_refuse_to_open_what_needs_a_new_evaluation(strategy: Any, opening: Any) -> None:
+    session, prompt = Session(), Prompt(shop(disclosure=strategy))
+    with ScriptedAdapter([opening, call("refund"), "Done."], supports_dynamic_tools=False) as adapter:
+        try:
+            assert adapter.evaluate(prompt, session=session).halt is not None
+        except VisibilityExpansionRequired as signal:
+            assert signal.requested_overrides == {("refunds",): FULL}
+        assert adapter.evaluate(prompt, session=session).text == "Done."
+    assert session[VisibilityOverrides].latest() in (None, VisibilityOverrides())
+    assert said(session)[-2][1].startswith("Unknown tool 'refund'.")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "opening"), [(ReadSections(), READ), (OpenOrRead(), open_("refunds"))], ids=["read", "open"]
+)
+def test_what_was_asked_for_once_too_often_stays_closed(strategy: Any, opening: Any) -> None:
+    session, prompt = Session(), Prompt(shop(disclosure=strategy))
+    adapter = ScriptedAdapter([opening, "Done."], supports_dynamic_tools=False)
+    with pytest.raises(PromptEvaluationError, match="max_expansions"):
+        MainLoop(max_expansions=0).execute(prompt, session=session, adapter=adapter)
+    assert not prompt.view(session).is_open(("refunds",))
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize(
+    ("strategy", "script"),
+    [
+        (ReadSections(), [READ]),
+        (OpenOrRead(), [open_("refunds")]),
+        (OpenAndHalt(), [open_("refunds")]),
+        (ReadSections(), [call("order")]),
+    ],
+    ids=["read", "open", "halt", "rule"],
+)
+def test_a_stream_names_the_tools_of_a_section_that_is_opened(strategy: Any, script: Any, dynamic: bool) -> None:
+    tools = [a_tool("order"), a_tool("count")]
+    task = MarkdownSection(title="Task", key="task", template="Help.", tools=tools)
+    rule = {"open_when": lambda text: "refund" in text} if strategy == ReadSections() and script != [READ] else {}
+    refunds = section("refunds", tools=("refund",), **rule)
+    prompt = Prompt(PromptTemplate[None](ns="t", key="shop", sections=[task, refunds], disclosure=strategy))
+    adapter = ScriptedAdapter([*script, "Done."], supports_dynamic_tools=dynamic)
+    with Conversation(prompt, adapter=adapter).stream("A refund, please.") as events:
+        assert [event for event in events if isinstance(event, SectionOpened)] == [
+            SectionOpened("refunds", ("refund",))
+        ]
 
 
 def test_a_new_prompt_on_the_same_session_begins_a_new_conversation() -> None:
@@ -302,7 +363,7 @@ def test_each_question_of_a_user_section_stays_before_its_answer() -> None:
         ("assistant", "Yes."),
         ("user", "## 3. Asks\n\nIs 20 fair?"),
         ("assistant", ""),
-        ("tool", "Opened refunds: the prompt now shows the full text, and its tools are available."),
+        ("tool", "Opening refunds: once it is open, the prompt shows the full text, and its tools are available."),
         ("assistant", "No."),
     ]
 
@@ -451,3 +512,31 @@ def test_another_prompt_that_takes_over_a_conversation_asks_its_own_question_las
         "## 1. Q\n\nsecond?",
         "To second.",
     ]
+
+
+class Ticking(MarkdownSection[None]):
+    """A section whose text is new each time it is rendered."""
+
+    ticks = 0
+
+    def render_body(self, params: None) -> str:
+        self.ticks += 1
+        return f"Tick {self.ticks}."
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+@pytest.mark.parametrize(
+    ("strategy", "opening"),
+    [(ReadSections(), READ), (OpenOrRead(), open_("refunds")), (OpenAndHalt(), open_("refunds"))],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_section_that_always_reads_differently_is_shown_once_by_a_restart(
+    role: Any, strategy: Any, opening: Any
+) -> None:
+    clock = Ticking(key="clock", title="Clock", template="", role=role)
+    session = Session()
+    with ScriptedAdapter([opening, "Done."], supports_dynamic_tools=False) as adapter:
+        MainLoop().execute(Prompt(shop(clock, disclosure=strategy)), session=session, adapter=adapter)
+    texts = [message.text for message in adapter.requests[-1].messages]
+    assert not any("The instructions have changed" in text for text in texts)
+    assert sum(text.count("Tick") for text in texts) == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,9 @@ def responses_problem(body: Mapping[str, Any], issued: Mapping[str, str]) -> dic
 
 def _responses(body: Mapping[str, Any], issued: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
     items = [item for item in body["input"] if isinstance(item, dict)]
+    later = [tool for item in items if item.get("type") == "additional_tools" for tool in item["tools"]]
+    for name in _named_twice([*body.get("tools", ()), *later]):
+        yield f"Invalid 'tools': the name '{name}' is used more than once.", "invalid_value"
     called = {item["call_id"] for item in items if item.get("type") == "function_call"}
     answered = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
     for call in called - set(answered):
@@ -76,6 +80,8 @@ def messages_problem(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _messages(body: Mapping[str, Any]) -> Iterator[str]:
     messages = body["messages"]
+    if _named_twice(body.get("tools", ())):
+        yield "tools: Tool names must be unique."
     if "temperature" in body:
         yield "temperature: Extra inputs are not permitted"
     if not messages or messages[0]["role"] != "user":
@@ -168,14 +174,16 @@ def _unmarked(value: Any) -> Any:
 
 def chat_problem(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the Chat Completions API finds wrong."""
-    for message in _chat(body["messages"]):
+    for message in _chat(body):
         return {"error": {"message": message, "type": "invalid_request_error", "param": "messages", "code": None}}
     return None
 
 
-def _chat(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _chat(body: Mapping[str, Any]) -> Iterator[str]:
     waiting: set[str] = set()
-    for message in messages:
+    for name in _named_twice([tool.get("function", tool) for tool in body.get("tools", ())]):
+        yield f"Invalid 'tools': the name '{name}' is used more than once."
+    for message in body["messages"]:
         if message["role"] == "tool":
             if message["tool_call_id"] not in waiting:
                 yield "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
@@ -190,6 +198,12 @@ def _chat(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             "'tool_call_id'. "
             f"The following tool_call_ids did not have response messages: {', '.join(sorted(waiting))}"
         )
+
+
+def _named_twice(tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of several tools; whether OpenAI refuses them is not known, and which one is called would be chance."""
+    names = Counter(tool["name"] for tool in tools if "name" in tool)
+    return [name for name, times in names.items() if times > 1]
 
 
 def counting_problem(target: str, body: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -2,11 +2,19 @@
 
 import json
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass, replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from enum import Enum
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypedDict
+from uuid import UUID
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from weakincentives.session import LogEntry, Session, SessionError, Snapshot, reducer
 
@@ -189,3 +197,75 @@ def test_text_that_is_no_snapshot_is_refused(text):
 def test_restoring_text_names_the_way_to_read_it():
     with pytest.raises(SessionError, match="must be a Snapshot, got str; read text"):
         Session().restore(Session().snapshot().to_json())
+
+
+class Colour(Enum):
+    RED = 1
+
+
+class Point(NamedTuple):
+    x: int
+    y: float = 0.0
+
+
+class Options(TypedDict, total=False):
+    size: int
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    size: float = 1.0
+    tags: tuple[str, ...] = ()
+
+
+# Each annotation stands for a field; any of the values may be in it, since nothing checks them at run time.
+ANNOTATIONS: list[Any] = [
+    int, float, str, bool, bytes, Decimal, datetime, date, UUID, Path, Colour, Point, Options, Part, Any, object,
+    int | None, str | int, Literal["a", 1], list[int], list[Part], tuple[str, ...], tuple[int, str], tuple[Part, ...],
+    set[int], frozenset[str], dict[str, int], dict[int, Part], Mapping[str, Any], Sequence[str], Part | Point | None,
+]  # fmt: skip
+LEAVES = st.sampled_from(
+    [None, True, 0, 2**70, 1.5, float("inf"), "", "a", "\ud800", b"x", Decimal("1.0"), datetime(2026, 1, 1),
+     date(2026, 1, 1), UUID(int=1), Path("a"), PurePosixPath("a"), Colour.RED, Point(1), Point("x", 2), Part("n"),
+     Part(3, "x"), Part("n", True), complex(1, 2), timedelta(1)]
+)  # fmt: skip
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.lists(inner, max_size=2).map(tuple)
+        | st.dictionaries(st.sampled_from(["a", "$", "size", 1]), inner, max_size=2)
+    ),
+    max_leaves=4,
+) | st.sampled_from([set(), {1}, frozenset({"a"}), {"a", 1}, MappingProxyType({"a": 1}), deque([1]), OrderedDict(a=1)])
+HOLDERS = [make_dataclass(f"Holder{index}", [("value", each)]) for index, each in enumerate(ANNOTATIONS)]
+
+
+@given(st.sampled_from(HOLDERS), VALUES)
+@settings(max_examples=600, deadline=None)
+def test_what_is_written_as_text_can_be_read(holder: Any, value: Any) -> None:
+    session = Session()
+    session.dispatch(holder(value))
+    try:
+        text = session.snapshot().to_json()
+    except SessionError as error:
+        assert "cannot be written as JSON" in str(error)
+    else:
+        assert Snapshot.from_json(text) == session.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("item", "problem"),
+    [
+        (Part("n", tags=["a"]), r"\$\[0\]\.tags: expected tuple\[str, \.\.\.\], got an array"),
+        (Part("n", tags=("a", 1)), r"\$\[0\]\.tags\[1\]: expected str, got int 1"),
+        (Part("n", True), r"\$\[0\]\.size: expected float, got bool True"),
+        (Part(None), r"\$\[0\]\.name: expected str, got null"),
+    ],
+)
+def test_a_value_that_could_not_be_read_is_not_written(item: Any, problem: str) -> None:
+    session = Session()
+    session.dispatch(item)
+    with pytest.raises(SessionError, match=rf"Slice '{type(item).__name__}' cannot be written as JSON: {problem}"):
+        session.snapshot().to_json()

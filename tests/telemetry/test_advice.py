@@ -194,7 +194,7 @@ def test_a_restart_costs_the_turn_that_asked_for_it_and_the_cache(path: Path) ->
     web = advised(path)[1]["web"]
     # The summary in the first turn, the whole second one, 60 tokens that the third could have read from the cache, and
     # there the section in full with the call that opened it.
-    assert web.cost_summary == pytest.approx((18 * 2 + 60 * 2 + 60 * 1.8 + 42 * 2) * MICRO)
+    assert web.cost_summary == pytest.approx((18 * 2 + 60 * 2 + 60 * 1.8 + 45 * 2) * MICRO)
     assert web.cost_full == pytest.approx(web.full_tokens * (2 + 2) * MICRO)
 
 

@@ -60,7 +60,8 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
     """A codec that declares which settings of its config the provider honours.
 
     `honours` maps each such setting (`geo_hint.city`) to its rule. Any other setting that differs from its default is
-    rejected before any request. `single` means that the provider cannot tell two tools of this kind apart.
+    rejected before any request. `single` means that the provider cannot tell two tools of this kind apart. `sent_names`
+    are the names under which the provider offers the tool, whatever ours is called.
     """
 
     kind: ClassVar[str]
@@ -68,6 +69,7 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
     config_type: ClassVar[type]
     honours: ClassVar[Mapping[str, Rule]]
     single: ClassVar[bool] = True
+    sent_names: tuple[str, ...] = ()
 
     def serialize(self, tool: HostedTool[ConfigT]) -> dict[str, Any]:
         """The provider's declaration of the tool."""

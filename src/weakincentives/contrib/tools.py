@@ -50,7 +50,7 @@ class VfsToolsSection(WorkspaceSection):
         PromptTemplate(ns="demo", key="coder", sections=[VfsToolsSection(HostFilesystem("work"))])
 
     They work on the prompt's filesystem: the one given here, else the one from another section or from
-    `bind(resources=...)`, else an in-memory filesystem that belongs to the run.
+    `bind(resources=...)`, else the in-memory files of the session, `session.workspace`.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -24,6 +25,7 @@ from weakincentives.prompt.visibility import (
     VisibilityExpansionRequired,
 )
 
+logger = logging.getLogger("weakincentives.prompt")
 MAX_REASON = 256
 MAX_FOUND = 20
 CONTEXT_FOLDER = "context"
@@ -294,18 +296,23 @@ def read_section(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadS
     path = view.find(key)
     if path is None:
         return _failed(f"Unknown section key: '{key}'. {closed_hint(view)}", view.request([key]))
-    if view.is_open(path):
-        pieces = view.pieces_of(path)
-        result, request = ReadSectionResult("".join(pieces)), view.request([key])
-        return ToolResult("Section is already expanded.", result, attachments=media_in(pieces), disclosure=request)
     try:
+        if view.is_open(path):
+            pieces = view.pieces_of(path)
+            result, request = ReadSectionResult("".join(pieces)), view.request([key])
+            return ToolResult("Section is already expanded.", result, attachments=media_in(pieces), disclosure=request)
         context.prompt.load(path, context.deadline)
+        view = current_view(context)
+        if view.find(key) is None:
+            return _failed(f"Section '{key}' is no longer there. {closed_hint(view)}", view.request([key]))
+        return _read(view, path)
     except Exception as error:
+        logger.warning("Section '%s' cannot be read.", key, exc_info=error)
         return _failed(f"Section '{key}' cannot be opened: {error}", view.request([key]))
-    view = current_view(context)
-    if view.find(key) is None:
-        return _failed(f"Section '{key}' is no longer there. {closed_hint(view)}", view.request([key]))
-    reading = view.reading(path)
+
+
+def _read(view: View, path: SectionPath) -> ToolResult[ReadSectionResult]:
+    key, reading = ".".join(path), view.reading(path)
     return ToolResult(
         f"Content of section '{key}':",
         ReadSectionResult(reading.render(), reading.tools),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Self, Unpack
 
-from weakincentives import serde
 from weakincentives._generics import ParamsT
-from weakincentives.errors import PromptRenderError, PromptValidationError
+from weakincentives.errors import PromptRenderError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt.section import (
     Rule,
@@ -16,6 +15,7 @@ from weakincentives.prompt.section import (
     SectionRole,
     Selector,
     TemplateText,
+    check_placeholders,
     has_own,
     split_text,
 )
@@ -71,8 +71,6 @@ class MarkdownSection(Section[ParamsT]):
             open_when=open_when,
         )
         check_placeholders(self, self._text.names, "template")
-        if (short := self.summary_text()) is not None:
-            check_placeholders(self, short.names, "summary")
 
     @property
     def source(self) -> str | None:
@@ -108,8 +106,9 @@ class TextSection(MarkdownSection[ParamsT]):
 class WorkspaceSection(MarkdownSection[None]):
     """Contributes a filesystem to the prompt's resources; handlers find it as `context.filesystem`.
 
-    A filesystem passed here is shared by every run of the template. Without one, each run gets its own empty in-memory
-    workspace, unless another section, the template or `bind(resources=...)` provides a filesystem.
+    A filesystem passed here is shared by every run of the template. Without one, runs work on the in-memory files of
+    their session, `session.workspace`, unless another section, the template or `bind(resources=...)` provides a
+    filesystem.
     """
 
     def __init__(
@@ -139,27 +138,10 @@ class WorkspaceSection(MarkdownSection[None]):
         return other
 
 
-def check_placeholders(section: Section[Any], names: Iterable[str], where: str) -> None:
-    """Every placeholder must be a field of the section's params."""
-    wanted = tuple(dict.fromkeys(names))
-    if not wanted:
-        return
-    listed = ", ".join(f"${{{name}}}" for name in wanted)
-    if section.params_type is None:
-        raise PromptValidationError(
-            f"Section '{section.key}': the {where} uses {listed} but the section takes no params; "
-            f"write {type(section).__name__}[Params] with a dataclass that has these fields."
-        )
-    known = {column.name for column in serde.columns(section.params_type)}
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        listed = ", ".join(f"${{{name}}}" for name in unknown)
-        raise PromptValidationError(
-            f"Section '{section.key}': placeholder {listed} in the {where} is not a field of "
-            f"{section.params_type.__name__}; it has: {', '.join(sorted(known)) or 'none'}."
-        )
+# Replaced by the workspace of the session as soon as there is one, so that files stay with the conversation.
+OWN_FILES = Binding[Filesystem](Filesystem, lambda resolver: InMemoryFilesystem(), eager=True, fallback=True)
 
 
 def own_filesystem() -> ResourceRegistry:
-    """An in-memory filesystem for each run that has no other."""
-    return ResourceRegistry.of(Binding(Filesystem, lambda resolver: InMemoryFilesystem(), eager=True, fallback=True))
+    """In-memory files for each session whose prompt has no other filesystem."""
+    return ResourceRegistry.of(OWN_FILES)

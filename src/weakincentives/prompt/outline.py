@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
 from typing import Any
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own
-from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool
+from weakincentives.prompt.toolkit import MAX_FOREIGN_NAME, AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility
 
 NOTHING_LATE = LateContent()
@@ -90,6 +91,8 @@ class Outline:
         self._source_index: dict[tuple[type, int], int] = {}
         self.sources: list[ParamsSource] = []
         self._first_default = _first_defaults(sections)
+        # Sections whose code decides their tools, with what it returned.
+        self._asked: list[tuple[Section[Any], tuple[AnyTool, ...]]] = []
         nodes: list[Node | None] = []
         system = [section for section in sections if getattr(section, "role", "") != "user"]
         user = [section for section in sections if getattr(section, "role", "") == "user"]
@@ -117,7 +120,7 @@ class Outline:
         self.late: tuple[Node, ...] = tuple(node for node in self.nodes if node.is_late)
         # Sections that nobody has loaded yet, and that cannot say beforehand what they add.
         self.unloaded = {node.path for node in self.late if node.path not in self._late}
-        names = Counter(tool.name for node in self.nodes for tool in node.all_tools)
+        names = Counter(portable_name(tool.name) for node in self.nodes for tool in node.all_tools)
         self.shares_tool_names = any(count > 1 for count in names.values())
         self.cache: dict[object, Any] = {}
         self._check_tool_names(reserved)
@@ -130,9 +133,20 @@ class Outline:
         late = {known: brought for known, brought in self._late.items() if known != path}
         kept = {name: tool for name, tool in self._tools.items() if name not in content.changed}
         bare = self._rebuilt(late, kept)
-        taken = {tool.name for node in bare.nodes for tool in node.all_tools} | self._reserved
+        taken = {portable_name(tool.name) for node in bare.nodes for tool in node.all_tools} | self._reserved
+        # Some providers know a hosted tool by its kind.
+        taken |= {tool.kind for node in bare.nodes for tool in node.hosted_tools}
         tools, children = _renamed(content.tools, content.children, path[-1], taken)
         return bare._rebuilt({**late, path: replace(content, tools=tools, children=children)}, kept)
+
+    def with_current_tools(self) -> Outline:
+        """The outline with the tools that sections whose code decides them have now."""
+        for section, before in self._asked:
+            tools, hosted_tools = _tools_of(section, f"Section '{section.key}'")
+            now = (*tools, *hosted_tools)
+            if len(now) != len(before) or any(new is not old for new, old in zip(now, before, strict=True)):
+                return self._rebuilt(self._late, self._tools)
+        return self
 
     def overridden(self, bodies: Mapping[SectionPath, TemplateText], tools: Mapping[str, Tool[Any, Any]]) -> Outline:
         """The outline with texts replaced by path and tools by name."""
@@ -204,8 +218,10 @@ class Outline:
             late = self._late.get(path, NOTHING_LATE)
             self._add((*section.children, *late.children), path, depth + 1, index, nodes)
             where = f"Section '{'.'.join(path)}'"
-            tools = (*_returned(where, "tools()", section.tools()), *late.tools)
-            hosted_tools = _returned(where, "hosted_tools()", section.hosted_tools())
+            tools, hosted_tools = _tools_of(section, where)
+            if has_own(section, "tools", "hosted_tools"):
+                self._asked.append((section, (*tools, *hosted_tools)))
+            tools = (*tools, *late.tools)
             check_tools(".".join(path), tools, hosted_tools, "()")
             nodes[index] = Node(
                 index=index,
@@ -237,20 +253,20 @@ class Outline:
         shown: dict[str, Node] = {}
         for node in self.nodes:
             within: set[str] = set()
-            for tool in node.all_tools:
-                if tool.name in reserved:
+            for name in (portable_name(tool.name) for tool in node.all_tools):
+                if name in reserved:
                     raise PromptValidationError(
-                        f"Section '{node.key}': the tool name '{tool.name}' is reserved for progressive disclosure."
+                        f"Section '{node.key}': the tool name '{name}' is reserved for progressive disclosure."
                     )
-                if tool.name in within:
-                    raise PromptValidationError(f"Section '{node.key}' has two tools named '{tool.name}'.")
-                within.add(tool.name)
+                if name in within:
+                    raise PromptValidationError(f"Section '{node.key}' has two tools named '{name}'.")
+                within.add(name)
                 if not self._shown_by_declaration(node):
                     continue
-                twin = shown.setdefault(tool.name, node)
+                twin = shown.setdefault(name, node)
                 if twin is not node:
                     raise PromptValidationError(
-                        f"Sections '{twin.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "
+                        f"Sections '{twin.key}' and '{node.key}' both have a tool named '{name}' and are shown "
                         "together; rename one."
                     )
 
@@ -266,10 +282,23 @@ class Outline:
 def _renamed(
     tools: Iterable[Tool[Any, Any]], children: Iterable[Section[Any]], prefix: str, taken: set[str]
 ) -> tuple[tuple[Tool[Any, Any], ...], tuple[Section[Any], ...]]:
-    """The tools, including those of the children, under names that are not taken."""
-    renamed = tuple(tool.renamed(f"{prefix}_{tool.name}") if tool.name in taken else tool for tool in tools)
-    return renamed, tuple(
+    """The tools, including those of the children, under names that are not taken, which `taken` then includes."""
+    renamed: list[Tool[Any, Any]] = []
+    for tool in tools:
+        tries = (f"{prefix}_{number}_{tool.name}"[:MAX_FOREIGN_NAME] for number in count(2))
+        names = chain((tool.name, f"{prefix}_{tool.name}"[:MAX_FOREIGN_NAME]), tries)
+        free = next(name for name in names if portable_name(name) not in taken)
+        taken.add(portable_name(free))
+        renamed.append(tool if free == tool.name else tool.renamed(free))
+    return tuple(renamed), tuple(
         child.with_content(*_renamed(child.tools(), child.children, prefix, taken)) for child in children
+    )
+
+
+def _tools_of(section: Section[Any], where: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return (
+        _returned(where, "tools()", section.tools()),
+        _returned(where, "hosted_tools()", section.hosted_tools()),
     )
 
 

@@ -107,6 +107,7 @@ class DeclaresOutput(Protocol):
 
 def structured_output(annotation: Any, allow_extra_keys: bool = False) -> StructuredOutputConfig:
     """What `PromptTemplate[annotation]` declares."""
+    serde.declare_type(annotation)
     container: Container = "value"
     output_type = annotation
     if get_origin(annotation) is list:

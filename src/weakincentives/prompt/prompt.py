@@ -7,6 +7,7 @@ import copy
 import logging
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -22,11 +23,11 @@ from weakincentives.errors import DeadlineExceededError, PromptError, PromptRend
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
-from weakincentives.prompt.markdown import check_placeholders
+from weakincentives.prompt.markdown import OWN_FILES
 from weakincentives.prompt.outline import Node, Outline, Params, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
-from weakincentives.prompt.section import LateContent, Section, require_list, split_text
+from weakincentives.prompt.section import LateContent, Section, check_placeholders, require_list, split_text
 from weakincentives.prompt.state import VisibilityState, declared_state, session_state
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.toolkit import AnyTool, HandlerContext, HostedTool, Tool
@@ -120,6 +121,13 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         """Every disclosure tool that this template may ever offer."""
         tools = self.disclosure.tools(with_tools=True, content_only=True)
         return (*tools, COLLAPSE_SECTION) if self.allow_collapse else tools
+
+    def ask_for_tools(self) -> None:
+        """Take up what sections with their own `tools()` or `hosted_tools()` return now."""
+        outline = self.outline.with_current_tools()
+        if outline is not self.outline:
+            self.outline, self._overridden = outline, (None, outline)
+            vars(self).pop("descriptor", None)
 
     def overridden(self, store: PromptOverridesStore, tag: str) -> Outline:
         """The outline with the store's override applied; a stale override is reported and not applied."""
@@ -252,7 +260,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         self.overrides_store = overrides_store
         self._overrides_tag = overrides_tag
         self._bound: dict[type, Any] = {}
-        self._duplicates: tuple[Any, ...] = ()
+        self._bound_twice: frozenset[type] = frozenset()
         self._bound_resources = ResourceRegistry()
         self._run: _RunBase | None = None
         self._claim: tuple[Session] | None = None
@@ -287,9 +295,10 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         if self._claim is not None:
             raise self._in_use()
         check_params(params)
-        bound = {self._params_type_of(value): value for value in params}
-        if len(bound) < len(params):
-            self._duplicates = params
+        types = [self._params_type_of(value) for value in params]
+        bound = dict(zip(types, params, strict=True))
+        twice = {kind for kind, times in Counter(types).items() if times > 1}
+        self._bound_twice = self._bound_twice - bound.keys() | twice
         self._warn_of_unused(bound)
         self._bound.update(bound)
         self._bound_resources = self._bound_resources.merge(resources)
@@ -362,6 +371,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         deadline: Deadline | None = None,
     ) -> RenderedPrompt[OutputT]:
         """Text and tools as the model would see them now."""
+        self.template.ask_for_tools()
         outline = self.outline()
         view = self._view(outline, self._declared(outline, session, visibility_overrides), session)
         rendered = self._rendered(view, deadline)
@@ -388,6 +398,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         `words` is what the user says besides the user sections. `again` renders for the same run, whose base stands.
         """
         if not again:
+            self.template.ask_for_tools()
             outline = self._run_outline()
             state = self._declared(outline, session, visibility_overrides, words)
             self._run = _RunBase(None if session is None else weakref.ref(session), outline, state)
@@ -401,6 +412,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         visibility_overrides: Overrides | None = None,
     ) -> None:
         """Continue the session's run with the visibilities of `decisions`; other sections decide anew."""
+        self.template.ask_for_tools()
         outline = self._run_outline()
         overrides = {node.path: shown for key, shown in chosen.items() if (node := outline.by_key.get(key))}
         overrides.update(visibility_overrides or {})
@@ -418,6 +430,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         run = self._run
         if run is not None and run.is_on(session):
             return self._view(run.outline, run.state, session)
+        self.template.ask_for_tools()
         outline = self.outline()
         return self._view(outline, self._declared(outline, session), session)
 
@@ -495,11 +508,17 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         return next((tool for tool in node.all_tools if tool.name == name), None)
 
     def collected_resources(self) -> ResourceRegistry:
-        """Template, then every section depth-first, then bind-time; later wins."""
+        """Template, then every section depth-first, then bind-time; later wins.
+
+        During a run, a workspace that nobody provides is the one of its session.
+        """
         registry = self.template.resources
         for node in self.template.outline.nodes:
             registry = registry.merge(node.section.resources())
-        return registry.merge(self._bound_resources)
+        registry = registry.merge(self._bound_resources)
+        if self._claim is not None and registry.bindings.get(Filesystem) is OWN_FILES:
+            registry = registry.merge({Filesystem: self._claim[0].workspace})
+        return registry
 
     def opened_by_rule(self, session: Session, words: Callable[[], str]) -> list[SectionPath]:
         """Closed sections that their rules open now, except those the session has already opened or closed."""
@@ -525,10 +544,10 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         That is what was declared, selected or passed by the caller, plus what a rule, the user's words or the token
         budget opens.
         """
-        if self._duplicates:
-            names = [type(value).__name__ for value in self._duplicates]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise PromptValidationError(f"{twice} was bound twice in one call; pass one instance of each params type.")
+        for kind in self._bound_twice:
+            raise PromptValidationError(
+                f"{kind.__name__} was bound twice in one call; pass one instance of each params type."
+            )
         params = Params(outline, self._bound)
         state = declared_state(outline, params, session, overrides or {})
         preopen = self.template.disclosure.preopen

@@ -334,6 +334,8 @@ class Section(Specializable, Generic[ParamsT]):
             )
         if self.visibility is SectionVisibility.SUMMARY and self.summary is None:
             raise missing_summary(self.key, PromptValidationError)
+        if (summary := Section.summary_text(self)) is not None:
+            check_placeholders(self, summary.names, "summary")
 
     def _read_selectors(self) -> None:
         self._enabled: _Call | None = None
@@ -366,6 +368,27 @@ class Section(Specializable, Generic[ParamsT]):
 def has_own(section: Section[Any], *methods: str) -> bool:
     """Whether the section's class overrides one of these methods."""
     return any(getattr(type(section), name) is not getattr(Section, name) for name in methods)
+
+
+def check_placeholders(section: Section[Any], names: Iterable[str], where: str) -> None:
+    """Every placeholder must be a field of the section's params."""
+    wanted = tuple(dict.fromkeys(names))
+    if not wanted:
+        return
+    listed = ", ".join(f"${{{name}}}" for name in wanted)
+    if section.params_type is None:
+        raise PromptValidationError(
+            f"Section '{section.key}': the {where} uses {listed} but the section takes no params; "
+            f"write {type(section).__name__}[Params] with a dataclass that has these fields."
+        )
+    known = {column.name for column in serde.columns(section.params_type)}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        listed = ", ".join(f"${{{name}}}" for name in unknown)
+        raise PromptValidationError(
+            f"Section '{section.key}': placeholder {listed} in the {where} is not a field of "
+            f"{section.params_type.__name__}; it has: {', '.join(sorted(known)) or 'none'}."
+        )
 
 
 def heading(title: str, depth: int, number: str) -> str:
@@ -416,6 +439,7 @@ def _checked_params_type(cls: type, args: tuple[Any, ...]) -> type | None:
             f"{cls.__name__}[...] takes a dataclass or another class with fields for its params, got {params_type!r}; "
             "decorate it with @dataclass."
         )
+    serde.declare_type(params_type)
     return params_type
 
 

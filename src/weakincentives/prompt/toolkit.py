@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from types import MethodType, NoneType, UnionType
 from typing import (
     Annotated,
@@ -149,6 +149,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self.name = name
         self.description = description
         self.handler = handler
+        serde.declare_type(params_type)
+        serde.declare_type(result_type)
         self.params_type = params_type
         self.result_type = result_type
         self.read_only = read_only
@@ -371,10 +373,13 @@ def check_tool_name(name: str) -> None:
         )
 
 
+@lru_cache(maxsize=4096)
 def portable_name(name: str, limit: int = 64) -> str:
     """The name for a provider that accepts only letters, digits, '_' and '-', up to `limit` characters.
 
-    A name that does not fit is replaced by one derived from it alone, so a call can be traced back to the tool.
+    A name that does not fit is replaced by one derived from it alone, so a call can be traced back to the tool. Anybody
+    can compute it and choose it for another tool, so two tools whose portable names are equal count as having the same
+    name. With a higher limit, names that were different stay different.
     """
     if len(name) <= limit and _PORTABLE_NAME.fullmatch(name):
         return name

@@ -19,7 +19,7 @@ from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.section import SectionRole
 from weakincentives.prompt.state import Decider, VisibilityState
 from weakincentives.prompt.tokens import Tokenizer
-from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool
+from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import DisclosureRequest, Overrides, SectionPath, SectionVisibility
 
 T = TypeVar("T")
@@ -201,17 +201,17 @@ class View:
     def opening(self, path: SectionPath) -> Opening:
         """What opening the section, together with its closed ancestors, would show, and which tools it would add."""
         node = self.outline.by_path[path]
-        closed = [up for up in (node, *self.outline.ancestors(node)) if self.state.packed[up.index] != FULL]
+        closed = [node, *(up for up in self.outline.ancestors(node) if self.state.packed[up.index] != FULL)]
         overrides = {up.path: SectionVisibility.FULL for up in reversed(closed)}
         after = self.opened(overrides)
-        top = closed[-1] if closed else node
-        known = {tool.name for _, tool in self.offered()}
+        top = closed[-1]
+        known = {portable_name(tool.name) for _, tool in self.offered()}
         coming: dict[str, AnyTool] = {}
         shown = sorted(after.shown_below(top, FULL), key=after.opened_at)
         for below in shown:
             for tool in below.all_tools:
-                if tool.name not in known:
-                    coming.setdefault(tool.name, tool)
+                if (name := portable_name(tool.name)) not in known:
+                    coming.setdefault(name, tool)
         unloaded = any(below.path in self.outline.unloaded for below in shown)
         return Opening(overrides, tuple(coming.values()), lambda: after.pieces_of(top.path), unloaded)
 
@@ -423,13 +423,18 @@ class View:
         shown = self.layout.tools()
         owners: dict[str, Node] = {}
         for node, tool in sorted(shown, key=lambda found: self.opened_at(found[0])):
-            owners.setdefault(tool.name, node)
+            owners.setdefault(portable_name(tool.name), node)
         summarized = [self.has_tools(node.path) for node in self.layout.summarized]
         builtin = self._disclosure.tools(with_tools=any(summarized), content_only=not all(summarized))
         if self._collapse_tool is not None and any(node.summary is not None for node in self.layout.full):
             builtin = (*builtin, self._collapse_tool)
-        offered: list[tuple[Node | None, AnyTool]] = [(node, tool) for node, tool in shown if owners[tool.name] is node]
-        skipped = [SkippedTool(node, tool, owners[tool.name]) for node, tool in shown if owners[tool.name] is not node]
+        offered: list[tuple[Node | None, AnyTool]] = []
+        skipped: list[SkippedTool] = []
+        for node, tool in shown:
+            if (owner := owners[portable_name(tool.name)]) is node:
+                offered.append((node, tool))
+            else:
+                skipped.append(SkippedTool(node, tool, owner))
         return [*offered, *((None, tool) for tool in builtin)], skipped
 
     def _exists(self, node: Node) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -77,6 +77,8 @@ class ProviderAdapter(Generic[AnyOutputT]):
     """How long a tool description the provider accepts, in characters; longer ones are also sent in full as text."""
     sends_tools: ClassVar[bool] = True
     """Whether requests include the definitions of tools, so that they count as input."""
+    reserved_names: Collection[str] = ()
+    """The names of tools that the provider adds to requests itself, which no other tool can have."""
 
     def __init__(
         self,
@@ -311,6 +313,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
             found_tools=self.found_tools if self.defers_tools else None,
             max_tool_description=self.max_tool_description,
             sends_tools=self.sends_tools,
+            reserved_names=self.reserved_names,
         )
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ class InnerLoopConfig:
     `define_tool` returns a tool as the adapter sends it; `check_content` raises for parts that its model does not
     accept, and `check_amount` if a conversation has too many. `binds_reasoning` says whether a message has reasoning
     that its provider accepts only with the prompt it was written under. If tools of closed sections are sent for the
-    provider to search, `found_tools` reads from a reply which ones it found.
+    provider to search, `found_tools` reads from a reply which ones it found. `reserved_names` are the names of tools
+    that the provider adds itself.
     """
 
     adapter: str = ""
@@ -42,6 +43,7 @@ class InnerLoopConfig:
     found_tools: Callable[[Sequence[str]], tuple[str, ...]] | None = None
     max_tool_description: int | None = None
     sends_tools: bool = True
+    reserved_names: Collection[str] = ()
 
     def check_parts(self, parts: Sequence[Part], earlier: Iterable[Message] = ()) -> None:
         """Raise if the model does not accept these parts, or not as many together with those of earlier messages."""

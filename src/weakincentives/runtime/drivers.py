@@ -443,7 +443,8 @@ def _since_last_request(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
     """What happened since the last request: the answer was rejected, sections were opened without the model asking."""
     if loop.rejected:
         yield Restarted(loop.rejected)
-    yield from map(SectionOpened, loop.notices.opened)
+    for key in loop.notices.opened:
+        yield SectionOpened(key, loop.toolbox.names_below(key))
     loop.rejected, loop.notices.opened = "", []
 
 

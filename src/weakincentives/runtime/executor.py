@@ -365,19 +365,17 @@ class ToolExecutor:
         result = self._with_disclosure(attempt.result)
         asked = result.disclosure if result.success else None
         restarts, expanded = attempt.expansion is not None, tuple[AnyTool, ...]()
-        if asked is not None and asked.overrides and not (restarts or asked.halt):
+        if asked is not None and asked.overrides:
             expanded = self._added_tools(asked)
-            restarts = bool(expanded) and not self.supports_dynamic_tools
-            if restarts:
-                reason = "The adapter cannot add tools to a conversation."
-                asked, expanded = replace(asked, reason=reason), ()
-            for path, visibility in asked.overrides.items():
+            if expanded and not (restarts or asked.halt or self.supports_dynamic_tools):
+                # The caller of the evaluation decides whether to open it.
+                restarts, asked = True, replace(asked, reason="The adapter cannot add tools to a conversation.")
+            for path, visibility in asked.overrides.items() if not (restarts or asked.halt) else ():
                 self.session.dispatch(SetVisibilityOverride(path, visibility))
         message, operator_text = attempt.message or result.message, ""
         if asked is not None and restarts and attempt.expansion is None:
-            message = (
-                f"Opened {', '.join(asked.keys)}: the prompt now shows the full text, and its tools are available."
-            )
+            keys = ", ".join(asked.keys)
+            message = f"Opening {keys}: once it is open, the prompt shows the full text, and its tools are available."
         elif asked is not None and isinstance(result.value, ReadSectionResult) and self._speaks_as_system(asked):
             message, operator_text = "The section's text follows as a system message.", result.value.render()
         if isinstance(result.value, ReadSectionResult):
@@ -425,8 +423,9 @@ class ToolExecutor:
 
     def _added_tools(self, asked: DisclosureRequest) -> tuple[AnyTool, ...]:
         """The tools that opening the sections adds to those offered so far."""
-        offered = self.prompt.view(self.session).opened(asked.overrides).offered()
-        return tuple(tool for node, tool in offered if node is not None and self.toolbox.is_new(tool))
+        view = self.prompt.view(self.session)
+        after = view.opened({path: shown for path, shown in asked.overrides.items() if path in view.outline.by_path})
+        return tuple(tool for node, tool in after.offered() if node is not None and self.toolbox.is_new(tool))
 
     def _speaks_as_system(self, asked: DisclosureRequest) -> bool:
         """True if the strategy sends the text of these sections as a system message, and the model accepts it."""

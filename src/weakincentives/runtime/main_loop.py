@@ -214,7 +214,8 @@ class Conversation(Generic[OutputT]):
         self._loop = MainLoop(max_expansions=max_expansions, budget=budget)
 
     def __enter__(self) -> Self:
-        self.prompt.resources.__enter__()
+        with self.prompt.claim(self.session):
+            self.prompt.resources.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:

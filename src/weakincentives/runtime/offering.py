@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import (
     AnyTool,
     HostedTool,
@@ -37,16 +38,20 @@ class Offering:
     config: InnerLoopConfig
     journal: Journal
     transcript: Transcript
-    toolbox: Toolbox = field(default_factory=Toolbox)
+    toolbox: Toolbox = field(init=False)
     _seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
     _told_version: int = 0
     _new_turn: bool = False
 
+    def __post_init__(self) -> None:
+        self.toolbox = Toolbox(self.config.hosted_tool_codecs, self.config.reserved_names)
+
     def begin(self, view: View) -> None:
         """Offer the first tools, which the model learns from the request itself."""
         self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True)).new)
+        self._check_names(view)
         for offer in self._searchable(view):
-            if self.toolbox.get(offer.ref.name) is None:
+            if self.toolbox.is_new(offer.tool):
                 self.toolbox.add(offer)
         self._told_version = self.toolbox.version
         self.journal.save(tools=self.toolbox.refs)
@@ -64,7 +69,8 @@ class Offering:
         for ref in self.journal.run.tools:
             tool = self.prompt.find_tool(ref.section_key, ref.name)
             unsupported = isinstance(tool, HostedTool) and tool.kind not in self.config.hosted_tool_codecs
-            if tool is not None and not (unsupported and view.find(ref.section_key) is None):
+            offerable = tool is not None and not (unsupported and view.find(ref.section_key) is None)
+            if tool is not None and offerable and self.toolbox.is_new(tool):
                 self.toolbox.add(Offer(ref, tool))
             elif not ref.revoked:
                 removed.append(ref.name)
@@ -201,6 +207,20 @@ class Offering:
         return [
             (key, other) for key, other in _all_hosted(view) if (other.kind, other.config) == (tool.kind, tool.config)
         ]
+
+    def _check_names(self, view: View) -> None:
+        """Raise if a tool that is declared open has a name that the provider uses itself."""
+        for node, tool in view.offered():
+            if node is None or self.toolbox.get(tool.name) is not None or isinstance(tool, HostedTool):
+                continue
+            late = any(up.is_late for up in (node, *view.outline.ancestors(node)))
+            if not late and not view.opened_at(node):
+                raise PromptEvaluationError(
+                    f"The {self.config.adapter} adapter cannot offer the tool '{tool.name}' of section '{node.key}': "
+                    "the provider uses this name for a tool of its own; rename it.",
+                    prompt_name=self.prompt.name,
+                    phase="render",
+                )
 
     def _check(self, owned: Iterable[Owned]) -> None:
         check_hosted(owned, self.config.hosted_tool_codecs, self.config.adapter, self.prompt.name)

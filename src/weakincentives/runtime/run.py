@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from weakincentives._fence import Fence
@@ -159,22 +160,25 @@ class ToolChanges:
 
 
 class Toolbox:
-    """The tools a run has offered, by name, in order of appearance; they are revoked, never removed.
+    """The tools a run has offered, by portable name, in order of appearance; they are revoked, never removed.
 
-    `version` grows with every change.
+    A provider may offer hosted tools under names of its own, the `sent_names` of their codecs, and use `reserved` names
+    itself. `version` grows with every change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, codecs: Mapping[str, Any] = MappingProxyType({}), reserved: Iterable[str] = ()) -> None:
+        self._codecs = codecs
+        self._reserved = dict.fromkeys(reserved, ("", ""))
         self._offers: dict[str, Offer] = {}
         self._warned: set[tuple[str, str]] = set()
         self.version = 0
 
     def add(self, *offers: Offer) -> None:
-        self._offers.update((offer.ref.name, offer) for offer in offers)
+        self._offers.update((portable_name(offer.ref.name), offer) for offer in offers)
         self._changed()
 
     def apply(self, changes: ToolChanges) -> None:
-        known = [Offer(ref, self._offers[ref.name].tool) for ref in changes.changed]
+        known = [Offer(ref, self._offers[portable_name(ref.name)].tool) for ref in changes.changed]
         if known or changes.new:
             self.add(*known, *changes.new)
 
@@ -182,36 +186,39 @@ class Toolbox:
         """Record what the provider's search has found; return what is new, by section."""
         fresh: list[ToolRef] = []
         for name in dict.fromkeys(map(self.name_of, names)):
-            ref, tool = self._offers.get(name) or (None, None)
+            ref, tool = self.get(name) or (None, None)
             if ref is not None and tool is not None and ref.unfound and not ref.revoked:
                 self.add(Offer(replace(ref, found=True), tool))
                 fresh.append(ref)
         return by_section(fresh)
 
     def get(self, name: str) -> Offer | None:
-        return self._offers.get(name)
+        offer = self._offers.get(portable_name(name))
+        return offer if offer is not None and offer.ref.name == name else None
 
     def section_of(self, name: str) -> str:
         """The key of the section that a tool belongs to; '' for built-in and unknown tools."""
-        offer = self._offers.get(name)
+        offer = self.get(name)
         return "" if offer is None else offer.ref.section_key
+
+    def names_below(self, section_key: str) -> tuple[str, ...]:
+        """The tools of a section and its descendants that may be called."""
+        below = (ref for ref in self.refs if f"{ref.section_key}.".startswith(f"{section_key}."))
+        return tuple(ref.name for ref in below if ref.name in self.callable_names)
 
     def tool(self, name: str) -> Tool[Any, Any] | None:
         """A tool of ours by name, whether it may still be called or not."""
-        offer = self._offers.get(name)
+        offer = self.get(name)
         return offer.tool if offer is not None and isinstance(offer.tool, Tool) else None
-
-    @cached_property
-    def _sent_names(self) -> dict[str, str]:
-        return {sent: name for name in self._offers if (sent := portable_name(name)) != name}
 
     def name_of(self, sent: str) -> str:
         """The name of the tool that a provider knows as `sent`."""
-        return sent if sent in self._offers else self._sent_names.get(sent, sent)
+        offer = self._offers.get(sent)
+        return sent if offer is None else offer.ref.name
 
     def with_names(self, reply: ModelReply) -> ModelReply:
         """The reply with our own tool names in place of those sent to the provider."""
-        if not self._sent_names or all(call.name in self._offers for call in reply.tool_calls):
+        if all(self.name_of(call.name) == call.name for call in reply.tool_calls):
             return reply
         return replace(
             reply, tool_calls=tuple(replace(each, name=self.name_of(each.name)) for each in reply.tool_calls)
@@ -243,8 +250,8 @@ class Toolbox:
     @cached_property
     def callable_names(self) -> tuple[str, ...]:
         """The names that may be called now: our tools, then the hosted ones."""
-        refs = [self._offers[tool.name].ref for tool in (*self.offered["tools"], *self.offered["hosted_tools"])]
-        return tuple(ref.name for ref in refs if not (ref.revoked or ref.unfound))
+        offers = sorted(self._offers.values(), key=lambda offer: isinstance(offer.tool, HostedTool))
+        return tuple(ref.name for ref, _ in offers if not (ref.revoked or ref.unfound))
 
     def changes(
         self, wanted: Sequence[Offer], searchable: Iterable[Offer] = (), *, new_turn: bool = False
@@ -256,47 +263,72 @@ class Toolbox:
         """
         shown = {(ref.section_key, ref.name) for ref, _ in wanted}
         closed = {(ref.section_key, ref.name) for ref, _ in searchable}
-        owners: dict[str, str] = {}
+        owners = dict(self._reserved)
         changed: list[ToolRef] = []
-        for name, (ref, _) in self._offers.items():
-            key = ref.section_key, name
+        for ref, tool in self._offers.values():
+            key = ref.section_key, ref.name
             is_shown = not ref.section_key or key in shown
             revoked = not is_shown and not (ref.unfound and key in closed)
             free = revoked and (new_turn or ref.free)
-            if not free:
-                owners[name] = ref.section_key
+            owners.update(dict.fromkeys(self._sent_names(tool)[free:], key))
             if revoked is not ref.revoked or free is not ref.free or (is_shown and ref.unfound):
                 changed.append(replace(ref, revoked=revoked, found=ref.found or (is_shown and ref.deferred), free=free))
+        for ref, tool in wanted:
+            # The provider's own names come first, wherever the hosted tool stands in the prompt.
+            for name in self._sent_names(tool)[1:]:
+                owners.setdefault(name, (ref.section_key, ref.name))
         new: list[Offer] = []
         for offer in wanted:
-            ref = offer.ref
-            known, owner = self._offers.get(ref.name), owners.setdefault(ref.name, ref.section_key)
-            if ref.section_key != owner:
-                self._warn(ref.name, ref.section_key, owner)
-            elif known is None:
+            ref, tool = offer
+            key, names = (ref.section_key, ref.name), self._sent_names(tool)
+            known, owner = self._offers.get(names[0]), next((owners[name] for name in names if name in owners), key)
+            if owner != key:
+                self._warn(ref.name, ref.section_key, owner[0])
+                continue
+            owners.update(dict.fromkeys(names, key))
+            if known is None:
                 new.append(offer)
-            elif known.ref.section_key != owner:
+            elif (known.ref.section_key, known.ref.name) != key:
                 # It takes the old one's place, since a name is sent only once.
-                new.append(Offer(replace(ref, initial=known.ref.initial), offer.tool))
+                new.append(Offer(replace(ref, initial=known.ref.initial), tool))
         return ToolChanges(new, changed)
 
     def is_new(self, tool: AnyTool) -> bool:
         """Whether the tool has not been offered, and its name is not taken."""
-        known = self._offers.get(tool.name)
-        return known is None or (known.ref.free and known.tool is not tool)
+        known = self.get(tool.name)
+        return self._owner(tool) is None and (known is None or known.tool is not tool)
 
     def available(self, tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
         """The tools whose names are not used by another tool."""
-        return tuple(tool for tool in tools if self.is_new(tool) or self._offers[tool.name].tool is tool)
+        return tuple(tool for tool in tools if self._owner(tool) in (None, tool))
+
+    def _owner(self, tool: AnyTool) -> AnyTool | str | None:
+        """The tool that has the name of this one, or the name if the provider uses it itself."""
+        names = self._sent_names(tool)
+        return next((self._names[name] for name in names if name in self._names), None)
+
+    @cached_property
+    def _names(self) -> Mapping[str, AnyTool | str]:
+        """The names that are taken at the provider."""
+        taken: dict[str, AnyTool | str] = {name: name for name in self._reserved}
+        for ref, tool in self._offers.values():
+            taken.update(dict.fromkeys(self._sent_names(tool)[ref.free :], tool))
+        return taken
+
+    def _sent_names(self, tool: AnyTool) -> tuple[str, ...]:
+        """The names that a tool takes: its own, which may become free, and those of its codec."""
+        codec = self._codecs.get(tool.kind) if isinstance(tool, HostedTool) else None
+        return (portable_name(tool.name), *getattr(codec, "sent_names", ()))
 
     def _warn(self, name: str, section_key: str, owner: str) -> None:
         if (name, section_key) not in self._warned:
             self._warned.add((name, section_key))
+            has_it = f"section '{owner}'" if owner else "the provider"
             logger.warning(
-                "Skipping duplicate tool '%s' of section '%s': section '%s' has it already.", name, section_key, owner
+                "Skipping duplicate tool '%s' of section '%s': %s has it already.", name, section_key, has_it
             )
 
     def _changed(self) -> None:
         self.version += 1
-        for cached in ("offered", "callable_names", "_sent_names"):
+        for cached in ("offered", "callable_names", "_names"):
             self.__dict__.pop(cached, None)

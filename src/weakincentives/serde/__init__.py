@@ -1,6 +1,6 @@
 """Typed values to JSON and back, JSON Schema, and a tagged form of JSON that preserves every type."""
 
-from weakincentives.serde.checked import load_checked
+from weakincentives.serde.checked import check_tagged, load_checked
 from weakincentives.serde.codecs import (
     Codec,
     MalformedJson,
@@ -24,7 +24,7 @@ from weakincentives.serde.records import (
     is_record,
 )
 from weakincentives.serde.strict import describe_bounds, is_strict, to_strict
-from weakincentives.serde.tagged import dump_tagged, load_tagged, register_type
+from weakincentives.serde.tagged import declare_type, dump_tagged, is_declared, load_tagged, register_type
 
 __all__ = [
     "Codec",
@@ -32,9 +32,11 @@ __all__ = [
     "ForeignSchema",
     "MalformedJson",
     "UnresolvedType",
+    "check_tagged",
     "codec",
     "columns",
     "confusable_options",
+    "declare_type",
     "decode",
     "describe_bounds",
     "dump",
@@ -43,6 +45,7 @@ __all__ = [
     "field_descriptions",
     "field_value",
     "find_json",
+    "is_declared",
     "is_instance",
     "is_record",
     "is_strict",

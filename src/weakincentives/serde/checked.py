@@ -9,7 +9,8 @@ import collections.abc as abc
 import types
 import typing
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Union
@@ -18,9 +19,10 @@ from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
 from weakincentives.serde.constraints import describe
 from weakincentives.serde.records import bare, columns, field_types, is_pydantic_model, is_typed_dict
-from weakincentives.serde.tagged import TAG_TYPES, Failure, at, converted, find_class, load_tagged
+from weakincentives.serde.tagged import TAG_TYPES, Failure, at, converted, find_class, is_declared, load_tagged
 
 Check = Callable[[Any], None]
+_types: ContextVar[Collection[type] | None] = ContextVar("weakincentives_types", default=None)
 
 _ITEMS = frozenset(
     {list, tuple, set, frozenset, deque, abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet}
@@ -29,13 +31,31 @@ _ITEMS = frozenset(
 _PAIRS = frozenset({dict, OrderedDict, MappingProxyType, abc.Mapping, abc.MutableMapping})
 
 
-def load_checked(annotation: Any, data: Any, blobs: dict[str, Blob] | None = None) -> Any:
+def load_checked(
+    annotation: Any, data: Any, blobs: dict[str, Blob] | None = None, types: Collection[type] | None = None
+) -> Any:
     """Like `load_tagged`, for a value of the annotated type; a `SerdeError` says where the data differs from it.
 
-    A field annotated as `Any` accepts every class of the program, with fields that match its own annotations.
+    Where an annotation leaves the class open (`Any`, or a base class), every class of the program is accepted; with
+    `types`, only these and those that the program has declared as data.
     """
-    converted(lambda data: _check_for(annotation)(data), data, None, "data is nested too deeply")
+    check_tagged(annotation, data, types)
     return load_tagged(data, blobs)
+
+
+def check_tagged(annotation: Any, data: Any, types: Collection[type] | None = None) -> None:
+    """Raise a `SerdeError` if `load_checked` would refuse the data."""
+    token = _types.set(types)
+    try:
+        converted(lambda data: _check_for(annotation)(data), data, None, "data is nested too deeply")
+    finally:
+        _types.reset(token)
+
+
+def check_known(cls: type, types: Collection[type] | None) -> None:
+    """Raise a `Failure` for a class that is neither declared as data nor among the given types, if these are given."""
+    if types is not None and cls not in types and not is_declared(cls):
+        raise Failure(f"{cls.__module__}:{cls.__qualname__} is not declared as data; pass it in types=")
 
 
 def _check_for(annotation: Any) -> Check:
@@ -78,6 +98,8 @@ def _check_any(data: Any) -> None:
     elif found in _ITEMS:
         _check_items(_check_any, content)
     elif isinstance(data, dict):
+        if found not in _PLAIN:
+            check_known(found, _types.get())
         _check_content(found, found, content)
 
 
@@ -88,6 +110,8 @@ def _check_instance(cls: type, annotation: Any, data: Any) -> None:
     if found in _PAIRS or found in _ITEMS:
         _check_any(data)
     elif isinstance(data, dict):
+        if found is not cls and found not in _PLAIN:
+            check_known(found, _types.get())
         _check_content(found, annotation if found is cls else found, content)
 
 

@@ -19,8 +19,9 @@ from functools import partial
 from math import isfinite
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType, NoneType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 from uuid import UUID
+from weakref import WeakSet
 
 import msgspec
 
@@ -71,10 +72,27 @@ def register_type(
     which converts an instance to something that can be dumped, and `load`, which converts it back.
     """
     name = _remember(cls)
+    declare_type(cls)
     if dump is not None and load is not None:
         _DUMPERS[cls] = lambda value: {"$": name, "v": _dump(dump(value))}
         _LOADERS[name] = lambda data: load(_load(data))
     return cls
+
+
+_declared: WeakSet[type] = WeakSet()
+
+
+def declare_type(annotation: Any) -> None:
+    """Record that the program has declared this class, or those in this annotation, as data of its own."""
+    if isinstance(annotation, type):
+        _declared.add(annotation)
+    for part in get_args(annotation):
+        declare_type(part)
+
+
+def is_declared(cls: type) -> bool:
+    """True if the class is data by declaration: as a slice, a log entry, params, an output or a tool's result."""
+    return cls in _declared or cls.__module__.partition(".")[0] == "weakincentives"
 
 
 class Failure(Exception):

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from weakincentives._display import Displayed, Shown, Table, shortened
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import SessionBusyError, SessionError
+from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.session.slices import Operation, SliceView
 from weakincentives.session.snapshot import Snapshot
 from weakincentives.session.store import SliceStore
@@ -127,6 +128,7 @@ class Session(Displayed):
         "_observers",
         "_owner",
         "_store",
+        "_workspace",
         "clock",
         "session_id",
         "silent",
@@ -142,6 +144,15 @@ class Session(Displayed):
         self._claim_lock = threading.Lock()
         self._owner: str | None = None
         self._last_time = 0.0
+        self._workspace: InMemoryFilesystem | None = None
+
+    @property
+    def workspace(self) -> InMemoryFilesystem:
+        """The in-memory files of the runs on this session, used where a prompt has no other filesystem."""
+        with self._claim_lock:
+            if self._workspace is None:
+                self._workspace = InMemoryFilesystem()
+            return self._workspace
 
     def __repr__(self) -> str:
         return f"Session({self.session_id!r})"
@@ -205,9 +216,11 @@ class Session(Displayed):
         self._store.reset(snapshot.marks, preserve_logs=preserve_logs, keep=keep)
 
     def clone(self, *, session_id: str | None = None, observers: bool = False) -> Session:
-        """An independent session with the same slices and reducers, for a parallel run."""
+        """An independent session with the same slices, reducers and in-memory files, for a parallel run."""
         session = Session(session_id=session_id, clock=self.clock)
         session._store = self._store.clone()
+        if self._workspace is not None:
+            session.workspace.restore(self._workspace.snapshot())
         if observers:
             session._observers = self._observers
         return session

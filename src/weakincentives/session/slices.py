@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from weakincentives.errors import SessionError
+from weakincentives.serde import declare_type
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,6 +27,10 @@ class LogEntry:
     """Base class of events that record what happened. A rollback undoes state but keeps log entries."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        declare_type(cls)
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,8 @@ class ReducerMethod:
 
     def __set_name__(self, owner: type, name: str) -> None:
         declared_slices.add(owner, self.events)
+        for cls in (owner, *self.events):
+            declare_type(cls)
 
     def __get__(self, instance: object | None, owner: type) -> Callable[..., Any]:
         return cast("Callable[..., Any]", self.function.__get__(instance, owner))

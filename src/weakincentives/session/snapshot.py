@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError, SessionError
-from weakincentives.serde import dump_tagged, load_checked
+from weakincentives.serde import check_tagged, dump_tagged, is_declared, load_checked
 from weakincentives.session.slices import Mark
 
 T = TypeVar("T")
@@ -46,12 +47,17 @@ class Snapshot:
         return f"<Snapshot of session {self.session_id!r} ({counts})>"
 
     def to_json(self) -> str:
-        """The snapshot as JSON text, each item with its type."""
+        """The snapshot as JSON text, each item with its type.
+
+        A value that its field does not declare is a `SessionError` here, since `from_json` could not read it.
+        """
         slices = []
         blobs: dict[str, Blob] = {}
         for slice_type, items in self._contents().items():
             try:
-                slices.append([dump_tagged(slice_type), [dump_tagged(item, blobs) for item in items]])
+                dumped = [dump_tagged(item, blobs) for item in items]
+                check_tagged(list[slice_type], dumped)  # type: ignore[valid-type]
+                slices.append([dump_tagged(slice_type), dumped])
             except SerdeError as error:
                 raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as JSON: {error}") from error
         document: dict[str, Any] = {"format": FORMAT, "session_id": self.session_id, "slices": slices}
@@ -60,12 +66,15 @@ class Snapshot:
         return json.dumps(document, ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Snapshot:
-        """Read what `to_json` wrote, even from a source you do not trust.
+    def from_json(cls, text: str | bytes, *, types: Iterable[type] | None = None) -> Snapshot:
+        """Read what `to_json` wrote. Classes are looked up among those the program has defined; nothing is imported.
 
-        Types are looked up among those the program has defined; nothing is imported. Only slice types and what their
-        fields declare are built, and every value must match its declaration.
+        Every value must match the declaration of its field. The text chooses the classes of slices, and of values in
+        fields declared as `Any` or as a base class. For text from a source you do not trust, pass `types`: then only
+        these classes are built, and those your program has declared as data: slices with `@reducer` and their events,
+        log entries, params, outputs, and the params and results of tools.
         """
+        known = None if types is None else frozenset(types)
         try:
             document = json.loads(text)
         except RecursionError:
@@ -77,7 +86,7 @@ class Snapshot:
                 marks: dict[type, Mark] = {}
                 blobs = _parse_blobs(document.get("blobs", []))
                 for index, entry in enumerate(slices):
-                    slice_type, items = _parse_slice(entry, f"$.slices[{index}]", blobs)
+                    slice_type, items = _parse_slice(entry, f"$.slices[{index}]", blobs, known)
                     if slice_type in marks:
                         raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' appears twice")
                     marks[slice_type] = (items, len(items))
@@ -96,16 +105,22 @@ def _parse_blobs(entries: object) -> dict[str, Blob]:
     return {blob.digest: blob for blob in blobs}
 
 
-def _parse_slice(entry: object, path: str, blobs: dict[str, Blob]) -> tuple[type, list[Any]]:
+def _parse_slice(
+    entry: object, path: str, blobs: dict[str, Blob], types: frozenset[type] | None
+) -> tuple[type, list[Any]]:
     if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
         raise SessionError(f"The text is not a session snapshot: {path} must be a type and a list of items")
     slice_type = _load(type, entry[0], f"{path}[0]", blobs)
-    return slice_type, [_load(slice_type, item, f"{path}[1][{index}]", blobs) for index, item in enumerate(entry[1])]
+    if types is not None and slice_type not in types and not is_declared(slice_type):
+        name = f"{slice_type.__module__}:{slice_type.__qualname__}"
+        raise SessionError(f"The snapshot cannot be read: {path}: {name} is not declared as data; pass it in types=")
+    items = [_load(slice_type, item, f"{path}[1][{index}]", blobs, types) for index, item in enumerate(entry[1])]
+    return slice_type, items
 
 
-def _load(expected: type, data: object, path: str, blobs: dict[str, Blob]) -> Any:
+def _load(expected: type, data: object, path: str, blobs: dict[str, Blob], types: frozenset[type] | None = None) -> Any:
     try:
-        return load_checked(expected, data, blobs)
+        return load_checked(expected, data, blobs, types)
     except SerdeError as error:
         where, message = error.problems[0]
         raise SessionError(f"The snapshot cannot be read: {path}{where.removeprefix('$')}: {message}") from error

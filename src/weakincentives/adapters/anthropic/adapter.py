@@ -8,6 +8,7 @@ from typing import Any, Literal, Unpack
 from weakincentives.adapters.anthropic.reply import found_tools
 from weakincentives.adapters.anthropic.wire import (
     PROVIDER,
+    SEARCH_TOOL,
     MessagesWire,
     accepts_system_messages,
     best_route,
@@ -60,6 +61,7 @@ class AnthropicAdapter(ClientAdapter):
         self._tool_search = tool_search
         if tool_search and not has_tool_search(model):
             raise ValueError(f"tool_search needs Claude 4 or later (Haiku 4.5), got '{model}'")
+        self.reserved_names = (SEARCH_TOOL,) if tool_search else ()
 
     @property
     def supports_operator_text(self) -> bool:

@@ -124,6 +124,7 @@ class AnthropicWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
     """`web_search_20260318`; its citations name pages, not ranges of the answer."""
 
     kind = "web_search"
+    sent_names = ("web_search",)
     adapter = "anthropic"
     config_type = WebSearchConfig
     honours: ClassVar[Mapping[str, Rule]] = _DOMAINS | LOCATION
@@ -196,6 +197,7 @@ class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInt
     """`code_execution_20260521`: Python, bash and an editor in a container run by the provider."""
 
     kind = "code_interpreter"
+    sent_names = tuple(_LANGUAGES)
     adapter = "anthropic"
     config_type = CodeInterpreterConfig
     honours: ClassVar[Mapping[str, Rule]] = {}
@@ -286,6 +288,7 @@ class AnthropicWebFetchCodec(SettingsCodec[WebFetchConfig, WebFetchResult]):
     """`web_fetch_20260318`."""
 
     kind = "web_fetch"
+    sent_names = ("web_fetch",)
     adapter = "anthropic"
     config_type = WebFetchConfig
     honours: ClassVar[Mapping[str, Rule]] = {

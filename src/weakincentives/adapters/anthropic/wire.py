@@ -46,6 +46,7 @@ Route = Literal["tool_addition", "append"]
 TOOL_CHANGES = "mid-conversation-tool-changes-2026-07-01"
 INLINE_TOOLS = "inline-tools-2026-09-15"
 CACHED = {"type": "ephemeral"}
+SEARCH_TOOL = "tool_search_tool_bm25"
 
 _SEARCHES = re.compile(r"claude-((opus|sonnet)-[4-9]|haiku-(4-5|[5-9])|fable|mythos)")
 _ACCEPTS_SYSTEM_MESSAGES = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
@@ -136,7 +137,7 @@ class MessagesWire(Wire):
 
     provider = PROVIDER
     tools = ToolCache(declare_tool)
-    search_tool = b'{"type":"tool_search_tool_bm25_20251119","name":"tool_search_tool_bm25"}'
+    search_tool = f'{{"type":"tool_search_tool_bm25_20251119","name":"{SEARCH_TOOL}"}}'.encode()
 
     def __init__(self, model: str, *, max_tokens: int, parameters: Mapping[str, Any], **options: Any) -> None:
         plain = {name: value for name, value in parameters.items() if name != "cache_control"}

@@ -55,6 +55,7 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
 
     def __init__(self, model: str = "") -> None:
         self._provider = model.partition("/")[0] if "/" in model else ""
+        self.sent_names = ("web_search",) if "claude" in model else ()
 
     def objection(self, setting: str, settings: Mapping[str, object]) -> str | None:
         if setting.startswith("geo_hint.") and self._provider in _NO_LOCATION:

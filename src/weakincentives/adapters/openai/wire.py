@@ -214,13 +214,13 @@ class ResponsesWire(Wire):
 
     def _add_tools(self, message: Message, request: ModelRequest) -> None:
         # A tool that was declared and later revoked is restored through `tool_choice` alone.
-        names = [name for name in message.tools if name not in self._declared]
+        names = [name for name in message.tools if portable_name(name) not in self._declared]
         tools, hosted = select_tools(
             names, request.tools[request.initial_tools :], request.hosted_tools[request.initial_hosted_tools :]
         )
         encoded = self._encode_tools(tools, hosted, request)
         if encoded:
-            self._declared.update(names)
+            self._declared.update(map(portable_name, names))
             listed = b",".join(encoded)
             self._append(b'{"type":"additional_tools","role":"developer","tools":[' + listed + b"]}")
 
