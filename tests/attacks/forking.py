@@ -8,10 +8,20 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-CHILDREN = ("asks", "exits", "closes", "is killed")
+FORKS = ("os.fork", "fork")
+KINDS = ("sync", "async")
+CHILDREN = {"asks": 0, "exits": 0, "closes": 0, "is killed": -9}
+"""What a child does, with its exit code."""
+MOMENTS = ("idle", "idle, then busy", "busy")
+"""When a child is started, and when it then does that."""
+
+
+def cases(method: str) -> list[tuple[str, str]]:
+    """What children do and when; one that is not forked inherits nothing that it could close."""
+    return [(child, moment) for child in CHILDREN for moment in MOMENTS if child != "closes" or method in FORKS]
 
 
 class Asker:
@@ -37,31 +47,21 @@ class Asker:
 
     def start(self, text: str) -> Callable[[], str]:
         """Begin a stream and wait for its first part; returns a function that waits for its end."""
-        started, parts = threading.Event(), []
-
-        def read() -> None:
-            for part in self.adapter.channel().stream(request(text)):
-                parts.append(part)
-                started.set()
-
-        async def read_async() -> None:
-            async for part in self.adapter.channel().stream_async(request(text)):
-                parts.append(part)
-                started.set()
-
-        thread = threading.Thread(target=(lambda: self._wait(read_async())) if self.loop else read, daemon=True)
-        thread.start()
-        assert started.wait(20)
-
-        def end() -> str:
-            thread.join(20)
-            return str(parts[-1].text)
-
-        return end
+        if self.loop is None:
+            stream = self.adapter.channel().stream(request(text))
+            next(stream)
+            return lambda: str(list(stream)[-1].text)
+        streamed = self.adapter.channel().stream_async(request(text))
+        self._wait(anext(streamed))
+        return lambda: str(self._wait(_last(streamed)).text)
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         assert self.loop is not None
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+
+async def _last(stream: AsyncIterator[Any]) -> Any:
+    return [part async for part in stream][-1]
 
 
 def request(text: str) -> Any:
@@ -71,45 +71,60 @@ def request(text: str) -> Any:
     return ask([SYSTEM, Message("user", text)])
 
 
-def behave(child: str, asker: Asker | None, url: str, kind: str, text: str) -> None:
-    """What the child does; one that was not forked has no adapter of its parent."""
+def behave(go: Callable[[], object], child: str, asker: Asker | None, url: str, kind: str, text: str) -> None:
+    """The child's part; one that was not forked has no adapter of its parent."""
+    go()
     if child == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if child == "closes" and asker is not None:
+    if child == "closes":
+        assert asker is not None
         asker.adapter.close()
     if child == "asks":
         assert (asker or Asker(url, kind)).ask(text, in_child=True) == text
     sys.exit(0)
 
 
-def start_child(method: str, child: str, asker: Asker, url: str, kind: str, text: str) -> int:
-    """Start a child, wait for its end, and return its exit code."""
+def start_child(method: str, asker: Asker, child: str, *arguments: str) -> Callable[[], int]:
+    """Start a child; returns a function that lets it act, waits for its end, and returns its exit code."""
     if method == "os.fork":
-        sys.stdout.flush()
+        reader, writer = os.pipe()
         pid = os.fork()
         if not pid:
-            behave(child, asker, url, kind, text)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            behave(lambda: os.read(reader, 1), child, asker, *arguments)
+
+        def finish() -> int:
+            os.write(writer, b"x")
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+        return finish
     context: Any = multiprocessing.get_context(method)
-    process = context.Process(target=behave, args=(child, asker if method == "fork" else None, url, kind, text))
+    go = context.Event()
+    process = context.Process(target=behave, args=(go.wait, child, asker if method == "fork" else None, *arguments))
     process.start()
-    process.join(20)
-    return int(process.exitcode)
+
+    def finish_process() -> int:
+        go.set()
+        process.join(20)
+        return int(process.exitcode)
+
+    return finish_process
 
 
 def main(method: str, url: str) -> None:
     release = Asker(url, "sync")
-    for kind in ("sync", "async"):
+    for kind in KINDS:
         asker = Asker(url, kind)
-        for child in CHILDREN:
-            name = f"{kind} {child}"
-            assert asker.ask(f"before {name}") == f"before {name}"
-            idle = start_child(method, child, asker, url, kind, f"child of idle {name}")
-            kept = asker.ask(f"after {name}") == f"after {name}"
+        for child, moment in cases(method):
+            name = f"{kind}: {child} ({moment})"
+            asker.ask(f"before {name}")
+            arguments = (method, asker, child, url, kind, f"child {name}")
+            finish = None if moment == "busy" else start_child(*arguments)
+            code = finish() if finish and moment == "idle" else None
             end = asker.start(f"slow {name}")
-            busy = start_child(method, child, asker, url, kind, f"child of busy {name}")
+            if code is None:
+                code = (finish or start_child(*arguments))()
             release.ask(f"release {name}")
-            print(name, idle, kept, busy, end() == f"slow {name}", flush=True)
+            print(name, code, end() == f"slow {name}", flush=True)
 
 
 if __name__ == "__main__":
