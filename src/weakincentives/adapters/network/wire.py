@@ -146,6 +146,8 @@ class Wire(Format):
         # The tools that were added to the conversation, and their definitions in it by name.
         self._late: Sequence[Tool[Any, Any]] = ()
         self._defined: dict[str, bytes] = {}
+        # Up to which message the descriptions of added tools stand in a tool's result.
+        self._described = 0
 
     def _redefines_tools(self, request: ModelRequest) -> bool:
         """Whether a tool that was added to the conversation has another definition now."""
@@ -168,7 +170,7 @@ class Wire(Format):
     def _restart(self) -> None:
         """Forget what was encoded."""
         self._buffer = bytearray()
-        self._count = 0
+        self._count = self._described = 0
 
     def _extend(self, request: ModelRequest) -> None:
         messages = request.messages
@@ -218,6 +220,26 @@ class Wire(Format):
         if not message.parts:
             return message.text
         return [self._part(Text(str(part)) if self._media.problem(part) else part) for part in message.parts]
+
+    def _result(self, message: Message, request: ModelRequest) -> str | list[dict[str, Any]]:
+        """The content of a tool's result, the last of a turn with the long descriptions of the tools that it added.
+
+        Long descriptions come from outside, and must not speak with more authority than the result that brought them.
+        """
+        messages, end = request.messages, self._count + 1
+        while end < len(messages) and messages[end].role in ("tools_added", "tools_removed"):
+            end += 1
+        self._described = end
+        added = [messages[index].text for index in range(self._count + 1, end) if messages[index].text]
+        if added:
+            text = "\n\n".join((message.text, *added))
+            parts = (*message.parts, *map(Text, added)) if message.parts else ()
+            message = replace(message, text=text, parts=parts)
+        return self._content(message)
+
+    def _description(self, message: Message) -> str:
+        """The long descriptions of added tools, unless a result has them."""
+        return message.text if self._count >= self._described else ""
 
     def _append(self, item: bytes) -> None:
         if self._buffer:
