@@ -87,6 +87,8 @@ class Format(ABC):
     """How requests are written and replies are read."""
 
     provider: str
+    reasoning_dropped = False
+    """Whether the last request was the first without reasoning that its vendor would have rejected."""
 
     @abstractmethod
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
@@ -188,13 +190,17 @@ class Wire(Format):
 
     def _begin(self, request: ModelRequest, *more: object) -> bytes:
         """The body up to the conversation; re-encoded only if tools, output, settings or `more` have changed."""
-        tools, hosted = request.tools, request.hosted_tools
-        if self._route != "append":
-            tools, hosted = tools[: request.initial_tools], hosted[: request.initial_hosted_tools]
+        tools, hosted = self._listed_tools(request)
         known = (tools, hosted, request.output, request.settings, *more)
         if self._start_of != known:
             self._start, self._start_of = self._encode_start(request, tools, hosted), known
         return self._start
+
+    def _listed_tools(self, request: ModelRequest) -> tuple[Sequence[Tool[Any, Any]], Sequence[HostedTool[Any]]]:
+        """The tools that stand before the conversation."""
+        if self._route == "append":
+            return request.tools, request.hosted_tools
+        return request.tools[: request.initial_tools], request.hosted_tools[: request.initial_hosted_tools]
 
     @abstractmethod
     def _encode_start(
