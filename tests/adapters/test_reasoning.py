@@ -92,7 +92,8 @@ def test_thinking_that_changed_tools_have_made_invalid_is_dropped_before_it_is_s
     before, after = prompt(look_up, tools=[add]), prompt(first, tools=[late])
     script = [opening, ASKED, Turn("Steps.", reasoning="Seen."), Turn("Yes.", reasoning="Sure."), Turn("Fine.")]
     with ANTHROPIC.server(script) as server:
-        session, adapters = Session(), []
+        session = Session()
+        adapters: list[Any] = []
         for asked, made in (("What is it?", before), ("And now?", after), ("Still?", after)):
             if fresh or not adapters:
                 adapters.append(ANTHROPIC.adapter(server, model="claude-opus-5-5", max_retries=0))
@@ -116,9 +117,12 @@ def test_reasoning_that_the_provider_rejects_is_dropped_by_a_retry_that_counts()
     refusal = Raw(400, b'{"error":{"message":"messages.1.content.0: Invalid signature in thinking block."}}')
     with ANTHROPIC.server([refusal, Turn("Yes.")]) as server, ANTHROPIC.adapter(server) as adapter:
         assert adapter.channel().call(ask([SYSTEM])).retries == 1
-    with ANTHROPIC.server([refusal]) as server, ANTHROPIC.adapter(server, max_retries=0) as adapter:
-        with pytest.raises(PromptEvaluationError, match="a retry, if max_retries allows one, omits"):
-            adapter.channel().call(ask([SYSTEM]))
+    with (
+        ANTHROPIC.server([refusal]) as server,
+        ANTHROPIC.adapter(server, max_retries=0) as adapter,
+        pytest.raises(PromptEvaluationError, match="a retry, if max_retries allows one, omits"),
+    ):
+        adapter.channel().call(ask([SYSTEM]))
     assert len(server.requests) == 1
 
 

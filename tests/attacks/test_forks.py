@@ -69,3 +69,37 @@ def test_a_child_neither_disturbs_nor_repeats_the_requests_of_its_parent(method:
     assert set(Counter(text for text, _ in server.texts).values()) == {1}
     # The parent goes on with the connection that it had before.
     assert [name for name in names if where[f"before {name}"] != where[f"slow {name}"]] == []
+
+
+SHARING = """
+import os, sys, traceback
+import httpx2, openai
+from tests.attacks.forking import request
+from weakincentives.adapters.openai import OpenAIAdapter
+
+own = httpx2.Client(transport=httpx2.HTTPTransport())
+adapter = OpenAIAdapter("m", client=openai.OpenAI(api_key="sk-0123456789", base_url=sys.argv[1], http_client=own))
+
+def ask(text):
+    print(adapter.channel().call(request(text)).text, flush=True)
+
+ask("before")
+if pid := os.fork():
+    os.waitpid(pid, 0)
+    ask("after")
+else:
+    try:
+        ask("child")
+    except Exception as error:
+        print(error, flush=True)
+"""
+
+
+def test_a_client_with_connections_of_its_own_is_refused_in_a_forked_child() -> None:
+    with CountingServer(secure=False) as server:
+        command = [sys.executable, "-W", "ignore", "-c", SHARING, server.url]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    before, child, after = done.stdout.splitlines()
+    assert (before, after, done.stderr) == ("before", "after", "")
+    assert "create the client and the adapter in the child" in child
+    assert [text for text, _ in server.texts] == ["before", "after"]

@@ -476,6 +476,15 @@ def test_a_tls_body_that_ends_with_the_connection_needs_a_proper_end(
                 way.ask(server.url, max_retries=0)
 
 
+@pytest.mark.parametrize("way", ALL, ids=str)
+def test_a_tls_body_that_is_cut_in_the_middle_is_an_error(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    half = (DONE if way.streamed else OK)[:-20]
+    with HostileServer(answering(head() + half), tls=server_tls()) as server, pytest.raises(PromptEvaluationError):
+        way.ask(server.url, max_retries=0)
+    assert server.requests == 1
+
+
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync", "async"])
 def test_headers_of_the_user_cannot_double_those_of_http(awaited: bool) -> None:
     smuggled = {"Host": "gateway.example", "Content-Length": "3", "Transfer-Encoding": "chunked", "Connection": "close"}

@@ -40,7 +40,9 @@ class AwaitedTransport:
 
     async def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | AwaitedStream:
         """Send a request; the response is read to its end if it is not 200 or must be `whole`."""
-        message, pool, ends = self._endpoint.message(request), await self._pool(), end_of(timeout)
+        message, ends = self._endpoint.message(request), end_of(timeout)
+        kept = self._pools.get(asyncio.get_running_loop())
+        pool = await self._start() if kept is None else kept[0]
         connection = pool.take() or await _connect(self._endpoint, ends)
         connection.ends = ends
         try:
@@ -57,18 +59,19 @@ class AwaitedTransport:
         return Response(response.status, response.headers, b"".join(pieces))
 
     def close(self) -> None:
-        """Close the idle connections; each event loop does so as soon as it runs."""
-        self._pools.clear()
+        """Close the idle connections: now those of the running event loop, the others as soon as their loops run."""
+        pools, self._pools = self._pools, {}
+        with contextlib.suppress(RuntimeError, KeyError):
+            pools[asyncio.get_running_loop()][0].close()
 
-    async def _pool(self) -> Pool[_Connection]:
-        loop = asyncio.get_running_loop()
-        found = self._pools.get(loop)
-        if found is None:
-            for known in [known for known in self._pools if known.is_closed()]:
-                self._pools.pop(known)[0].close()
-            keeper = _pool_of_loop()
-            found = self._pools[loop] = await anext(keeper), keeper
-        return found[0]
+    async def _start(self) -> Pool[_Connection]:
+        """A pool for the running event loop."""
+        for known in [known for known in self._pools if known.is_closed()]:
+            self._pools.pop(known)[0].close()
+        keeper = _pool_of_loop()
+        pool = await anext(keeper)
+        self._pools[asyncio.get_running_loop()] = pool, keeper
+        return pool
 
 
 class AwaitedStream:

@@ -1,6 +1,7 @@
 """HTTP/1.1 without I/O: what blocking and async connections share.
 
-A request is sent once: if its connection turns out to be dead, it fails and the caller decides whether to send it again.
+A request is sent once: if its connection turns out to be dead, the request fails, and the caller decides whether to
+send it again.
 """
 
 from __future__ import annotations
@@ -146,9 +147,9 @@ class ResponseParser:
 
     def _end(self) -> None:
         self.keep_alive = False
-        if not self.status or {"content-length", "transfer-encoding"} & self.headers.keys():
-            if not self.complete:
-                raise ConnectionResetError("the server closed it before the response was complete")
+        ends_with_connection = self.status and not {"content-length", "transfer-encoding"} & self.headers.keys()
+        if not self.complete and not ends_with_connection:
+            raise ConnectionResetError("the server closed it before the response was complete")
         self.complete = True
 
 
@@ -203,9 +204,9 @@ def track(connection: Connection) -> None:
 def _disconnect_child() -> None:
     """Replace the sockets that a forked child has inherited by an unconnected one.
 
-    Whatever the child then does with its copies of our connections (read, close, finalize, run the parent's event loop),
-    it cannot reach those of the parent: it only gets errors. Closing a descriptor alone would not do, because the object
-    that owns it would later close whatever has its number by then.
+    Whatever the child then does with its copies of our connections (read, close, finalize, run the parent's event
+    loop), it only gets errors and cannot reach those of the parent. Closing the descriptors would not do: the objects
+    that own them would later close whatever has their numbers by then.
     """
     with socket.socket() as unconnected:
         for connection in tuple(_connections):
