@@ -29,8 +29,8 @@ MAX_UNREAD = 256 * 1024
 class AwaitedTransport:
     """Keeps idle connections to one endpoint, for any number of tasks on any number of event loops.
 
-    A connection belongs to one event loop. Each loop gets its own pool, which is closed with the loop, or earlier if the
-    transport is closed or garbage-collected.
+    A connection belongs to one event loop. Each loop gets its own pool, which is closed with the loop, or earlier if
+    the transport is closed or garbage-collected.
     """
 
     def __init__(self, endpoint: Endpoint, extra: str) -> None:
