@@ -34,6 +34,7 @@ from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.inventory import sections_to_close
 from weakincentives.runtime.messages import (
     CORRECTION,
+    INSTRUCTIONS,
     PROMPT_TURN,
     READ_TEXT,
     CallModel,
@@ -398,9 +399,11 @@ class InnerLoop:
             self.telling.record_first_opened(view)
         offered = self.toolbox.offered
         known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
-        system = (rendered.system_text, self._offering.long_descriptions(known))
-        if any(system):
-            self._transcript.say(Message("system", "\n\n".join(filter(None, system)), name=PROMPT_TURN))
+        if rendered.system_text:
+            self._transcript.say(Message("system", rendered.system_text, name=PROMPT_TURN))
+        if descriptions := self._offering.long_descriptions(known):
+            # Only tools from outside have long descriptions, which must not speak for the operator.
+            self._transcript.say(Message("user", descriptions, name=INSTRUCTIONS))
         turn = user_message(rendered.user_parts, name=PROMPT_TURN) if rendered.user_text else None
         if turn is not None:
             self.scope.given[turn.name] = turn
