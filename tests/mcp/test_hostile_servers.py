@@ -147,7 +147,7 @@ START = b'{"jsonrpc": "2.0", "id": 1, "result": {"content": ['
 def test_an_http_answer_without_end_ends_the_call(body: Body, why: str) -> None:
     with HostileServer(speaking(body)) as server:
         _, (success, message) = run(MCPSection(key="shop", title="Shop", server=HttpServer(f"{server.url}/mcp")), GO)
-        assert (success, why in message) == (False, True), message
+        assert (success, why in message, "MCP server 'shop'" in message) == (False, True, True), message
         assert server.sent < 100 << 20
 
 
@@ -187,7 +187,7 @@ async def fail_in_the_second_turn(made: MCPSection) -> None:
 
 def test_the_event_loop_does_not_wait_for_servers_that_will_not_stop() -> None:
     # The first import takes a second, part of which no other thread can run.
-    importlib.import_module("weakincentives.mcp.transport")
+    importlib.import_module("mcp")
 
     async def all_at_once() -> None:
         await asyncio.gather(

@@ -323,7 +323,7 @@ class _Process:
     ) -> CallToolResult:
         """Runs on the server's loop; raises TimeoutError for a late answer, ConnectionError if the server is gone."""
         from mcp.shared.exceptions import MCPError
-        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+        from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             if on_progress is not None:
@@ -338,6 +338,11 @@ class _Process:
                 raise TimeoutError from None
             if error.code == CONNECTION_CLOSED:
                 raise ConnectionError from None
+            if error.code == PARSE_ERROR and self.failure:
+                raise MCPServerError(
+                    f"The answer of MCP server '{self._name}' to '{tool}' cannot be read: {self.failure}. Whether this "
+                    "call had an effect is not known."
+                ) from None
             raise
         except asyncio.CancelledError:
             if self.ended:
@@ -437,9 +442,10 @@ async def _accept_result(name: str, result: CallToolResult) -> None:
 
 
 async def _list(client: Client) -> Listing:
-    instructions = client.instructions or ""
+    instructions, info = client.instructions or "", client.server_info
+    name, version = ("", "") if info is None else (info.title or info.name, info.version)
     tools: list[ListedTool] = []
-    size = len(instructions)
+    size = len(instructions) + len(name) + len(version)
     cursor = None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor, cache_mode="refresh")
@@ -458,8 +464,6 @@ async def _list(client: Client) -> Listing:
         cursor = page.next_cursor
         if cursor is None:
             break
-    info = client.server_info
-    name, version = ("", "") if info is None else (info.title or info.name, info.version)
     return Listing(name, version, instructions, tuple(tools))
 
 

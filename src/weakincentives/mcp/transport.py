@@ -101,8 +101,6 @@ class _LimitedBody(httpx2.AsyncByteStream):
         except UnreadableMessageError as error:
             self._failed(str(error))
             raise
-        except zlib.error as error:
-            raise UnreadableMessageError(f"it sent damaged data: {error}") from None
 
     async def aclose(self) -> None:
         await self._body.aclose()
@@ -110,7 +108,10 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
 def _inflated(inflater: Any, data: bytes) -> Iterator[bytes]:
     while data and not inflater.eof:
-        yield inflater.decompress(data, READ_SIZE)
+        try:
+            yield inflater.decompress(data, READ_SIZE)
+        except zlib.error as error:
+            raise UnreadableMessageError(f"it sent damaged data: {error}") from None
         data = inflater.unconsumed_tail
 
 
