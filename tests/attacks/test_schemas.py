@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from tests.attacks.test_patterns import CATASTROPHIC
+from weakincentives.adapters.local.arguments import ground
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import SerdeError
 from weakincentives.limits import Deadline
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolResult
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime import ToolInvoked
 from weakincentives.serde import ForeignSchema, to_strict
 from weakincentives.session import Session
@@ -72,7 +73,7 @@ def nested(name: str, depth: int, leaf: Any) -> Any:
 def patterns() -> Iterator[Case]:
     for pattern, text in CATASTROPHIC:
         expected = REFUSED if r"\1" in pattern else ""
-        yield f"pattern {pattern}", {"pattern": pattern}, text, expected
+        yield f"pattern {pattern}", {"type": "string", "pattern": pattern}, text, expected
         yield f"patternProperties {pattern}", {"patternProperties": {pattern: {}}}, {text: 1}, expected
         yield f"propertyNames {pattern}", {"propertyNames": {"pattern": pattern}}, {text: 1}, expected
     yield "large nested counts", {"pattern": "^((a{0,1000}){0,1000}){0,1000}$"}, A, LIMIT
@@ -157,6 +158,10 @@ def sizes() -> Iterator[Case]:
 CASES: dict[str, Case] = {case[0]: case for case in itertools.chain(patterns(), references(), sizes())}
 
 
+def handle(params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult("ran")
+
+
 def outcome(case: Case) -> tuple[str, float]:
     """What happens to the data of a case, and the seconds of CPU time that it takes."""
     _, schema, data, _ = case
@@ -168,6 +173,9 @@ def outcome(case: Case) -> tuple[str, float]:
         to_strict(foreign.sent)
     except SerdeError:
         return REFUSED, time.process_time() - started
+    if isinstance(data, str) and len(data) < 200:
+        # The embedded model looks for the arguments in what the user wrote.
+        ground(Tool.from_schema(name="x", description="", schema=foreign.schema, handler=handle), f"Take {data} now")
     try:
         foreign.decode(text)
         found = OK
@@ -224,7 +232,7 @@ def some_pattern(chance: random.Random, depth: int = 4) -> str:
 
 def test_patterns_match_what_they_match_in_re() -> None:
     chance = random.Random(5)
-    for _ in range(3_000):
+    for _ in range(1_500):
         pattern, text = some_pattern(chance), "".join(chance.choices("abc1 \n", k=chance.randint(0, 7)))
         expected = re.search(pattern.replace("$", r"\Z"), text) is not None
         found, _ = outcome(("", {"pattern": pattern}, text, ""))
@@ -259,9 +267,7 @@ def test_a_pattern_without_a_bound_is_refused_by_name() -> None:
 def test_the_deadline_of_a_run_and_the_event_loop_survive_a_hostile_schema() -> None:
     """The pattern that froze every thread: the call is refused with the reason, and the loop is held only briefly."""
     schema = {"properties": {"x": {"pattern": "^((a{0,500}){0,500})+$"}}}
-    tool = Tool.from_schema(
-        name="hostile", description="", schema=schema, handler=lambda _, *, context: ToolResult("ran")
-    )
+    tool = Tool.from_schema(name="hostile", description="", schema=schema, handler=handle)
     section = MarkdownSection(title="Task", key="task", template="Go.", tools=[tool])
     session = Session()
 

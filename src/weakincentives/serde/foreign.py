@@ -22,7 +22,7 @@ from typing import Any
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.codecs import loads
 from weakincentives.serde.constraints import describe, field_path, holds, quote, words
-from weakincentives.serde.pattern import BoundedPattern, PatternError
+from weakincentives.serde.pattern import MAX_STEPS, BoundedPattern, PatternError, Steps, TooManyStepsError
 from weakincentives.serde.strict import KEYWORDS, JsonSchema, from_strict, is_strict, kinds_of, look_up
 
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
@@ -47,8 +47,6 @@ _SAME_VALUE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else",
 MAX_VALUES = 50_000
 """The largest schema that is accepted, in JSON values."""
 MAX_DEPTH = 100
-MAX_STEPS = 1_000_000
-"""How much work may go into reading one call's data: about half a second."""
 CHECK_STEPS = 10
 """What applying one schema to one value counts."""
 MAX_PROBLEMS = 20
@@ -117,24 +115,6 @@ def _options(schema: JsonSchema, root: JsonSchema, seen: set[int]) -> Iterator[J
 
 def _union(options: list[Any]) -> Any:
     return options[0] if len(options) == 1 else {"anyOf": options}
-
-
-class TooManyStepsError(Exception):
-    """Raised by `Steps.take` when nothing is left."""
-
-
-class Steps:
-    """A number of steps that may be taken."""
-
-    __slots__ = ("_left",)
-
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-
-    def take(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
-            raise TooManyStepsError
 
 
 class _SchemaReader:

@@ -8,10 +8,12 @@ matcher follows all ways through a pattern at once, one character of the text af
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from re import _compiler, _parser  # type: ignore[attr-defined]
 from typing import Any
 
+MAX_STEPS = 1_000_000
+"""How much work may go into reading the arguments of one call: about half a second."""
 MAX_PATTERN_LENGTH = 5_000
 # A state has a counter for each, so more of them make every step slower.
 MAX_NESTED_COUNTS = 8
@@ -28,6 +30,24 @@ _CHARACTER, _POSITION, _SPLIT, _LOOK, _ENTER, _COUNT, _LOOP, _FOUND = range(8)
 
 _PIECE = re.compile(r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\(\?<(?=\w)|\$", re.DOTALL)
 _PYTHON_PIECES = {"$": r"\Z", "(?<": "(?P<", r"\p{L}": r"[^\W\d_]", r"\p{N}": r"\d", r"\p{Nd}": r"\d"}
+
+
+class TooManyStepsError(Exception):
+    """Raised by `Steps.take` when nothing is left."""
+
+
+class Steps:
+    """A number of steps that may be taken."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def take(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise TooManyStepsError
 
 
 class PatternError(ValueError):
@@ -58,11 +78,23 @@ class BoundedPattern:
 
     def search(self, text: str, take_steps: Callable[[int], None]) -> bool:
         """True if the pattern matches anywhere. `take_steps` is called with the work done, and may raise."""
-        return self._matches(self._start, text, 0, take_steps, anchored=self._anchored)
+        return any(self._ends(self._start, text, 0, take_steps, anchored=self._anchored))
 
-    def _matches(
+    def find(self, text: str, take_steps: Callable[[int], None]) -> tuple[int, int] | None:
+        """Where the first match begins and ends; of several there, the longest."""
+        for begin in range(1 if self._anchored else len(text) + 1):
+            ends = list(self._ends(self._start, text, begin, take_steps, anchored=True))
+            if ends:
+                return begin, ends[-1][0]
+        return None
+
+    def _ends(
         self, start: int, text: str, position: int, take_steps: Callable[[int], None], *, anchored: bool
-    ) -> bool:
+    ) -> Iterator[tuple[int]]:
+        """Every place where a match ends that begins at the position, or anywhere after it unless `anchored`.
+
+        Tuples, because the place 0 is a match too.
+        """
         program = self._program
         pending: list[tuple[int, Any]] = [(start, ())]
         while True:
@@ -87,7 +119,9 @@ class BoundedPattern:
                         pending.append((then, counters))
                 elif kind == _LOOK:
                     inner, back, wanted = given
-                    found = position >= back and self._matches(inner, text, position - back, take_steps, anchored=True)
+                    found = position >= back and any(
+                        self._ends(inner, text, position - back, take_steps, anchored=True)
+                    )
                     if found == wanted:
                         pending.append((then, counters))
                 elif kind == _ENTER:
@@ -101,11 +135,11 @@ class BoundedPattern:
                     if counters[0] >= least:
                         pending.append((then, counters[1]))
                 else:
-                    return True
+                    yield (position,)
             take_steps(1 + (len(seen) & 0x3FF))
             position += 1
             if position > len(text) or (anchored and not following):
-                return False
+                return
             pending = following if anchored else [*following, (start, ())]
 
     def _sequence(self, items: Iterable[tuple[Any, Any]], then: int, flags: int) -> int:
