@@ -126,7 +126,7 @@ def skill_sections(
                 sections[key] = kind(key, skill, page, own, mount)
         except PromptValidationError as error:
             if strict:
-                raise PromptValidationError(f"{error}\nCorrect it, or pass strict=False to load what can be.") from error
+                raise PromptValidationError(f"{error}\nCorrect it, or pass strict=False to load the rest.") from error
             logger.warning("The skill '%s' is left out: %s", skill, error)
     if given:
         names = ", ".join(sections)
