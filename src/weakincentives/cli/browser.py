@@ -8,9 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import webbrowser
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
 VIEW = """\
 Open recorded runs in the browser: what the model saw at every turn, section by section.
 
-The page is served to this machine only and follows runs while they are recorded. With --export nothing is served: one
-run is written to an HTML file that opens from disk.
+The page is served to this machine only, to whoever has the token in the address, and follows runs while they are
+recorded. With --export nothing is served: one run is written to an HTML file that opens from disk.
 """
 PLAY = """\
 Play with a prompt in the browser: open and close its sections, see text, tools, tokens and cache change, and run it.
@@ -123,13 +126,24 @@ def _show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:
         print_line(viewer.url + page)
         progress(notice)
         if browser:
-            webbrowser.open(viewer.url + page)
+            webbrowser.open(opening.enter_context(_forwarding(viewer.url + page)))
 
-    try:
-        viewer.run(started)
-    except KeyboardInterrupt:
-        progress("stopped")
+    with ExitStack() as opening:
+        try:
+            viewer.run(started)
+        except KeyboardInterrupt:
+            progress("stopped")
     return 0
+
+
+@contextmanager
+def _forwarding(url: str) -> Iterator[str]:
+    """The address of a private file that forwards to a URL: other users can read the arguments of a browser."""
+    with TemporaryDirectory(prefix="wink-") as folder:
+        page = Path(folder) / "open.html"
+        page.touch(0o600)
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(url)}">', encoding="utf-8")
+        yield page.as_uri()
 
 
 def _choices(given: str | None) -> list[AdapterChoice]:
