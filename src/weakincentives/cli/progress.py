@@ -17,7 +17,6 @@ from weakincentives.runtime import (
     EvaluationStopped,
     EvaluationSuspended,
     HostedToolInvoked,
-    Ledger,
     Message,
     ModelCalled,
     PromptChanged,
@@ -85,25 +84,27 @@ def print_labelled(label: str, text: str, style: str = "") -> None:
 
 
 def print_spent(
-    ledger: Ledger,
+    sent: int,
+    turns: int,
     seconds: float,
-    cost: float | None = None,
     *,
+    full: int | None,
+    cost: float | None = None,
     answered: bool = True,
     cut_off: bool = False,
     unloaded: bool = False,
 ) -> None:
-    """Print what a run used and, if it answered, what it would have used with everything open.
+    """Print what a run used and, if it answered, what it would have used with everything open, if that is known.
 
     `unloaded` says that the size of a section is not known.
     """
     more = ", not counting the unfinished request" if cut_off else ""
-    text = f"{ledger.sent_tokens:,} tokens in {plural(ledger.turns, 'turn')}{more}, {seconds:.1f} s"
+    text = f"{sent:,} tokens in {plural(turns, 'turn')}{more}, {seconds:.1f} s"
     if cost is not None:
         text += f", ${cost:.4f}"
-    if answered and ledger.full_prompt_tokens:
-        text += f"; with everything open {'at least ' if unloaded else ''}{ledger.full_prompt_tokens:,}"
-        if not unloaded and (share := round(100 * ledger.saved / ledger.full_prompt_tokens)):
+    if answered and full:
+        text += f"; with everything open {'at least ' if unloaded else ''}{full:,}"
+        if not unloaded and (share := round(100 * (full - sent) / full)):
             text += f", so {abs(share)}% {'less' if share > 0 else 'more'}"
     print_line()
     print_labelled("sent", text)

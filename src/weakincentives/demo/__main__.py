@@ -73,7 +73,8 @@ def ask_desk(adapter: ProviderAdapter, question: str) -> PromptResponse[None]:
         response = adapter.evaluate(ask(question), session=session)
     finally:
         unsubscribe()
-    print_spent(ledger(session), time.monotonic() - started)
+    spent = ledger(session)
+    print_spent(spent.sent_tokens, spent.turns, time.monotonic() - started, full=spent.full_prompt_tokens)
     return response
 
 
