@@ -51,6 +51,29 @@ def test_in_a_pipe_each_line_is_a_message_and_answers_are_plain(wink: Wink) -> N
     assert "asked   Thanks." in wink("runs", "show").stdout
 
 
+QUOTING = """
+from weakincentives import ScriptedAdapter
+from weakincentives.runtime import ModelReply
+
+item = '{"type": "quotation", "from": ["house"]}'
+adapter = ScriptedAdapter([ModelReply(text="Rooms face the sea.", items=(item,))])
+adapter.name = "local"
+"""
+
+
+def test_an_answer_that_is_quoted_says_so(wink: Wink) -> None:
+    (wink.folder / "quoting.py").write_text(QUOTING, encoding="utf-8")
+    words = ("chat", "desk:template", *GUEST, "-a", "quoting:adapter")
+    done = wink(*words, stdin="A room?\n")
+    assert (done.stdout, done.stderr.splitlines()[0]) == ("Rooms face the sea.\n", "quoted  word for word from house")
+    with Terminal(wink.folder, *words, columns=140, NO_COLOR="1") as terminal:
+        greeting = terminal.read("> ")
+        assert "The embedded model: an embedding picks the sections, and answers are quoted" in greeting
+        assert "With a provider's model" in greeting
+        terminal.type("A room?\n")
+        assert "quoted  word for word from house" in terminal.read("done")
+
+
 def test_a_wide_terminal_has_a_margin_that_fills_as_sections_open(wink: Wink) -> None:
     long = "One two three four five six seven eight nine ten. " * 4
     with Terminal(wink.folder, *script(wink, READ, BOOK, long), columns=80, NO_COLOR="1") as terminal:

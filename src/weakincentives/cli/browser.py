@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import webbrowser
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -126,9 +125,9 @@ def _show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:
         print_line(viewer.url + page)
         progress(notice)
         if browser:
-            webbrowser.open(opening.enter_context(_forwarding(viewer.url + page)))
+            open_page(viewer.url + page, stack)
 
-    with ExitStack() as opening:
+    with ExitStack() as stack:
         try:
             viewer.run(started)
         except KeyboardInterrupt:
@@ -136,14 +135,16 @@ def _show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:
     return 0
 
 
-@contextmanager
-def _forwarding(url: str) -> Iterator[str]:
-    """The address of a private file that forwards to a URL: other users can read the arguments of a browser."""
-    with TemporaryDirectory(prefix="wink-") as folder:
-        page = Path(folder) / "open.html"
-        page.touch(0o600)
-        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(url)}">', encoding="utf-8")
-        yield page.as_uri()
+def open_page(url: str, stack: ExitStack) -> None:
+    """Open a URL that contains a token in the browser.
+
+    Other users can read the arguments of a browser, so it is given a private file that forwards to the URL; the file
+    is deleted when the stack is closed.
+    """
+    page = Path(stack.enter_context(TemporaryDirectory(prefix="wink-"))) / "open.html"
+    page.touch(0o600)
+    page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(url)}">', encoding="utf-8")
+    webbrowser.open(page.as_uri())
 
 
 def _choices(given: str | None) -> list[AdapterChoice]:
