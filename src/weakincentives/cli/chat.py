@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
@@ -29,7 +30,7 @@ from weakincentives.cli.output import (
     stdin,
     terminal_width,
 )
-from weakincentives.cli.progress import EMBEDDED, STYLES, describe
+from weakincentives.cli.progress import EMBEDDED, STYLES, WIDTH, describe
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import add_adapter_option, make_adapter
 from weakincentives.errors import ContextOverflowError, WinkError
@@ -133,7 +134,8 @@ class Chat:
         sections = plural(len(prompt.template.outline.nodes), "section")
         print_line(f"{prompt.name}: {sections} ({legend}). /help lists the commands.", style="2")
         if self._chat.adapter.name == "local":
-            print_line(EMBEDDED, style="2")
+            for line in textwrap.wrap(EMBEDDED, terminal_width() or WIDTH):
+                print_line(line, style="2")
 
     def _read(self) -> str | None:
         """The next line; None at the end of the input."""

@@ -35,7 +35,7 @@ LABEL = 8
 MAX_RESULT = 400
 # Printed where people meet the embedded model first.
 EMBEDDED = (
-    "The embedded model: an embedding picks the sections, and answers are quoted from them or from a tool's result.\n"
+    "The embedded model: an embedding picks the sections, and answers are quoted from them or from a tool's result. "
     "With a provider's model (wink chat ... -a openai:gpt-5.6), the model decides what to open, call and write."
 )
 

@@ -56,7 +56,7 @@ def answer(arguments: argparse.Namespace) -> int:
     if not composes:
         print_labelled("", "./run --model  (fetches a larger model, 1.1 GB, which picks the sentences of the answer)")
     print_line()
-    print_labelled("note", EMBEDDED.replace("\n", " "), STYLES["quoted"])
+    print_labelled("note", EMBEDDED, STYLES["quoted"])
     if recording is not None and arguments.view:
         print_line()
         try:

@@ -261,9 +261,10 @@ class Replier:
         limit = min(MAX_ANSWER, self._max_tokens)
         written = write(self._engine, messages, watch, max_tokens=limit, repeat_penalty=1.0)
         composed = written.text.strip() + ("" if written.whole else " ...")
+        items: tuple[str, ...] = ()
         if _made_of(composed, f"{_NOTHING} {evidence}", outlook.question):
             quotation = _quotation(outlook, found, besides=composed).replace("\n", "\n> ")
-            text, items = f"{composed}\n\n> {quotation}" if quotation else composed, ()
+            text = f"{composed}\n\n> {quotation}" if quotation else composed
         else:
             text, items = _quotation(outlook, found), _quotes_item(outlook, found)
         heard(text)
