@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -72,6 +73,18 @@ def test_an_answer_that_is_quoted_says_so(wink: Wink) -> None:
         assert "With a provider's model" in " ".join(greeting.split())
         terminal.type("A room?\n")
         assert "quoted  word for word from house" in terminal.read("done")
+
+
+def test_the_browser_that_view_opens_is_given_no_token(wink: Wink) -> None:
+    pytest.importorskip("uvicorn", reason="needs the viewer: pip install 'weakincentives[viewer]'")
+    (wink.folder / "browser.py").write_text("import sys; print('given', *sys.argv[1:])", encoding="utf-8")
+    with Terminal(
+        wink.folder, *script(wink, "Hi."), columns=200, NO_COLOR="1", BROWSER=f"{sys.executable} browser.py %s"
+    ) as terminal:
+        terminal.read("> ")
+        terminal.type("/view\n")
+        shown = terminal.read("?token=")
+    assert "given file://" in shown.partition("http://127.0.0.1:")[0]
 
 
 def test_a_wide_terminal_has_a_margin_that_fills_as_sections_open(wink: Wink) -> None:
