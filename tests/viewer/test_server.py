@@ -106,6 +106,24 @@ def test_the_table_of_data_is_whole() -> None:
     assert {re.sub(r"\{[^}]*\}", "*", path).rstrip("*") for path in served if "play/" not in path} == named
 
 
+SPELLINGS = (
+    "/%61pi/runs",
+    "//api/runs",
+    "/./api/runs",
+    "/x/../api/runs",
+    "/static/../api/runs",
+    "/api/runs/",
+    "/api//runs",
+)
+SPELLINGS += ("/API/runs", "/api%2Fruns", "/%2e/api/runs", "/;/api/runs", "\\api\\runs", "http://127.0.0.1/api/runs")
+
+
+@pytest.mark.parametrize("path", SPELLINGS)
+def test_no_other_spelling_of_a_path_leads_past_the_token(viewer: Viewer, path: str) -> None:
+    answer = ask(viewer, path, admitted=False)
+    assert answer.status in (307, 400, 403, 404) and b"run_id" not in answer.body
+
+
 def test_each_server_has_its_own_token(viewer: Viewer, runs: Path) -> None:
     from weakincentives.viewer import Viewer
 
