@@ -1,0 +1,50 @@
+"""Installs what tests run against besides our own environment: packages of npm, and MCP servers from PyPI.
+
+`python -m tests.packages` is part of the set-up, so that tests never use the network; those that need something that
+could not be installed are skipped.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests import npm_support
+
+# Each generation of MCP in a folder of its own, apart from ours; in the environment, since they have compiled parts.
+SERVERS = Path(sys.prefix) / "mcp-servers"
+PACKAGES = {
+    "2026": ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"),
+    # It fails on mcp 2, though it does not say so.
+    "2025": ("mcp-server-sqlite==2025.4.25", "mcp==1.30.0"),
+}
+
+
+def is_installed(generation: str) -> bool:
+    done = SERVERS / generation / "installed.txt"
+    return done.exists() and done.read_text() == " ".join(PACKAGES[generation])
+
+
+def install(generation: str) -> None:
+    wanted, folder = PACKAGES[generation], SERVERS / generation
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]
+    subprocess.run([*command, "--upgrade", "--target", str(folder), *wanted], check=True)
+    (folder / "installed.txt").write_text(" ".join(wanted))
+
+
+def main() -> int:
+    try:
+        if not npm_support.is_installed():
+            npm_support.install()
+        for generation in PACKAGES:
+            if not is_installed(generation):
+                install(generation)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"not installed: {error}; the tests that need it are skipped", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
