@@ -66,6 +66,10 @@ def leave_the_user_out(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.suffix == ".md":
+            # Some examples run on the embedded model.
+            item.add_marker(pytest.mark.limit(180))
     if config.getoption("--quick"):
         for item in items:
             if item.get_closest_marker("slow"):

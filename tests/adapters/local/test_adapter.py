@@ -49,6 +49,9 @@ from weakincentives.runtime import (
 from weakincentives.runtime.drivers import Completed, TextDelta
 from weakincentives.session import Session
 
+# The embedded model computes for seconds, and for minutes beside others.
+pytestmark = pytest.mark.limit(300)
+
 SUMMARY = SectionVisibility.SUMMARY
 SIZES = "A medium shirt has a chest of 100 centimetres. Socks come in two sizes."
 OPENING = "The shop opens at nine in the morning. It closes at six in the evening."

@@ -28,6 +28,9 @@ from weakincentives.adapters.local.models import (
     remove,
 )
 
+# The embedded model computes for seconds, and for minutes beside others.
+pytestmark = pytest.mark.limit(300)
+
 CONTENT = (b"GGUF, the first ", b"second ", b"and third part")
 
 
