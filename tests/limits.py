@@ -41,8 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    # A thread that a test has left behind must not keep the process from ending.
-    faulthandler.dump_traceback_later(10, exit=True, file=config.stash[_STDERR])
+    # A thread that a test has left behind must not keep the process from ending; xdist ends its own.
+    if not hasattr(config, "workerinput"):
+        faulthandler.dump_traceback_later(10, exit=True, file=config.stash[_STDERR])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,6 +20,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILES = sorted(file for folder in ("src", "scripts", "bench", "examples") for file in (ROOT / folder).rglob("*.py"))
 SINGLE = {codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN, codes.CATEGORY}
+# A possessive repeat or an atomic group, if it is not something else: "{name}+" and "++" may come from two literals.
+SUSPECT = re.compile(r"[*+?}][\"'\s]*\+|\(\?>")
 # In place of a value that is known only at run time.
 UNKNOWN = "(?:xx)"
 
@@ -90,8 +92,11 @@ def parsed(pattern: str | bytes) -> Any:
 
 def literals(file: Path) -> Iterator[tuple[int, str | bytes]]:
     """Each text of a file that may be a pattern, with the names in it replaced by what they stand for."""
+    source = file.read_text(encoding="utf-8")
+    if not SUSPECT.search(source):
+        return
     known = namespace(file)
-    for node in outermost(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in outermost(ast.parse(source)):
         yield node.lineno, text_of(node, known)
 
 
@@ -114,6 +119,8 @@ def is_text(node: ast.AST) -> bool:
 
 
 def text_of(node: ast.expr, known: dict[str, Any]) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
     if not any(isinstance(part, ast.Call) for part in ast.walk(node)):
         try:
             value = eval(compile(ast.Expression(node), "<pattern>", "eval"), dict(known))
