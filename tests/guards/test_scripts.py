@@ -87,3 +87,23 @@ def test_a_python_that_does_not_do_is_refused(copied: Path, named: str) -> None:
     done = shell(copied, MAKE, PYTHON=named)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"PYTHON must be Python 3.11 or newer with venv, got '{named}'" in done.stderr
+
+
+def test_the_build_uses_the_python_of_the_system_and_tries_the_others_that_run(copied: Path) -> None:
+    stock = Path("/usr/bin/python3")
+    if not stock.exists() or subprocess.run([stock, "-c", "import ensurepip"]).returncode:
+        pytest.skip("needs /usr/bin/python3 with venv")
+    (copied / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", copied / ".ci" / "run")
+    script(copied / "test", '#!/bin/sh\necho "$PYTHON ${VENV:-.venv} $# $1"\n')
+    for name in ("chromium", "python3"):
+        script(copied / "bin" / name, "#!/bin/sh\nexit 1\n")
+    # A shim that does not run, and one that does; neither is asked for its version by more than its exit.
+    script(copied / "bin" / "python3.12", "#!/bin/sh\necho 'pyenv: python3.12: command not found' >&2\nexit 127\n")
+    script(copied / "bin" / "python3.13", "#!/bin/sh\n")
+    script(copied / ".pyenv" / "versions" / "3.13.9" / "bin" / "python", "#!/bin/sh\n")
+    done = shell(copied, '"$(dirname -- "$0")/.ci/run"')
+    first, *others = done.stdout.splitlines()
+    assert (done.returncode, first) == (0, "/usr/bin/python3 .venv 0 ")
+    assert others[0] == "Python 3.12: skipped, because no such interpreter is installed"
+    assert others[1].startswith("Python 3.13 (python3.13): ") and others[2].startswith("python3.13 .venv-3.13 ")

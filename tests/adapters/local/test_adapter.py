@@ -510,7 +510,7 @@ def test_nothing_is_changed_with_arguments_that_the_conversation_does_not_hold(
     chance = random.Random(7)
     adapter = SpeakingAdapter(replies=replies)
     adapter.engine = Speaker(ranked.engine, '"yes"')
-    for at in range(60):
+    for at in range(24):
         question = CHANGES[at % len(CHANGES)].format(
             order=f"FH-{chance.randint(20000, 20999)}", amount=chance.randint(5, 90)
         )
