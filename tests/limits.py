@@ -3,7 +3,7 @@
 After three quarters of the limit (a minute, or `@pytest.mark.limit(seconds)`), the processes that the test started are
 killed and an error is raised in the main thread, repeatedly until the test has ended, since leaving a `with` block may
 wait as well. At the limit the process is ended, even in C code that never returns; pytest-xdist then names the test and
-starts another process for the rest.
+starts another process for the rest. Where far more processes want to run than there are cores, the limit is longer.
 
 pytest-timeout raises its signal only once and spares the children, so leaving `with Popen(...)` would wait for ever;
 its other method, a thread, ends the whole run at the first hung test.
@@ -24,6 +24,7 @@ import pytest
 
 SECONDS = 60.0
 _STDERR = pytest.StashKey[int]()
+_LIMIT = pytest.StashKey[float]()
 _ENDS = pytest.StashKey[float]()
 _CHILDREN = pytest.StashKey[set[int]]()
 
@@ -48,7 +49,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    item.stash[_ENDS] = time.monotonic() + _limit(item)
+    item.stash[_LIMIT] = limit = _limit(item)
+    item.stash[_ENDS] = time.monotonic() + limit
     item.stash[_CHILDREN] = _children(os.getpid())
     return (yield)
 
@@ -73,17 +75,18 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 def _limit(item: pytest.Item) -> float:
     marker = item.get_closest_marker("limit")
-    return float(marker.args[0]) if marker else SECONDS
+    crowd = os.getloadavg()[0] / (2 * (os.cpu_count() or 1))
+    return (float(marker.args[0]) if marker else SECONDS) * max(1.0, crowd)
 
 
 @contextmanager
 def _limited(item: pytest.Item) -> Iterator[None]:
     """Interrupt what happens here when the time of the test is nearly over, and end the process when it is over."""
-    limit = _limit(item)
+    limit = item.stash[_LIMIT]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         _kill(_children(os.getpid()) - item.stash[_CHILDREN])
-        raise Overdue(f"{item.nodeid} did not end within {limit * 3 / 4:g} s; its limit is {limit:g} s")
+        raise Overdue(f"{item.nodeid} did not end within {limit * 3 / 4:.2f} s")
 
     # Teardown has some time left even after an overdue test.
     left = max(item.stash[_ENDS] - time.monotonic(), limit / 2)

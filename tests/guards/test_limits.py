@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -85,29 +84,29 @@ def test_after_it():
 """
 
 
-def run(folder: Path, tests: str, *arguments: str) -> tuple[str, float]:
+def run(folder: Path, tests: str, *arguments: str) -> str:
     (folder / "test_hung.py").write_text(tests, encoding="utf-8")
     # An ini file of its own: ours would have it collected as one of our tests.
     (folder / "pytest.ini").touch()
-    begun = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.limits", "-c", str(folder / "pytest.ini"), *arguments]
-    done = subprocess.run([*command, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
-    return done.stdout + done.stderr, time.monotonic() - begun
+    done = subprocess.run([*command, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=90)
+    return done.stdout + done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.limit(120)
 def test_a_hung_test_fails_by_name_and_the_next_one_runs(tmp_path: Path) -> None:
     tests = re.findall(r"(?m)^def (test_\w+)", HUNG)
-    said, seconds = run(tmp_path, HUNG, "-n", "4")
+    said = run(tmp_path, HUNG, "-n", "4")
     failed = set(re.findall(r"(?m)^(?:FAILED|ERROR) \S*::(test_\w+)", said))
     assert failed == set(tests), said
-    assert "did not end within 0.75 s; its limit is 1 s" in said and seconds < 50
+    assert "::test_child did not end within " in said
 
 
 @pytest.mark.slow
+@pytest.mark.limit(120)
 def test_a_process_hung_in_c_code_is_ended_and_its_test_named(tmp_path: Path) -> None:
-    said, _ = run(tmp_path, IN_C, "-n", "1")
+    said = run(tmp_path, IN_C, "-n", "1")
     assert "crashed while running" in said and "test_hung_in_c_code_that_keeps_the_interpreter" in said
     assert "1 failed, 1 passed" in said
 

@@ -18,7 +18,7 @@ INNER = "test_only_the_packaged_model_and_no_setting_of_the_user_is_seen"
 
 
 def test_only_the_packaged_model_and_no_setting_of_the_user_is_seen() -> None:
-    assert not [name for name in os.environ if name.startswith(("WINK_", "OPENAI_", "HTTPS_", "NO_", "XDG_"))]
+    assert not [name for name in os.environ if name.startswith(("WINK_", "OPENAI_", "HTTPS_", "NO_", "XDG_CACHE"))]
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     try:
         assert model_file(None).name == "SmolLM2-135M-Instruct.Q4_1.gguf"
