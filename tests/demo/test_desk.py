@@ -22,6 +22,9 @@ from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore
 
+# The embedded model computes for seconds, and for minutes beside others.
+pytestmark = pytest.mark.limit(300)
+
 REFUND = {"order_number": "FH-20391", "amount": 20, "reason": "damaged"}
 
 
