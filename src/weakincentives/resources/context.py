@@ -186,6 +186,11 @@ class ScopedResourceContext:
                 if isinstance(binding.provider, Constant):
                     self._add(protocol, binding.provider.value)
 
+    @property
+    def holds_any(self) -> bool:
+        """True if there is something to close."""
+        return bool(self._created)
+
     def get(self, protocol: ClassOf[T]) -> T:
         """The resource bound to `protocol`, created if necessary."""
         return cast(T, self._resolve(protocol, ()))

@@ -29,6 +29,7 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.runtime import events
+from weakincentives.runtime.bridge import contained
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.inventory import sections_to_close
@@ -147,8 +148,7 @@ class InnerLoop:
         started = self.session.clock.monotonic()
         self.scope.abandon = self.abandon
         try:
-            pending = yield from self._begin()
-            response = yield from self._turns(pending)
+            response = yield from contained(self._evaluate(), self.prompt.name, "render")
         except VisibilityExpansionRequired as signal:
             # A tool that runs another prompt must not pass the signal off as its own run's.
             signal.prompt_name = self.prompt.name
@@ -191,6 +191,10 @@ class InnerLoop:
             duration=self.session.clock.monotonic() - started,
         )
         return response
+
+    def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
+        pending = yield from self._begin()
+        return (yield from self._turns(pending))
 
     def abandon(self) -> None:
         """Stop the run from another thread while its own is busy, and free session and prompt before this returns."""
