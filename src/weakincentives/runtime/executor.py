@@ -208,6 +208,8 @@ class ToolExecutor:
                 result = self._failed(pending, error, attempt)
             self._accept_result(pending.tool, result, attempt)
             outcome = yield from self._end(pending, attempt)
+        if self.scope.fence.closed:
+            raise AbandonedCallError(f"Tool '{pending.tool.name}' ended, but its run was stopped.")
         if attempt.error is not None:
             raise attempt.error
         return outcome

@@ -542,7 +542,6 @@ class InnerLoop:
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> list[ToolExecutionOutcome]:
         """Add the results to the conversation; return the outcomes that end the turn."""
-        self.executor.ended.clear()
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
         changes: dict[str, Any] = {"last_used": {**self._journal.run.last_used, **used}} if used else {}
@@ -552,6 +551,8 @@ class InnerLoop:
         self._journal.save(spent=meter.spent, **changes)
         for outcome in outcomes:
             self._transcript.say(self._result_message(outcome))
+            # Only now: a thread that stops this run records the others.
+            self.executor.ended.pop(outcome.tool_call_id, None)
             if outcome.operator_text:
                 self._operator_texts.append(outcome.operator_text)
         return [outcome for outcome in outcomes if outcome.ends_turn]
