@@ -127,6 +127,29 @@ async def test_a_call_that_the_host_cancels_is_rolled_back_and_the_run_goes_on()
     assert invoked[1:] == [("ponder", False, True), ("keep", True, False)]
 
 
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), GeneratorExit(), asyncio.CancelledError(), Odd("odd")])
+async def test_whatever_a_tool_raises_the_server_goes_on(error: BaseException) -> None:
+    @tool
+    async def leave() -> str:
+        "Leave."
+        raise error
+
+    @tool
+    def stay() -> str:
+        "Stay."
+        return "Still here."
+
+    section = MarkdownSection(title="Task", key="task", template="Go.", tools=[leave, stay])
+    async with Client(serve(PromptTemplate(ns="tests", key="exits", sections=[section])).server) as client:
+        left = await client.call_tool("leave", {})
+        assert (left.is_error, text(left).startswith("Tool 'leave' failed: ")) == (True, True)
+        assert text(await client.call_tool("stay", {})) == "Still here."
+
+
 async def test_a_host_that_leaves_ends_the_call_that_is_under_way() -> None:
     session = Session()
     async with Client(serve(template, session=session).server) as client:

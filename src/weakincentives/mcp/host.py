@@ -313,7 +313,9 @@ class _Host:
             (outcome,) = await self._loop.executor.execute_all_async([call])
         except asyncio.CancelledError:
             return ToolExecutionOutcome(call.id, f"Tool '{call.name}' was cancelled.", False, name=call.name)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # Whatever a tool raises, the other hosts go on.
             logger.exception("Tool '%s' failed.", call.name)
             return ToolExecutionOutcome(call.id, f"Tool '{call.name}' failed: {error}", False, name=call.name)
         ending = outcome.expansion or outcome.halt

@@ -29,6 +29,7 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.runtime import events
+from weakincentives.runtime.bridge import contained
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.inventory import sections_to_close
@@ -148,8 +149,7 @@ class InnerLoop:
         started = self.session.clock.monotonic()
         self.scope.abandon = self.abandon
         try:
-            pending = yield from self._begin()
-            response = yield from self._turns(pending)
+            response = yield from contained(self._evaluate(), self.prompt.name, "render")
         except VisibilityExpansionRequired as signal:
             # A tool that runs another prompt must not pass the signal off as its own run's.
             signal.prompt_name = self.prompt.name
@@ -192,6 +192,10 @@ class InnerLoop:
             duration=self.session.clock.monotonic() - started,
         )
         return response
+
+    def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
+        pending = yield from self._begin()
+        return (yield from self._turns(pending))
 
     def abandon(self) -> None:
         """Stop the run from another thread while its own is busy, and free session and prompt before this returns."""
@@ -541,7 +545,6 @@ class InnerLoop:
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> list[ToolExecutionOutcome]:
         """Add the results to the conversation; return the outcomes that end the turn."""
-        self.executor.ended.clear()
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
         changes: dict[str, Any] = {"last_used": {**self._journal.run.last_used, **used}} if used else {}
@@ -551,6 +554,8 @@ class InnerLoop:
         self._journal.save(spent=meter.spent, **changes)
         for outcome in outcomes:
             self._transcript.say(self._result_message(outcome))
+            # Only now: a thread that stops this run records the others.
+            self.executor.ended.pop(outcome.tool_call_id, None)
             if outcome.operator_text:
                 self._operator_texts.append(outcome.operator_text)
         return [outcome for outcome in outcomes if outcome.ends_turn]
