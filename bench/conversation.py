@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os.path
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,10 +13,12 @@ from bench.adapters import ADAPTERS
 from bench.model_server import serving
 from bench.row import Row
 from weakincentives.adapters.openai.wire import ResponsesWire
+from weakincentives.demo.desk import chat as desk
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, default_tokenizer
 from weakincentives.runtime import Conversation, Message, ModelRequest
 
-TURNS = 210
+# The exchanges of the chat with the demo's handbook, none of whose sections is opened.
+CLOSED = (10, 200, 1_000)
 RUNS = 50
 MODULES = ("argparse", "asyncio", "collections", "csv", "datetime", "decimal", "json", "logging", "pathlib", "re")
 WORDS = "I ordered a lamp on Monday, and it has not arrived; could you look where it is, please?"
@@ -31,10 +33,16 @@ class Customer:
 def rows() -> Iterator[Row]:
     with serving() as url:
         for name, make in ADAPTERS.items():
-            early, late = _turns(make(f"{url}/k0"))
+            early, late = _exchanges(make(f"{url}/k0"), _plain, (10, 200), rounds=7)
             yield Row(
                 f"turn 200 of a chat: {name}", late * 1e6, "µs", ratio=late / early, ratio_goal=1.2, baseline="turn 10"
             )
+        for name, make in ADAPTERS.items():
+            first, *others = _exchanges(make(f"{url}/k0"), lambda: Prompt(desk()), CLOSED, rounds=2)
+            yield Row(f"exchange {CLOSED[0]} of a chat with 27 closed sections: {name}", first * 1e6, "µs")
+            for number, taken in zip(CLOSED[1:], others, strict=True):
+                label = f"exchange {number:,} of a chat with 27 closed sections: {name}"
+                yield Row(label, taken * 1e6, "µs", ratio=taken / first, baseline=f"exchange {CLOSED[0]}")
     everything = _uncached("first")
     last, user = _uncached("last"), _uncached("user")
     yield Row(f"tokens not cached in {RUNS} runs: params first in the system text", everything, "tokens")
@@ -49,19 +57,22 @@ def rows() -> Iterator[Row]:
     )
 
 
-def _turns(adapter: Any) -> tuple[float, float]:
-    """CPU seconds of a turn around the 10th, and around the 200th, of the best of several chats."""
-    early = late = float("inf")
-    for _ in range(7):
-        task = MarkdownSection(title="Task", key="task", template="You help.")
-        chat = Conversation(Prompt(PromptTemplate(ns="bench", key="chat", sections=[task])), adapter=adapter)
+def _exchanges(adapter: Any, prompt: Callable[[], Prompt[Any]], numbers: Sequence[int], *, rounds: int) -> list[float]:
+    """CPU seconds of an exchange around each of these numbers, in the best of several chats."""
+    best = [float("inf")] * len(numbers)
+    for _ in range(rounds):
+        chat = Conversation(prompt(), adapter=adapter)
         moments = [time.process_time()]
-        for _ in range(TURNS):
+        for _ in range(max(numbers) + 10):
             chat.send(WORDS)
             moments.append(time.process_time())
-        early = min(early, (moments[20] - moments[5]) / 15)
-        late = min(late, (moments[205] - moments[190]) / 15)
-    return early, late
+        best = [min(known, (moments[at + 10] - moments[at - 5]) / 15) for known, at in zip(best, numbers, strict=True)]
+    return best
+
+
+def _plain() -> Prompt[None]:
+    task = MarkdownSection(title="Task", key="task", template="You help.")
+    return Prompt(PromptTemplate(ns="bench", key="chat", sections=[task]))
 
 
 def _uncached(place: Literal["first", "last", "user"]) -> int:

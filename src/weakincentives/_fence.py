@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from math import inf
 
 from weakincentives.errors import AbandonedCallError
 
@@ -23,14 +24,14 @@ _armed = False
 class Fence:
     """Encloses the code that runs within `with fence:`, and threads and tasks that inherit its context.
 
-    Fences nest, and a fence may be entered repeatedly. The fence also closes as soon as `expired` returns True.
+    Fences nest, and a fence may be entered repeatedly. The fence also closes once no `seconds` are left.
     """
 
-    __slots__ = ("_closed", "_expired", "_parent", "_tokens")
+    __slots__ = ("_closed", "_parent", "_seconds", "_tokens")
 
-    def __init__(self, expired: Callable[[], bool] | None = None) -> None:
+    def __init__(self, seconds: Callable[[], float] | None = None) -> None:
         self._closed = False
-        self._expired = expired
+        self._seconds = seconds
         self._parent: Fence | None = None
         self._tokens: list[Token[Fence | None]] = []
 
@@ -38,7 +39,7 @@ class Fence:
     def closed(self) -> bool:
         return (
             self._closed
-            or (self._expired is not None and self._expired())
+            or (self._seconds is not None and self._seconds() <= 0)
             or (self._parent is not None and self._parent.closed)
         )
 
@@ -48,7 +49,7 @@ class Fence:
 
     def __enter__(self) -> Fence:
         global _armed
-        _armed = _armed or self._expired is not None
+        _armed = _armed or self._seconds is not None
         around = _current.get()
         if around is not self:
             self._parent = around
@@ -57,6 +58,16 @@ class Fence:
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._tokens.pop())
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Within the block, this fence does not apply, but those around it do."""
+        current = _current.get()
+        token = _current.set(self._parent if current is self else current)
+        try:
+            yield
+        finally:
+            _current.reset(token)
 
 
 def check_fence() -> None:
@@ -69,6 +80,16 @@ def check_fence() -> None:
             "This tool call was abandoned: its run was stopped or its deadline has passed, so nothing that it still "
             "writes is kept."
         )
+
+
+def seconds_left() -> float:
+    """The time until a fence around the calling code closes; infinite if none has a deadline."""
+    left, fence = inf, _current.get()
+    while fence is not None:
+        if fence._seconds is not None:
+            left = min(left, fence._seconds())
+        fence = fence._parent
+    return left
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 It looks for tokens with a fixed form (`_secrets.py` has the rules of a scanner), for secrets in the forms people write
 them (assignments, headers, URLs, command lines), and for both in base64, hexadecimal and escapes. Every search takes
-time linear in the text: repeats are bounded, or possessive and at the end of their group.
+time linear in the text: repeats are bounded, or possessive or atomic and at the end of their group.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import re
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from html import escape, unescape
 from json import dumps
+from quopri import encodestring
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -122,6 +124,8 @@ class Redactor:
 
         def clean_word(match: re.Match[str]) -> str:
             plain = _ESCAPE.sub(_unescaped, match[0])
+            if plain == match[0]:
+                return plain
             clean = self._clean(plain, depth + 1)
             if clean == plain:
                 return match[0]
@@ -180,14 +184,22 @@ def is_secret_name(name: Any) -> bool:
 
 
 def encodings(value: str) -> Iterator[str]:
-    """The forms in which a value may occur in another text: itself, escaped, in hexadecimal and in base64."""
-    yield value
-    yield dumps(value)[1:-1]
-    yield dumps(dumps(value)[1:-1])[1:-1]
-    yield quote(value, safe="")
-    yield quote(value)
-    yield quote_plus(value)
-    data = value.encode("utf-8", "surrogatepass")
+    """The forms in which a value may occur in another text: itself, escaped, in hexadecimal and in base64.
+
+    Bytes of an environment variable that are not UTF-8 are shown in several ways. Escapes of single characters are not
+    listed: `Redactor` undoes them, in any mixture.
+    """
+    data = _bytes_of(value)
+    shown = [data.decode("utf-8", errors) for errors in ("replace", "ignore", "backslashreplace")]
+    for plain in dict.fromkeys((value, *shown, data.decode("latin-1"))):
+        yield plain
+        yield dumps(plain)[1:-1]
+        yield dumps(dumps(plain)[1:-1])[1:-1]
+        yield escape(plain)
+    yield quote(data, safe="")
+    yield quote(data)
+    yield quote_plus(data)
+    yield encodestring(data).decode()
     yield data.hex()
     yield data.hex().upper()
     for offset in range(3):
@@ -198,8 +210,17 @@ def encodings(value: str) -> Iterator[str]:
         yield inner.replace("+", "-").replace("/", "_")
 
 
+def _bytes_of(value: str) -> bytes:
+    try:
+        # The bytes that an environment variable really has.
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogatepass")
+
+
 def _values_pattern(values: Iterable[str]) -> re.Pattern[str] | None:
-    forms = {form for value in values if len(value) >= MIN_TEXT for form in encodings(value)}
+    known = (form for value in values if len(value) >= MIN_TEXT for form in encodings(value))
+    forms = {form for form in known if len(form) >= MIN_TEXT}
     return re.compile(_trie(forms)) if forms else None
 
 
@@ -232,7 +253,8 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("auth", "cookie", "key", "pass", "pwd", "secret", "token"),
         rf"(?P<keep>(?P<name>\\{{0,7}}[\"'])(?i:_?{_FIELDS})(?P=name)\s{{0,20}}(?::|=>)\s{{0,20}}(?P<value>\\{{0,7}}[\"']))"
-        r"(?:(?!(?P=value))(?:\\++[^\\]|[^\\]))++",
+        # Not "(?:...)++", which CPython before 3.11.5 matches too far.
+        r"(?>(?:(?!(?P=value))(?:\\++[^\\]|[^\\]))+)",
     ),
     (("auth",), r"(?P<keep>[\"']_?auth\\{0,7}[\"']\s{0,20}:\s{0,20}\\{0,7}[\"'])[0-9A-Za-z+/=_-]{12,}"),
     # For speed, the end of a name is found first, then what precedes it. A name that says too little on its own needs a
@@ -402,15 +424,22 @@ _BARE = re.compile(
 _ATLASSIAN = re.compile(rb"\d{8,14}:")
 # A DER sequence that begins with version 0, as PKCS#1 and PKCS#8 keys do.
 _PRIVATE_KEY = re.compile(rb"0\x82..\x02\x01\x00[0\x02]", re.DOTALL)
+# An escaped character: by its code in hexadecimal, in octal, as an entity of HTML, or punctuation after a backslash.
 _ESCAPE = re.compile(
-    r"%([0-9A-Fa-f]{2})|\\{1,8}u00([0-7][0-9A-Fa-f])|\\{1,8}x([0-7][0-9A-Fa-f])|&#x([0-7][0-9A-Fa-f]);"
+    r"(?:%|\\{1,8}x)([0-9A-Fa-f]{2})|\\{1,8}(?:u|U0000)([0-9A-Fa-f]{4})|\\{1,8}u\{0{0,4}([0-9A-Fa-f]{1,4})\}"
+    r"|\\{1,8}([0-3][0-7]{2})|&(?:#[0-9]{1,9};?|#[xX][0-9A-Fa-f]{1,8};?|[A-Za-z][0-9A-Za-z]{1,30};)"
+    r"|\\{1,8}([!#$%&()*+,./:;=?@\[\]^_`{|}~-])"
 )
-_ESCAPED_WORD = re.compile(r"[^\s\"'<>]{8,}+")
+_OCTAL, _PUNCTUATION = 4, 5
+_ESCAPED_WORD = re.compile(rf"[^\s\"'<>]{{{MIN_TEXT},}}+")
 _QUOTES = re.compile(r"[\"'\\]")
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    return chr(int(next(filter(None, match.groups())), 16))
+    kind = match.lastindex
+    if kind is None:
+        return unescape(match[0])
+    return match[kind] if kind == _PUNCTUATION else chr(int(match[kind], 8 if kind == _OCTAL else 16))
 
 
 def _decode(run: str) -> bytes | None:

@@ -14,6 +14,7 @@ from tests.adapters.vendors import ANTHROPIC, LEAN, OPENAI, VENDORS, Vendor
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.litellm.wire import ChatWire
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, tool
 from weakincentives.runtime import Conversation, Message, ReasoningDropped, ToolsInjected
 from weakincentives.session import Session, Snapshot
@@ -64,17 +65,65 @@ def test_a_route_that_would_break_bound_thinking_is_refused() -> None:
         AnthropicAdapter("claude-opus-5-5", tool_route="append")
 
 
-def test_thinking_that_a_changed_tool_has_made_invalid_is_dropped_and_told() -> None:
-    script = [ASKED, Turn("Steps."), Turn("x"), Turn("Again.")]
-    with ANTHROPIC.server(script) as server, ANTHROPIC.adapter(server, model="claude-opus-5-5") as adapter:
-        chat = Conversation(prompt(), adapter=adapter)
-        chat.send("What is it?")
-        later = Session()
-        later.restore(Snapshot.from_json(chat.session.snapshot().to_json()))
-        response = Conversation(prompt(look_up_more), adapter=adapter, session=later).send("And now?")
-    assert response.text == "Again."
-    assert b"Let me look." in server.requests[2].body and b"Let me look." not in server.requests[3].body
-    assert [event.reason for event in later[ReasoningDropped]] == ["the provider no longer accepts it"]
+@tool
+def subtract(a: int, b: int) -> int:
+    """Subtract."""
+    return a - b
+
+
+CHANGES = {
+    "a tool is redefined": (look_up_more, add),
+    "a tool is removed": (add, add),
+    "a tool is renamed": (look_up.renamed("look_up_word"), add),
+    "a late tool is redefined": (look_up, add.with_descriptions("Add two numbers.", {})),
+    "a late tool is removed": (look_up, look_up),
+    "a late tool is replaced": (look_up, subtract),
+}
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["the same adapter", "new adapters"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_thinking_that_changed_tools_have_made_invalid_is_dropped_before_it_is_sent(
+    change: str, streamed: bool, fresh: bool
+) -> None:
+    opening = Turn(reasoning="Open it.", calls=(Call("read_section", {"section_key": "more"}),))
+    first, late = CHANGES[change]
+    before, after = prompt(look_up, tools=[add]), prompt(first, tools=[late])
+    script = [opening, ASKED, Turn("Steps.", reasoning="Seen."), Turn("Yes.", reasoning="Sure."), Turn("Fine.")]
+    with ANTHROPIC.server(script) as server:
+        session = Session()
+        adapters: list[Any] = []
+        for asked, made in (("What is it?", before), ("And now?", after), ("Still?", after)):
+            if fresh or not adapters:
+                adapters.append(ANTHROPIC.adapter(server, model="claude-opus-5-5", max_retries=0))
+            chat = Conversation(made, adapter=adapters[-1], session=session)
+            list(chat.stream(asked)) if streamed else chat.send(asked)
+            later = Session()
+            later.restore(Snapshot.from_json(session.snapshot().to_json()))
+            session = later if fresh else session
+        for adapter in adapters:
+            adapter.close()
+    bodies = [received.body for received in server.requests]
+    assert [message.text for message in session[Message] if message.role == "assistant"][-1] == "Fine."
+    # An adapter that goes on still has the definition of a late tool that is gone.
+    kept = not fresh and change in ("a late tool is removed", "a late tool is replaced")
+    assert [b"Let me look." in body for body in bodies] == [False, False, True, kept, kept]
+    assert b"Sure." in bodies[4]
+    assert len(session[ReasoningDropped]) == (not kept)
+
+
+def test_reasoning_that_the_provider_rejects_is_dropped_by_a_retry_that_counts() -> None:
+    refusal = Raw(400, b'{"error":{"message":"messages.1.content.0: Invalid signature in thinking block."}}')
+    with ANTHROPIC.server([refusal, Turn("Yes.")]) as server, ANTHROPIC.adapter(server) as adapter:
+        assert adapter.channel().call(ask([SYSTEM])).retries == 1
+    with (
+        ANTHROPIC.server([refusal]) as server,
+        ANTHROPIC.adapter(server, max_retries=0) as adapter,
+        pytest.raises(PromptEvaluationError, match="a retry, if max_retries allows one, omits"),
+    ):
+        adapter.channel().call(ask([SYSTEM]))
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -220,20 +220,37 @@ def test_a_stream_whose_reply_is_complete_is_not_waited_for(way: Way) -> None:
     assert seconds(work) < 30
 
 
+def drip(connection: Connection) -> None:
+    """Sends a body byte by byte, for 20 seconds."""
+    connection.receive()
+    connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\ncontent-type: application/json\r\n\r\n")
+    for _ in range(400):
+        connection.send(b" ")
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("way", WHOLE, ids=str)
 def test_a_body_that_arrives_byte_by_byte_ends_at_the_deadline(way: Way) -> None:
-    def drip(connection: Connection) -> None:
-        connection.receive()
-        connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n")
-        for _ in range(400):
-            connection.send(b" ")
-            time.sleep(0.05)
-
     def work() -> None:
         with HostileServer(drip) as server, pytest.raises(DeadlineExceededError):
             way.ask(server.url, ask([SYSTEM], deadline=Deadline.after(0.5)))
 
-    assert seconds(work) < 30
+    assert seconds(work) < 15
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "async"])
+def test_a_body_that_arrives_byte_by_byte_through_litellm_ends_at_the_deadline(awaited: bool) -> None:
+    with HostileServer(drip) as server, pytest.raises(DeadlineExceededError):
+        adapter = LITELLM.adapter(server)
+        # Importing LiteLLM takes seconds.
+        request, channel = ask([SYSTEM], deadline=Deadline.after(1)), adapter.channel()
+        started = time.monotonic()
+        try:
+            asyncio.run(channel.call_async(request)) if awaited else channel.call(request)
+        finally:
+            taken = time.monotonic() - started
+    assert taken < 15
 
 
 @pytest.mark.parametrize("way", [way for way in DIRECT if not way.streamed], ids=str)
@@ -457,6 +474,15 @@ def test_a_tls_body_that_ends_with_the_connection_needs_a_proper_end(
         else:
             with pytest.raises(PromptEvaluationError, match="The connection broke"):
                 way.ask(server.url, max_retries=0)
+
+
+@pytest.mark.parametrize("way", ALL, ids=str)
+def test_a_tls_body_that_is_cut_in_the_middle_is_an_error(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    half = (DONE if way.streamed else OK)[:-20]
+    with HostileServer(answering(head() + half), tls=server_tls()) as server, pytest.raises(PromptEvaluationError):
+        way.ask(server.url, max_retries=0)
+    assert server.requests == 1
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync", "async"])

@@ -27,6 +27,8 @@ FORMS = sorted(
         base64.b64encode(f"user:{KEY}".encode()).decode(),
         "".join(f"%{ord(character):02X}" for character in KEY),
         "".join(f"\\u{ord(character):04x}" for character in KEY),
+        "".join(f"&#{ord(character)};" for character in KEY),
+        KEY.replace("/", "\\/"),
     }
 )
 AGENT = """

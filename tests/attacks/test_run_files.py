@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ from tests.telemetry.agents import FAIL, prompt, run
 from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
 from weakincentives.errors import WinkError
-from weakincentives.telemetry import RunFileError, RunNotFoundError, RunStore, Unreadable, advise, read_run, record
+from weakincentives.telemetry import (
+    RunFileError,
+    RunNotFoundError,
+    RunStore,
+    RunSummary,
+    Unreadable,
+    advise,
+    read_run,
+    record,
+)
 from weakincentives.viewer import export_run
 from weakincentives.viewer.documents import Documents
 
@@ -219,6 +229,44 @@ def test_a_summary_of_other_types_is_shown_as_far_as_it_goes(path: Path) -> None
         summaries = store.list_runs()
     assert [(run.turns, run.cost, run.model, run.prompt) for run in summaries] == [(0, None, "", "5")] * 2
     assert [code for code, *_ in run_commands(path)] == [0] * 5
+
+
+TEXTS = (DEEP, "[[1" * 600, '[["x", 1]]', '[[1e999, "k"]]', "[[1]]", "{}", "", "\x00\x1b[31m\u202e", "x" * 100_000)
+NUMBERS = (2**63 - 1, -(2**63), -1, 0)
+REALS = (1e308, -1e308, float("inf"), -1.0, 0.0)
+BY_TYPE: dict[str, tuple[Any, ...]] = {"TEXT": TEXTS, "INTEGER": NUMBERS, "REAL": REALS}
+
+
+USAGE = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+SUMMARY = [*USAGE, *(each.name for each in fields(RunSummary) if each.name not in ("run_id", "usage", "status"))]
+
+
+@pytest.mark.parametrize("column", SUMMARY)
+def test_a_run_with_a_damaged_column_is_still_listed_and_shown(path: Path, column: str) -> None:
+    with RunStore(path) as store:
+        run_ids = [row[0] for row in store.query("SELECT run_id FROM runs ORDER BY rowid")]
+        ((kind,),) = store.query("SELECT type FROM pragma_table_info('runs') WHERE name = ?", [column])
+    for value in BY_TYPE[kind]:
+        changed(path, f"UPDATE runs SET {column} = :value WHERE rowid = 1", value=value)
+        with RunStore(path) as store:
+            documents = Documents(store)
+            shown = [documents.runs(), documents.groups("prompt"), documents.run(run_ids[0])]
+            json.dumps(shown, allow_nan=False)
+            assert len(store.list_runs()) == 2
+        for words in (("list",), ("list", "--json"), ("show", run_ids[0]), ("show", run_ids[0], "--json")):
+            code, out, err = wink("runs", words[0], str(path), *words[1:])
+            assert (code, err, bool(out)) == (0, "", True), str(value)[:40]
+
+
+@pytest.mark.parametrize("kind", ["PromptRendered", "ModelCalled", "ToolInvoked", "Message", "%"])
+def test_the_figures_of_a_run_are_shown_although_its_events_are_damaged(path: Path, kind: str) -> None:
+    with RunStore(path) as store:
+        run_id = store.list_runs()[-1].run_id
+    _, sound, _ = wink("runs", "show", str(path), run_id)
+    changed(path, "UPDATE events SET payload = '{' WHERE kind LIKE :kind", kind=kind)
+    _, damaged, _ = wink("runs", "show", str(path), run_id)
+    assert " tokens in 4 turns, " in sound
+    assert damaged.splitlines()[-1] == sound.splitlines()[-1]
 
 
 def test_bytes_that_are_no_text_are_replaced(path: Path) -> None:

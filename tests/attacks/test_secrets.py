@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import quopri
 import random
+import re
 import string
 import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -200,16 +204,91 @@ def test_every_token_that_the_scanner_knows_is_redacted(name: str) -> None:
 PLACES = ["use {} now", '{{"value": "{}"}}', "{}", "line one\\n{}\\nline three", "value={}", "https://us.example/{}"]
 
 
-def hidden(value: str) -> list[str]:
-    quoted = "".join(f"%{ord(character):02x}" for character in value)
-    escaped = "".join(f"\\u{ord(character):04x}" for character in value)
-    return [*encodings(value), base64.b64encode(f"user:{value}".encode()).decode(), quoted, escaped]
+# A character on its own, in the ways that programs write one.
+CHARACTERS = {
+    "percent": "%{:02x}",
+    "percent, upper case": "%{:02X}",
+    "JSON": "\\u{:04x}",
+    "JSON, upper case": "\\u{:04X}",
+    "JSON in JSON": "\\\\u{:04x}",
+    "JavaScript": "\\u{{{:x}}}",
+    "Python": "\\U{:08x}",
+    "C": "\\x{:02x}",
+    "octal": "\\{:03o}",
+    "HTML": "&#{};",
+    "HTML with zeros": "&#{:05};",
+    "HTML without semicolons": "&#{}",
+    "HTML, hexadecimal": "&#x{:x};",
+    "HTML, hexadecimal, upper case": "&#X{:X};",
+    "HTML in a URL": "%26%23{}%3B",
+    "twice percent": "%25{:02x}",
+}
+WHOLE = {
+    "slashes": lambda value: value.replace("/", "\\/"),
+    "slashes in JSON": lambda value: value.replace("/", "\\\\/"),
+    "Markdown": lambda value: re.sub(r"[^\w\s]|_", r"\\\g<0>", value),
+    "named entities": lambda value: value.replace("/", "&sol;").replace("+", "&plus;").replace("ö", "&ouml;"),
+    "quoted-printable": lambda value: quopri.encodestring(value.encode()).decode(),
+    "base64 with slashes": lambda value: base64.b64encode(f"??{value}??".encode()).decode().replace("/", "\\/"),
+    "base64 in a URL": lambda value: quote(base64.b64encode(f"user:{value}".encode()).decode(), safe=""),
+    "base64 of a pair": lambda value: base64.b64encode(f"user:{value}".encode()).decode(),
+}
 
 
-@pytest.mark.parametrize("form", hidden("plain-looking/wörd+42"))
+def hidden(value: str) -> dict[str, str]:
+    each = {name: "".join(form.format(ord(character)) for character in value) for name, form in CHARACTERS.items()}
+    every_other = "".join(f"&#{ord(letter)};" if place % 2 else letter for place, letter in enumerate(value))
+    whole = {name: form(value) for name, form in WHOLE.items()}
+    listed = {f"encoding {place}": form for place, form in enumerate(encodings(value))}
+    return {**each, **whole, **listed, "mixed": every_other}
+
+
+VALUE = "plain-looking/wörd+42"
+
+
+@pytest.mark.parametrize("form", hidden(VALUE).values(), ids=hidden(VALUE))
 def test_a_known_value_is_redacted_in_any_encoding(form: str) -> None:
-    redactor = Redactor(variables={"MY_TOKEN": "plain-looking/wörd+42"})
-    assert form not in redactor.text(f"Bad request: key={form}, see above")
+    redactor = Redactor(variables={"MY_TOKEN": VALUE})
+    clean = redactor.text(f"Bad request: key={form}, see above")
+    assert form not in clean and "[redacted]" in clean and clean.endswith(" see above")
+
+
+RAW = b"plain-looking\xff/w\xc3\xb6rd\x80"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *(RAW.decode("utf-8", way) for way in ("surrogateescape", "replace", "ignore", "backslashreplace")),
+        RAW.decode("latin-1"),
+        json.dumps(RAW.decode("utf-8", "surrogateescape")),
+        repr(RAW),
+        quote(RAW),
+        quote(RAW, safe=""),
+        RAW.hex(),
+        base64.b64encode(RAW).decode(),
+        base64.urlsafe_b64encode(b"user:" + RAW).decode(),
+    ],
+    ids=ascii,
+)
+def test_a_known_value_that_is_no_utf_8_is_redacted_in_any_encoding(form: str) -> None:
+    for redactor in (
+        Redactor(variables={"MY_TOKEN": RAW.decode("utf-8", "surrogateescape")}),
+        Redactor(variables={}, values=[RAW.decode("utf-8", "surrogateescape")]),
+    ):
+        clean = redactor.text(f"Bad request: {form} is wrong")
+        assert form not in clean and "[redacted]" in clean and clean.endswith(" is wrong")
+
+
+@pytest.mark.parametrize("value", ["\udcff" * 12, "\ud800" * 12, "a\udcff" * 6, "\x00\udcff\n" * 4])
+def test_no_value_of_the_environment_stops_a_recording(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, "MY_TOKEN": value})
+    response = run("An answer.", recorder=record(tmp_path / "runs.db"))
+    with RunStore(tmp_path / "runs.db") as store:
+        assert store.turn(response.run_id, 1).reply is not None
+    assert Redactor().text("An ordinary text.") == "An ordinary text."
 
 
 @dataclass(frozen=True)

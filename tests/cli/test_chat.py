@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -49,6 +50,41 @@ def test_in_a_pipe_each_line_is_a_message_and_answers_are_plain(wink: Wink) -> N
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["open", "tools", "tool", "done", "done"]
     assert [row["question"] for row in wink.json("runs", "list")] == ["Thanks.", "A room, please."]
     assert "asked   Thanks." in wink("runs", "show").stdout
+
+
+QUOTING = """
+from weakincentives import ScriptedAdapter
+from weakincentives.runtime import ModelReply
+
+item = '{"type": "quotation", "from": ["house"]}'
+adapter = ScriptedAdapter([ModelReply(text="Rooms face the sea.", items=(item,))])
+adapter.name = "local"
+"""
+
+
+def test_an_answer_that_is_quoted_says_so(wink: Wink) -> None:
+    (wink.folder / "quoting.py").write_text(QUOTING, encoding="utf-8")
+    words = ("chat", "desk:template", *GUEST, "-a", "quoting:adapter")
+    done = wink(*words, stdin="A room?\n")
+    assert (done.stdout, done.stderr.splitlines()[0]) == ("Rooms face the sea.\n", "quoted  word for word from house")
+    with Terminal(wink.folder, *words, columns=140, NO_COLOR="1") as terminal:
+        greeting = terminal.read("> ")
+        assert "The embedded model: an embedding picks the sections, and answers are quoted" in greeting
+        assert "With a provider's model" in " ".join(greeting.split())
+        terminal.type("A room?\n")
+        assert "quoted  word for word from house" in terminal.read("done")
+
+
+def test_the_browser_that_view_opens_is_given_no_token(wink: Wink) -> None:
+    pytest.importorskip("uvicorn", reason="needs the viewer: pip install 'weakincentives[viewer]'")
+    (wink.folder / "browser.py").write_text("import sys; print('given', *sys.argv[1:])", encoding="utf-8")
+    with Terminal(
+        wink.folder, *script(wink, "Hi."), columns=200, NO_COLOR="1", BROWSER=f"{sys.executable} browser.py %s"
+    ) as terminal:
+        terminal.read("> ")
+        terminal.type("/view\n")
+        shown = terminal.read("?token=")
+    assert "given file://" in shown.partition("http://127.0.0.1:")[0]
 
 
 def test_a_wide_terminal_has_a_margin_that_fills_as_sections_open(wink: Wink) -> None:

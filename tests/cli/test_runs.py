@@ -331,3 +331,26 @@ def test_a_run_names_the_override_whose_texts_it_used(wink: Wink) -> None:
     assert wink(*words, "--tag", "calm").returncode == 0
     assert "prompt  desk with override 'calm' on script.json: " in wink("runs", "show").stdout
     assert wink.json("runs", "show")["overrides_tag"] == "calm"
+
+
+QUOTATION = '{"type": "quotation", "from": ["hours", "prices"], "scores": [0.7]}'
+
+
+@pytest.mark.parametrize(
+    ("item", "source"),
+    [
+        (QUOTATION, "quoted  word for word from hours, prices\n"),
+        ('{"type": "quotation", "from": []}', ""),
+        ('{"type": "quotation", "from": "hours"}', ""),
+        ('{"type": "quotation", "from": {"a": 1}}', ""),
+        ('{"type": "quotation"}', ""),
+        ('{"type": "ranking", "best": 5}', ""),
+        ("[" * 100_000, ""),
+        ("quotation", ""),
+        ("null", ""),
+    ],
+)
+def test_an_answer_that_is_a_quotation_names_its_source(wink: Wink, item: str, source: str) -> None:
+    with record(wink.folder / "runs.db"):
+        ScriptedAdapter([ModelReply(text="At six.", items=(item,))]).evaluate(prompt(), session=Session())
+    assert f"\nanswer  At six.\n{source}\nsent    " in wink("runs", "show", "runs.db").stdout

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 import pytest
 
@@ -66,6 +68,69 @@ def test_play_refuses_an_adapter_that_does_not_exist(wink: Wink) -> None:
     refused = wink("play", "desk:template", "--adapter", "nope", "--no-open")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "no adapter 'nope'; there are local, openai" in refused.stderr
+
+
+BROWSER = """
+import json, os, subprocess, sys, urllib.error, urllib.request
+from pathlib import Path
+from urllib.parse import unquote
+
+address = Path(unquote(sys.argv[1].removeprefix("file://")))
+page = address.read_text()
+url = page.partition("url=")[2].partition('"')[0]
+def status(path):
+    try:
+        return urllib.request.urlopen(url.partition("?")[0] + path, timeout=10).status
+    except urllib.error.HTTPError as error:
+        return error.code
+token = url.partition("token=")[2].partition("#")[0]
+seen = {
+    "arguments": sys.argv[1:], "token": token, "folder": str(address.parent),
+    "modes": [oct(path.stat().st_mode & 0o777) for path in (address.parent, address)],
+    "with": status(f"api/runs?token={token}"), "without": status("api/runs"),
+}
+if os.geteuid() == 0:
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    read = subprocess.run(["cat", str(address)], capture_output=True, text=True, **nobody)
+    seen["nobody"] = [read.stdout, read.stderr]
+print(json.dumps(seen), flush=True)
+"""
+
+
+@pytest.fixture(params=["view", "play"])
+def opened(request: pytest.FixtureRequest, recorded: Path, wink: Wink, tmp_path: Path) -> dict[str, Any]:
+    """What a browser that either command starts is given and can do, and what is left when the command has ended."""
+    pytest.importorskip("uvicorn", reason="needs the viewer: pip install 'weakincentives[viewer]'")
+    browser, temporary = tmp_path / "browser.py", tmp_path / "tmp"
+    browser.write_text(BROWSER, encoding="utf-8")
+    temporary.mkdir()
+    what = [str(recorded)] if request.param == "view" else ["desk:template"]
+    command = [sys.executable, "-m", "weakincentives.cli", request.param, *what, "--port", "0"]
+    env = {**os.environ, "BROWSER": f"{sys.executable} {browser} %s", "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        command, cwd=wink.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        limit = Timer(30, process.kill)
+        limit.start()
+        assert process.stdout is not None
+        printed, seen = process.stdout.readline(), json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=10)
+        limit.cancel()
+    return {**seen, "printed": printed, "left": Path(seen["folder"]).exists()}
+
+
+def test_other_users_see_no_token_of_the_browser_that_a_command_starts(opened: dict[str, Any]) -> None:
+    assert opened["token"] and f"?token={opened['token']}" in opened["printed"]
+    assert not any(opened["token"] in word for word in opened["arguments"])
+    assert opened["modes"] == ["0o700", "0o600"]
+    assert (opened["with"], opened["without"], opened["left"]) == (200, 403, False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_cannot_read_the_page_that_forwards_to_the_token(opened: dict[str, Any]) -> None:
+    output, complaint = opened["nobody"]
+    assert output == "" and "Permission denied" in complaint
 
 
 def test_play_says_which_adapters_lack_a_key(wink: Wink) -> None:

@@ -1,10 +1,14 @@
 """The file tools in a whole run, with the scripted model."""
 
+import time
+
 import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.contrib.tools import VfsToolsSection
+from weakincentives.errors import DeadlineExceededError
 from weakincentives.filesystem import HostFilesystem, InMemoryFilesystem
+from weakincentives.limits import Deadline
 from weakincentives.prompt import Prompt, PromptTemplate, ToolResult, tool
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
@@ -31,6 +35,17 @@ def run(fs, *script):
     # Read-only calls run side by side and end in any order.
     events = sorted(session[ToolInvoked].all(), key=lambda event: int(event.call_id.removeprefix("call_")))
     return [event.result for event in events]
+
+
+def test_a_search_ends_with_the_deadline_of_its_run():
+    files = InMemoryFilesystem({"a.txt": "a" * 40 + "b"})
+    search = Prompt(PromptTemplate(ns="tests", key="search", sections=[VfsToolsSection(files)]))
+    adapter = ScriptedAdapter([call("grep", pattern="a+"), "Found.", call("grep", pattern="(a+)+$")])
+    adapter.evaluate(search, session=Session())
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceededError, match="while tool 'grep' was running"):
+        adapter.evaluate(search, session=Session(), deadline=Deadline.after(1))
+    assert time.monotonic() - started < 4.5
 
 
 def test_a_model_writes_edits_and_reads_files(fs):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,13 +14,16 @@ from typing import Any
 
 import pytest
 
-from weakincentives.adapters.local.models import model_file
+from weakincentives.adapters.local.models import installed, model_file
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.demo.__main__ import ask_desk, chosen, main
 from weakincentives.demo.desk import QUESTIONS, ask, pages
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore
+
+# The embedded model computes for seconds, and for minutes beside others.
+pytestmark = pytest.mark.limit(300)
 
 REFUND = {"order_number": "FH-20391", "amount": 20, "reason": "damaged"}
 
@@ -102,13 +107,36 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
         assert (said.stderr.read(), said.wait()) == (b"", 0)
 
 
-def test_it_ends_with_the_address_of_the_viewer(tmp_path: Path) -> None:
-    for package in ("xllamacpp", "uvicorn"):
+def require_model(*packages: str) -> None:
+    for package in ("xllamacpp", *packages):
         pytest.importorskip(package, reason="needs the extras [local] and [viewer]")
     try:
         model_file(None)
     except FileNotFoundError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("question", "picked", "source"),
+    [("1", "order-status", "lookup_order"), ("2", "leaks-and-safety", "leaks-and-safety")],
+)
+def test_it_says_who_picks_and_what_is_quoted(question: str, picked: str, source: str, tmp_path: Path) -> None:
+    require_model()
+    demo = [sys.executable, "-m", "weakincentives.demo", question]
+    # The installed model is last: a larger one that the user has fetched would answer differently.
+    env = {**os.environ, "WINK_LOCAL_MODEL": str(installed()[-1])}
+    done = subprocess.run(demo, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True)
+    show = [sys.executable, "-m", "weakincentives.cli", "runs", "show"]
+    shown = subprocess.run(show, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    for text in (done.stdout, shown.stdout):
+        assert re.search(rf"^picks   {picked} 0\.\d\d, .* \(ranked by all-MiniLM-L6-v2\)$", text, re.MULTILINE)
+        assert re.search(rf"^answer  .*\nquoted  word for word from {source}$", text, re.MULTILINE)
+    assert "note    The embedded model: an embedding picks the sections, and answers are quoted" in done.stdout
+    assert "picks the answer itself" not in done.stdout
+
+
+def test_it_ends_with_the_address_of_the_viewer(tmp_path: Path) -> None:
+    require_model("uvicorn")
     command = [sys.executable, "-m", "weakincentives.demo", "--view", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shown:
         assert shown.stdout

@@ -237,7 +237,7 @@ def test_a_failure_is_logged_once_with_the_frames_of_the_program(
     assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])] == ["explode"]
 
 
-@pytest.mark.parametrize("place", ["tool", "model", "prepare"])
+@pytest.mark.parametrize("place", ["model", "prepare"])
 def test_a_program_that_exits_fails_its_run_and_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
 ) -> None:
@@ -245,18 +245,12 @@ def test_a_program_that_exits_fails_its_run_and_is_named(
         if where == place:
             raise SystemExit(3)
 
-    @tool
-    def stop() -> None:
-        """Stop."""
-        leave("tool")
-
     def model(request: ModelRequest) -> Any:
         leave("model")
-        return call("stop")
 
     def prepare(question: Question) -> Prompt[Any]:
         leave("prepare")
-        return prompt_with(stop)(question)
+        return prompt_with()(question)
 
     loop = DurableMainLoop[Question, None]("test", prepare, ScriptedAdapter(model), str(tmp_path / "d.db"))
     with loop, pytest.raises(DurableError, match=r"SystemExit\(3\) was raised"):
@@ -264,6 +258,16 @@ def test_a_program_that_exits_fails_its_run_and_is_named(
     (record,) = [record for record in caplog.records if record.exc_info]
     assert record.exc_info is not None
     assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])][-1] == "leave"
+
+
+def test_a_tool_that_exits_has_failed_and_its_run_goes_on(tmp_path: Path) -> None:
+    @tool
+    def stop() -> None:
+        """Stop."""
+        raise SystemExit(3)
+
+    with running(tmp_path, [call("stop"), "at last"], stop) as loop:
+        assert loop.execute(Question("?"), key="a").text == "at last"
 
 
 def test_cancelled_work_stops_and_can_be_continued(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ def test_the_figures_of_the_readme_are_those_of_its_picture() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.limit(300)
 def test_the_pictures_are_what_the_commands_print_now() -> None:
     for package in ("xllamacpp", "uvicorn", "rich"):
         pytest.importorskip(package, reason="needs the extras [local,viewer,cli]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,88 @@ def test_a_command_can_be_run_and_parses_as_posix_shell(command: str) -> None:
     subprocess.run([shell, "-n", str(ROOT / command)], check=True)
 
 
-def test_without_python_and_venv_the_exact_packages_are_named(tmp_path: Path) -> None:
-    for name in ("run", "test", "scripts/env.sh", "scripts/litellm.py", "pyproject.toml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    tools = tmp_path / "bin"
-    tools.mkdir()
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The commands in a folder of their own, whose name has spaces and umlauts."""
+    folder = tmp_path / "ein größerer Ordner"
+    for name in ("run", "test", "scripts/env.sh", "scripts/litellm.py", "pyproject.toml", "tests/packages.py"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "bin").mkdir()
     for tool in ("cat", "cksum", "dirname", "sh"):
-        (tools / tool).symlink_to(str(shutil.which(tool)))
-    environment = {"PATH": str(tools), "HOME": str(tmp_path)}
-    done = subprocess.run([tmp_path / "test"], env=environment, capture_output=True, text=True, check=False)
+        (folder / "bin" / tool).symlink_to(str(shutil.which(tool)))
+    return folder
+
+
+def shell(folder: Path, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": str(folder / "bin"), "HOME": str(folder), **environment}
+    words = ["/bin/sh", "-c", command, str(folder / "test")]
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=50)
+
+
+# Makes the environment, installs nothing, and prints which interpreter is behind it.
+MAKE = """. "$(dirname -- "$0")/scripts/env.sh"
+install() { :; }
+environment core
+base_of "$venv_python"
+"""
+OTHER = '#!/bin/sh\n[ -z "$2" ] || echo another interpreter\n'
+
+
+def script(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+def test_without_python_and_venv_the_exact_packages_are_named(copied: Path) -> None:
+    done = shell(copied, '"$0"')
     assert done.returncode == 2
     assert "sudo apt-get install -y python3 python3-venv python3-pip" in done.stderr
+
+
+def test_the_interpreter_that_python_names_makes_the_environment(copied: Path) -> None:
+    script(copied / "bin" / "python3", OTHER)
+    script(copied / ".venv" / "bin" / "python", OTHER)
+    assert shell(copied, MAKE).stdout == "another interpreter\n"
+    ours = f"{os.path.realpath(sys._base_executable)} {sys.version_info[:2]}\n"
+    assert shell(copied, MAKE, PYTHON=sys.executable).stdout == ours
+    before = (copied / ".venv" / "pyvenv.cfg").stat().st_mtime_ns
+    assert shell(copied, MAKE, PYTHON=sys.executable).stdout == ours
+    assert (copied / ".venv" / "pyvenv.cfg").stat().st_mtime_ns == before
+
+
+def test_uv_is_given_the_interpreter_that_python_names_and_the_folder(copied: Path) -> None:
+    uv = '#!/bin/sh\nprintf "[%s]" "$@" >uv.txt\nexec "$5" -m venv --without-pip "$6"\n'
+    script(copied / "bin" / "uv", uv)
+    done = shell(copied, MAKE, PYTHON=sys.executable, VENV=".venv-other")
+    assert (copied / "uv.txt").read_text() == f"[venv][--quiet][--clear][--python][{sys.executable}][.venv-other]"
+    assert done.returncode == 0 and not (copied / ".venv").exists()
+
+
+@pytest.mark.parametrize("named", ["/nowhere/python3", "./old"])
+def test_a_python_that_does_not_do_is_refused(copied: Path, named: str) -> None:
+    script(copied / "old", "#!/bin/sh\nexit 1\n")
+    done = shell(copied, MAKE, PYTHON=named)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"PYTHON must be Python 3.11 or newer with venv, got '{named}'" in done.stderr
+
+
+def test_the_build_uses_the_python_of_the_system_and_tries_the_others_that_run(copied: Path) -> None:
+    stock = Path("/usr/bin/python3")
+    if not stock.exists() or subprocess.run([stock, "-c", "import ensurepip"]).returncode:
+        pytest.skip("needs /usr/bin/python3 with venv")
+    (copied / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", copied / ".ci" / "run")
+    script(copied / "test", '#!/bin/sh\necho "$PYTHON ${VENV:-.venv} $# $1"\n')
+    for name in ("chromium", "python3"):
+        script(copied / "bin" / name, "#!/bin/sh\nexit 1\n")
+    # A shim that does not run, and one that does; neither is asked for its version by more than its exit.
+    script(copied / "bin" / "python3.12", "#!/bin/sh\necho 'pyenv: python3.12: command not found' >&2\nexit 127\n")
+    script(copied / "bin" / "python3.13", "#!/bin/sh\n")
+    script(copied / ".pyenv" / "versions" / "3.13.9" / "bin" / "python", "#!/bin/sh\n")
+    done = shell(copied, '"$(dirname -- "$0")/.ci/run"')
+    first, *others = done.stdout.splitlines()
+    assert (done.returncode, first) == (0, "/usr/bin/python3 .venv 0 ")
+    assert others[0] == "Python 3.12: skipped, because no such interpreter is installed"
+    assert others[1].startswith("Python 3.13 (python3.13): ") and others[2].startswith("python3.13 .venv-3.13 ")

@@ -43,7 +43,11 @@ def keep(params: Words, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult(f"Kept {' and '.join(context.session[Notes].all()[-1].texts)}.")
 
 
+pondered: list[str] = []
+
+
 async def ponder(params: Words, *, context: ToolContext) -> ToolResult[None]:
+    pondered.append(params.text)
     context.session.dispatch(params)
     await asyncio.sleep(60)
     return ToolResult("Done.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.disclosure.desk import answers, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.cli import main
 from weakincentives.errors import PromptValidationError
-from weakincentives.mcp import MCPSection, lock_file, mcp_sections
+from weakincentives.mcp import HttpServer, MCPSection, StdioServer, lock_file, mcp_sections
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SearchSections
 from weakincentives.prompt.overrides import JsonPromptOverridesStore
 from weakincentives.runtime import SectionLoaded
@@ -114,6 +115,49 @@ def test_a_config_that_cannot_be_read_says_why(tmp_path: Path, content: str, pro
     (tmp_path / ".mcp.json").write_text(content)
     with pytest.raises(PromptValidationError, match=problem):
         mcp_sections(tmp_path / ".mcp.json")
+
+
+TEXTS: list[Any] = [None, 3, True, [], ["a"], {}, {"a": 1}, "", " "]
+ODD_ENTRIES: list[Any] = [
+    *(None, 3, True, "text", [], ["command"], {}, {"command": None, "url": None}),
+    *({"command": value} for value in TEXTS),
+    *({"url": value} for value in TEXTS),
+    *({**ENTRY, "args": value} for value in (3, True, "text", {"a": 1}, [None], [["a"]], [{"a": 1}])),
+    *({**ENTRY, "env": value} for value in (3, True, "text", ["a"], {"A": None}, {"A": ["a"]}, {"A": {}})),
+    *({**ENTRY, "cwd": value} for value in (3, True, ["a"], {}, "", " ")),
+    *({**ENTRY, "type": value} for value in (3, True, ["sse"], {}, "sse")),
+    *({"url": "http://a", "headers": value} for value in (3, True, "text", ["a"], {"A": None}, {"A": ["a"]})),
+]
+ODD_FILES = [
+    *(json.dumps(value) for value in (None, 3, True, "text", [], {}, {"mcpServers": None}, {"mcpServers": [ENTRY]})),
+    *(json.dumps({"mcpServers": {"a": entry}}) for entry in ODD_ENTRIES),
+    *("", "{", '{"mcpServers": {', "[" * 100_000, '{"a":' * 100_000, "\ufeff{}", "NaN"),
+]
+
+
+@pytest.mark.parametrize("content", ODD_FILES, ids=lambda content: content[:60])
+def test_no_config_is_so_odd_that_it_is_not_refused_by_name(tmp_path: Path, content: str) -> None:
+    path = tmp_path / ".mcp.json"
+    path.write_text(content)
+    with pytest.raises(PromptValidationError, match=re.escape(f"'{path}'")):
+        mcp_sections(path)
+
+
+def test_text_that_is_not_utf_8_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / ".mcp.json").write_bytes(b'{"mcpServers": {"a": {"command": "\xff"}}}')
+    with pytest.raises(PromptValidationError, match=r"\.mcp\.json' is not JSON"):
+        mcp_sections(tmp_path / ".mcp.json")
+
+
+def test_every_text_of_an_entry_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP", "chairs")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    entry = {"command": "run-${SHOP}", "args": ["${SHOP}", 3], "env": {"A": "${SHOP}", "B": 1}, "cwd": "~/${SHOP}"}
+    local, remote = mcp_sections(
+        write(tmp_path, local=entry, remote={"url": "http://${SHOP}/", "headers": {"X": "${SHOP}"}, "args": None})
+    )
+    expected = StdioServer("run-chairs", ["chairs", "3"], {"A": "chairs", "B": "1"}, str(tmp_path / "chairs"))
+    assert (local.server(), remote.server()) == (expected, HttpServer("http://chairs/", {"X": "chairs"}))  # type: ignore[operator]
 
 
 def test_a_lock_prices_a_server_without_starting_it(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,12 +12,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import uvicorn
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 from tests.disclosure.desk import FULL
-from tests.mcp.desk import PNG, Notes, template
+from tests.mcp.desk import PNG, Notes, pondered, template
 from weakincentives.mcp import MCPSection, StdioServer, serve
 from weakincentives.prompt import MarkdownSection, PromptTemplate, tool
 from weakincentives.runtime import PromptExecuted, PromptRendered, ToolInvoked, ToolsInjected
@@ -125,6 +127,29 @@ async def test_a_call_that_the_host_cancels_is_rolled_back_and_the_run_goes_on()
     assert invoked[1:] == [("ponder", False, True), ("keep", True, False)]
 
 
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), GeneratorExit(), asyncio.CancelledError(), Odd("odd")])
+async def test_whatever_a_tool_raises_the_server_goes_on(error: BaseException) -> None:
+    @tool
+    async def leave() -> str:
+        "Leave."
+        raise error
+
+    @tool
+    def stay() -> str:
+        "Stay."
+        return "Still here."
+
+    section = MarkdownSection(title="Task", key="task", template="Go.", tools=[leave, stay])
+    async with Client(serve(PromptTemplate(ns="tests", key="exits", sections=[section])).server) as client:
+        left = await client.call_tool("leave", {})
+        assert (left.is_error, text(left).startswith("Tool 'leave' failed: ")) == (True, True)
+        assert text(await client.call_tool("stay", {})) == "Still here."
+
+
 async def test_a_host_that_leaves_ends_the_call_that_is_under_way() -> None:
     session = Session()
     async with Client(serve(template, session=session).server) as client:
@@ -204,6 +229,80 @@ async def test_over_http_every_host_has_sections_and_a_session_of_its_own(mode: 
         await ann.call_tool("keep", {"text": "ann's"})
         kept = await bob.call_tool("keep", {"text": "bob's"})
     assert text(kept) == "Kept bob's."
+
+
+@asynccontextmanager
+async def connected(url: str, mode: str = "auto", **headers: str) -> AsyncIterator[tuple[Client, list[str]]]:
+    """A client that sends these headers, and the session ids it was given."""
+    given: list[str] = []
+
+    async def note(response: httpx2.Response) -> None:
+        given.extend(filter(None, [response.headers.get("mcp-session-id")]))
+
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with (
+        httpx2.AsyncClient(headers=named, event_hooks={"response": [note]}, timeout=30) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client, given
+
+
+async def keep(client: Client, words: str) -> str:
+    await client.call_tool("read_section", READ)
+    return text(await client.call_tool("keep", {"text": words}))
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("authorization", ["Bearer token", ""])
+async def test_neither_a_session_id_nor_parts_of_a_name_give_anothers_session(mode: str, authorization: str) -> None:
+    own = {"authorization": authorization} if authorization else {}
+    async with over_http() as url, connected(f"{url}/ann", mode, **own) as (ann, ids):
+        assert await keep(ann, "ann's") == "Kept ann's."
+        stolen = {"mcp_session_id": ids[0]} if ids else {}
+        others: list[tuple[str, dict[str, str]]] = [
+            ("/ann", {**stolen, "authorization": "Bearer other"}),
+            ("/ann%20Bearer", {**stolen, "authorization": "token"}),
+            ("/ann%20Bearer%20token", stolen),
+            ("/bob", {**stolen, **own}),
+        ]
+        # Where nothing else is known of a host, everyone at its path without a session is one host.
+        others += [("/ann", stolen)] if authorization or stolen else []
+        for path, headers in others:
+            async with connected(f"{url}{path}", "auto", **headers) as (other, _):
+                assert (path, headers, await keep(other, "mine")) == (path, headers, "Kept mine.")
+        assert await keep(ann, "more") == "Kept ann's and more."
+
+
+async def test_a_host_that_is_not_idle_is_never_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weakincentives.mcp.host.MAX_HOSTS", 2)
+    async with over_http() as url, Client(f"{url}/ann") as ann, Client(f"{url}/bob") as bob:
+        assert await keep(ann, "ann's") == "Kept ann's."
+        assert await keep(bob, "bob's") == "Kept bob's."
+        async with Client(f"{url}/eve") as eve:
+            with pytest.raises(MCPError, match="This server has 2 active hosts, the most it serves; try again later"):
+                await names(eve)
+        assert await keep(ann, "more") == "Kept ann's and more."
+
+
+async def test_a_host_that_was_dropped_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("weakincentives.mcp.host.MAX_HOSTS", 2)
+    monkeypatch.setattr("weakincentives.mcp.host.IDLE_SECONDS", 0.0)
+    async with over_http() as url, Client(f"{url}/ann") as ann, Client(f"{url}/bob") as bob:
+        await ann.call_tool("read_section", READ)
+        pondering = asyncio.ensure_future(ann.call_tool("ponder", {"text": "who is dropped"}))
+        while "who is dropped" not in pondered:
+            await asyncio.sleep(0.01)
+        assert await names(bob) == ["read_section"]
+        async with Client(f"{url}/eve") as eve:
+            assert await names(eve) == ["read_section"]
+        assert not pondering.done()
+        with pytest.raises(MCPError, match="its session was dropped to make room: its sections are closed"):
+            await names(bob)
+        pondering.cancel()
+        assert await names(bob) == ["read_section"]
+    assert "An MCP host that was idle has been dropped" in caplog.text
 
 
 async def test_hosts_get_a_plain_schema_and_may_call_by_the_strict_one_too() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -69,3 +71,50 @@ def test_an_embedding_model_of_ones_own_joins_the_shared_words() -> None:
 def test_the_static_table_knows_words_that_mean_the_same() -> None:
     pytest.importorskip("wordllama", reason="needs the extra [finding]")
     assert first(StaticRanker(), "Will it rain?", "reimbursement for a broken item") == ["weather", "refunds"]
+
+
+def common_words(chance: random.Random, count: int) -> str:
+    """Words that many sections have; the first of them are in most."""
+    words = ["".join(letters) for letters in itertools.product("bdfgk", "aeiou", "lmnpr", "aeiou", "stvz")]
+    return " ".join(chance.choices(words, [1 / (place + 5) for place in range(len(words))], k=count)).capitalize()
+
+
+def rare_words(seed: int, common: int, size: int = 300) -> tuple[list[SectionText], list[tuple[int, str]]]:
+    """Sections of common words, and questions: a word that only the body of one has, among common ones."""
+    chance = random.Random(seed)
+    sections: list[SectionText] = []
+    questions: list[tuple[int, str]] = []
+    for place in range(size):
+        sentences = [common_words(chance, 12) for _ in range(6)]
+        if place % 6 == 0:
+            word = f"q{chr(97 + place % 26)}{chr(97 + place // 26)}x"
+            sentences[chance.randrange(6)] += f" {word}"
+            questions.append((place, f"{common_words(chance, common)} {word}"))
+        sections.append(SectionText(str(place), common_words(chance, 3), common_words(chance, 8), ". ".join(sentences)))
+    return sections, questions
+
+
+def firsts(ranker: object, sections: Sequence[SectionText], questions: Sequence[tuple[int, str]]) -> int:
+    index = ranker.index_sections(sections)  # type: ignore[attr-defined]
+    return sum(index.rank(text, 1)[0][0] == place for place, text in questions)
+
+
+@pytest.mark.parametrize(("common", "plain"), [(1, 49), (3, 29), (6, 10)])
+def test_a_word_that_one_section_has_wins_over_common_words_in_titles(common: int, plain: int) -> None:
+    """In at least as many of 50 questions as for `plain` BM25 over the whole text."""
+    assert firsts(LexicalRanker(), *rare_words(1, common)) >= plain
+
+
+def test_a_word_that_one_section_has_wins_over_the_similarity_of_others() -> None:
+    pytest.importorskip("numpy", reason="needs the extra [finding]")
+
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        """Similar if the letters are, which says nothing about the rare word."""
+        return [[1.0, *(text.count(letter) / (len(text) or 1) for letter in "abdefgiklmnoprstuvz")] for text in texts]
+
+    assert firsts(VectorRanker(embed), *rare_words(1, 1)) >= 45
+
+
+def test_a_common_word_in_a_title_still_counts_more_than_in_a_body() -> None:
+    texts = [SectionText("a", "Other things", "", "Refunds are rare."), SectionText("b", "Refunds", "", "Things are.")]
+    assert [place for place, _ in LexicalRanker().index_sections(texts).rank("refunds", 2)] == [1, 0]

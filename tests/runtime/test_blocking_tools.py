@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,7 +17,7 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
-from weakincentives.runtime import ToolInvoked
+from weakincentives.runtime import Channel, ModelReply, ModelRequest, ToolInvoked, bridge
 from weakincentives.runtime.bridge import MAX_THREADS
 from weakincentives.session import Session
 
@@ -48,7 +49,7 @@ def test_blocking_tools_of_several_runs_wait_for_each_other() -> None:
     assert asyncio.run(main()) == [f"tenant {number}" for number in range(8)]
 
 
-async def hanging(go: threading.Event) -> asyncio.Future[list[Any]]:
+async def hanging(go: threading.Event, compensate: Any = None) -> asyncio.Future[list[Any]]:
     """Runs that keep all threads busy until `go`."""
     all_hang = threading.Barrier(MAX_THREADS + 1)
 
@@ -57,7 +58,7 @@ async def hanging(go: threading.Event) -> asyncio.Future[list[Any]]:
         go.wait(30)
         return ToolResult("ok")
 
-    agents = [asked(hang) for _ in range(MAX_THREADS)]
+    agents = [asked(hang, compensate) for _ in range(MAX_THREADS)]
     runs = asyncio.gather(*(adapter.evaluate_async(prompt, session=Session()) for adapter, prompt in agents))
     await asyncio.to_thread(all_hang.wait, 30)
     return runs
@@ -104,6 +105,81 @@ def test_a_compensation_that_waits_for_a_thread_is_made_although_the_run_is_canc
 
     asyncio.run(main())
     assert made == ["pay", "undo"]
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+def test_calls_that_are_given_up_give_their_threads_back(compensated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "CLEANUP_SECONDS", 0.2)
+    go, undone = threading.Event(), list[str]()
+
+    def undo(params: None, *, context: ToolContext) -> None:
+        undone.append("undo")
+
+    async def main() -> str:
+        runs = await hanging(go, undo if compensated else None)
+        waiting_adapter, waiting_prompt = asked(lambda params, *, context: ToolResult("ok"))
+        waiting = asyncio.ensure_future(waiting_adapter.evaluate_async(waiting_prompt, session=Session()))
+        await asyncio.sleep(0)
+        runs.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await runs
+        assert (await waiting).text == "Done."
+        # As often as all threads hang, and beyond.
+        for _ in range(2):
+            again = await hanging(go)
+            again.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await again
+        adapter, prompt = asked(lambda params, *, context: ToolResult("ok"))
+        return (await adapter.evaluate_async(prompt, session=Session())).text
+
+    try:
+        assert asyncio.run(asyncio.wait_for(main(), 30)) == "Done."
+    finally:
+        go.set()
+    assert undone == ["undo"] * (MAX_THREADS if compensated else 0)
+
+
+class Own(Channel):
+    """A channel of a user's own, which only knows how to block."""
+
+    def call(self, request: ModelRequest) -> ModelReply:
+        return ModelReply("Done.") if request.messages[-1].role == "tool" else ModelReply(tool_calls=(call("work"),))
+
+
+class OwnAdapter(ScriptedAdapter):
+    def channel(self) -> Channel:
+        return Own()
+
+
+def test_a_run_does_not_wait_for_asyncios_own_threads() -> None:
+    go, started, made = threading.Event(), threading.Event(), list[str]()
+
+    def pay(params: None, *, context: ToolContext) -> ToolResult[None]:
+        started.set()
+        go.wait(0.2)
+        made.append("pay")
+        return ToolResult("ok")
+
+    def undo(params: None, *, context: ToolContext) -> None:
+        made.append("undo")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, go.wait, 30)
+        try:
+            run = asyncio.ensure_future(OwnAdapter([]).evaluate_async(asked(pay, undo)[1], session=Session()))
+            while not started.is_set():
+                await asyncio.sleep(0)
+            run.cancel()
+            await asyncio.wait([run], timeout=10)
+            assert (run.cancelled(), made) == (True, ["pay", "undo"])
+        finally:
+            go.set()
+            await busy
+
+    asyncio.run(main())
 
 
 HANGS = """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from tests.ui.server import application, serving
 from tests.ui.test_clients import Talkative
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Content
-from weakincentives.prompt import Prompt, PromptTemplate, TextSection, tool
+from weakincentives.prompt import Prompt, PromptTemplate, TextSection, Tool, ToolContext, ToolResult, tool
 from weakincentives.runtime import Conversation, TextDelta
 from weakincentives.session import Session, Snapshot
 from weakincentives.ui import Threads
@@ -150,6 +152,95 @@ async def test_a_new_message_stops_the_turn_that_is_under_way() -> None:
     reader = asyncio.ensure_future(anext(first, "ended"))
     assert await heard(threads, "Shorter.") == ["Here."]
     assert await reader == "ended"
+
+
+class Till:
+    """A thread whose model charges a card, with what happens outside: the charge, and its refund."""
+
+    def __init__(self) -> None:
+        self.outside: list[str] = []
+        self.started, self.go = threading.Event(), threading.Event()
+        charge: Tool[None, None] = Tool(
+            name="charge", description="Charge.", handler=self._charge, compensate=self._refund
+        )
+        section = TextSection(key="a", title="A", text="Go.", tools=[charge])
+        prompt: Prompt[None] = Prompt(PromptTemplate(ns="ui", key="till", sections=[section]))
+        self.chat = Conversation(prompt, adapter=ScriptedAdapter([call("charge"), "Sorry."]))
+
+    def _charge(self, params: None, *, context: ToolContext) -> ToolResult[None]:
+        self.started.set()
+        self.go.wait(10)
+        self.outside.append("charged")
+        return ToolResult("Charged.")
+
+    def _refund(self, params: None, *, context: ToolContext) -> None:
+        self.outside.append("refunded")
+
+
+async def test_a_message_after_a_stop_waits_until_the_stopped_call_has_ended() -> None:
+    till = Till()
+    threads = Threads(lambda thread: till.chat)
+    page = asyncio.ensure_future(heard(threads, "Buy."))
+    while not till.started.is_set():
+        await asyncio.sleep(0)
+    page.cancel()
+    await asyncio.wait([page])
+    asyncio.get_running_loop().call_later(0.05, till.go.set)
+    assert await asyncio.wait_for(heard(threads, "And now?"), 10) == ["Sorry."]
+    assert till.outside == ["charged", "refunded"]
+    told = [message.text for message in till.chat.messages if message.role == "tool"]
+    assert told == ["Not finished: the run was stopped."]
+
+
+async def test_a_turn_is_saved_before_the_next_one_begins_although_it_was_stopped_while_it_was_saved() -> None:
+    saving, go, saved = threading.Event(), threading.Event(), list[int]()
+
+    def save(thread: str, chat: Conversation[Any]) -> None:
+        answers = sum(message.role == "assistant" for message in chat.messages)
+        if not saving.is_set():
+            saving.set()
+            go.wait(10)
+        saved.append(answers)
+
+    chat = Conversation(Prompt(desk()), adapter=ScriptedAdapter(["One.", "Two."]))
+    threads = Threads(lambda thread: chat, save=save)
+    page = asyncio.ensure_future(heard(threads, "First?"))
+    while not saving.is_set():
+        await asyncio.sleep(0)
+    page.cancel()
+    await asyncio.wait([page])
+    asyncio.get_running_loop().call_later(0.05, go.set)
+    assert await asyncio.wait_for(heard(threads, "Second?"), 10) == ["Two."]
+    assert saved == [1, 2]
+
+
+async def test_threads_are_made_and_saved_although_asyncios_own_threads_are_busy() -> None:
+    go, saved = threading.Event(), list[str]()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    busy = loop.run_in_executor(None, go.wait, 30)
+    chat = Conversation(Prompt(desk()), adapter=ScriptedAdapter(["Hello."]))
+    threads = Threads(lambda thread: chat, save=lambda thread, chat: saved.append(thread))
+    try:
+        assert await asyncio.wait_for(heard(threads, "Hi."), 10) == ["Hello."]
+        assert saved == ["t1"]
+    finally:
+        go.set()
+        await busy
+
+
+@pytest.mark.parametrize("place", ["model", "save"])
+async def test_code_that_exits_fails_its_turn_and_not_the_server(place: str) -> None:
+    def leave(*arguments: Any) -> Any:
+        raise SystemExit(2)
+
+    adapter = ScriptedAdapter(leave if place == "model" else ["Hello."])
+    threads = Threads(
+        lambda thread: Conversation(Prompt(desk()), adapter=adapter), save=leave if place == "save" else None
+    )
+    events = threads.events("t1", *await threads.find("t1"), "Hi.")
+    *_, last = [event async for event in events]
+    assert isinstance(last, RuntimeError) and str(last) == "raised SystemExit(2)"
 
 
 @pytest.mark.parametrize(

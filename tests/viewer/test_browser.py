@@ -13,7 +13,7 @@ from tests.telemetry.agents import FAIL, prompt, record_durable_run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import JsonPromptOverridesStore, Prompt
-from weakincentives.runtime import Conversation, ToolStarted
+from weakincentives.runtime import Conversation, ModelReply, ToolStarted
 from weakincentives.session import Session
 from weakincentives.telemetry import record
 from weakincentives.viewer import Viewer, export_run
@@ -474,4 +474,14 @@ def test_the_head_of_a_run_names_the_override_it_used(tmp_path: Path, open_page:
         page = open_page(viewer.url)
         page.locator(".run-row:not(.head) a").click()
         expect(page.locator(".facts")).to_contain_text("Overridekind")
+        page.close()
+
+
+def test_an_answer_that_is_a_quotation_names_its_source(open_page: Callable[..., Any], tmp_path: Path) -> None:
+    items = ("not JSON", '{"type": "quotation", "from": ["hours", "<b>"]}')
+    with record(tmp_path / "runs.db"):
+        run = ScriptedAdapter([ModelReply(text="At six.", items=items)]).evaluate(prompt(), session=Session())
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(f"{viewer.url}#/run/{run.run_id}")
+        expect(page.locator(".outcome .quoted")).to_have_text("Quoted word for word from hours, <b>")
         page.close()

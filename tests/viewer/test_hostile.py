@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.viewer.hostile import IMAGE, SCRIPT, record_hostile_run
+from tests.viewer.hostile import END, IMAGE, NESTED, SCRIPT, record_hostile_run, record_nested_run
 from weakincentives.telemetry import RunStore
 from weakincentives.viewer import Viewer, export_run
 
@@ -67,3 +67,32 @@ def test_hostile_texts_stay_texts_in_an_exported_file(
     file.write_text(export_run(path, run_id), encoding="utf-8")
     page = open_page(f"{file.as_uri()}#/run/{run_id}/turn/1")
     look_at_everything(page, file.as_uri(), run_id)
+
+
+@pytest.fixture(scope="module", params=["served", "exported"])
+def nested(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a run whose turns say and return nested texts."""
+    folder = tmp_path_factory.mktemp("nested")
+    record_nested_run(folder / "runs.db")
+    with RunStore(folder / "runs.db") as store:
+        run_id = store.list_runs()[0].run_id
+    if request.param == "exported":
+        file = folder / "run.html"
+        file.write_text(export_run(folder / "runs.db", run_id), encoding="utf-8")
+        yield f"{file.as_uri()}#/run/{run_id}"
+    else:
+        with Viewer(folder / "runs.db", port=0) as viewer:
+            yield f"{viewer.url}#/run/{run_id}"
+
+
+def test_texts_nested_in_themselves_are_shown_to_their_end(nested: str, open_page: Callable[..., Any]) -> None:
+    page = open_page(f"{nested}/turn/1")
+    for turn, name in enumerate(NESTED, start=1):
+        page.evaluate("hash => (location.hash = hash)", f"{nested.partition('#')[2]}/turn/{turn}")
+        for place in (".outcome .reply", ".outcome .call > .code >> nth=-1"):
+            shown = page.locator(place)
+            expect(shown.locator(".more").or_(shown.get_by_text(f"{END} {turn}.")).first, name).to_be_visible()
+            while shown.locator(".more").count():
+                shown.locator(".more").first.click()
+            expect(shown, name).to_contain_text(f"{END} {turn}.")
+    page.close()

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+# The embedded model computes for seconds, and for minutes beside others.
+pytestmark = pytest.mark.limit(300)
+
 pytest.importorskip("xllamacpp", reason="needs the embedded model: pip install 'weakincentives[local]'")
 expect = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"

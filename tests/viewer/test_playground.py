@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
+from itertools import product
 from pathlib import Path
 from queue import Queue
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import SerdeError
 from weakincentives.prompt.overrides import JsonPromptOverridesStore
 from weakincentives.telemetry import RunStore, record
-from weakincentives.viewer import AdapterChoice, Playground, Viewer
+from weakincentives.viewer import AdapterChoice, Playground, Viewer, Wanted
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
@@ -152,8 +153,9 @@ def test_everything_can_be_done_at_the_width_of_a_phone(playing: Viewer, open_pa
 
 
 def request(viewer: Viewer, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-    connection = HTTPConnection("127.0.0.1", viewer.port)
-    connection.request(method, path, body=None if body is None else json.dumps(body), headers=headers)
+    connection = HTTPConnection("127.0.0.1", viewer.port, timeout=20)
+    sent = body.encode("latin-1") if isinstance(body, str) else None if body is None else json.dumps(body)
+    connection.request(method, path, body=sent, headers=headers)
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -171,6 +173,63 @@ def test_only_who_has_the_token_is_served(playing: Viewer) -> None:
     assert request(playing, "POST", "/api/play/render", {}, **{"x-wink-token": token})[0] == 200
     assert request(playing, "POST", "/api/runs", {}, **{"x-wink-token": token})[0] == 405
     assert request(playing, "POST", "/api/play/run", {}, **{"x-wink-token": token, "origin": "http://evil"})[0] == 403
+
+
+def post(viewer: Viewer, act: str, body: Any) -> tuple[int, Any]:
+    (token,) = parse_qs(urlsplit(viewer.url).query)["token"]
+    status, text = request(viewer, "POST", f"/api/play/{act}", body, **{"x-wink-token": token})
+    return status, json.loads(text)
+
+
+ACTS = ("render", "save", "run", "stop")
+WRONG = {
+    "adapter": (5, ["scripted"], {}, True),
+    "params": (5, "x", [1], {"Alert": 5}, {"Alert": [1]}, {"Alert": None}),
+    "states": (5, "x", [1], ["logs"], {"logs": 5}, {"logs": None}, {"logs": []}, {"logs": "open"}),
+    "drafts": (5, "x", [1], ["role"], {"role": 5}, {"role": None}, {"role": {}}),
+    "tag": (5, ["x"], {}, False),
+    "message": (5, ["x"], {}),
+    "run_id": (5, ["x"], {}),
+    "unknown": ("x",),
+}
+
+
+def test_a_field_of_the_wrong_type_is_refused_by_name(playing: Viewer) -> None:
+    for act, (field, values) in product(ACTS, WRONG.items()):
+        for value in values:
+            status, answer = post(playing, act, {field: value})
+            assert status == 400 and field in answer["error"], (act, field, value, answer)
+
+
+def test_a_body_that_is_no_json_object_is_refused(playing: Viewer) -> None:
+    for act, body in product(ACTS, ("", "{", "[]", "null", "\xff", "[" * 100_000, '{"states":' * 50_000)):
+        status, answer = post(playing, act, body)
+        assert (status, list(answer)) == (400, ["error"])
+
+
+def test_only_the_adapters_of_the_list_can_be_named(playing: Viewer) -> None:
+    for act, name in product(ACTS, ("os:getuid", "os", "scripted2", ":x", "sys:exit", "desk:template", " scripted")):
+        status, answer = post(playing, act, {"adapter": name})
+        assert status == 400
+        assert answer["error"] == f"adapter must be one of scripted, openai, or one with a model; got {name!r}"
+
+
+def test_the_adapters_of_the_list_can_be_named_with_a_model(playing: Viewer) -> None:
+    for name in ("", "scripted", "openai", "openai:gpt-5.6", "openai:of:your:own"):
+        status, answer = post(playing, "render", {"adapter": name})
+        assert (status, answer["model"]) == (200, name.partition(":")[2] or "scripted")
+
+
+def test_a_form_that_is_not_finished_is_no_error_of_the_browser(playing: Viewer) -> None:
+    for act, wanted in (
+        ("render", {"params": {"Alert": {"service": []}}}),
+        ("render", {"drafts": {"role": "${nobody}"}}),
+        ("render", {"states": {"nowhere": "full"}}),
+        ("render", {"params": {"Nowhere": {}}}),
+        ("save", {"tag": " "}),
+    ):
+        status, answer = post(playing, act, wanted)
+        assert (status, list(answer)) == (200, ["error"])
 
 
 @dataclass(frozen=True)
@@ -201,9 +260,9 @@ def test_a_form_has_an_input_for_each_type(tmp_path: Path) -> None:
         ("items", "json", []),
     ]
     given = {"Order": {"number": 7, "urgent": True, "tone": "warm", "note": None, "items": ["a"]}}
-    assert "7 True warm" in playground.render({"params": given})["pieces"][0]["text"]
+    assert "7 True warm" in playground.render(Wanted(params=given))["pieces"][0]["text"]
     with pytest.raises(SerdeError, match="number"):
-        playground.render({"params": {"Order": {"number": "seven"}}})
+        playground.render(Wanted(params={"Order": {"number": "seven"}}))
 
 
 def test_a_run_uses_what_is_bound_to_the_prompt(tmp_path: Path) -> None:
@@ -222,7 +281,7 @@ def test_a_run_uses_what_is_bound_to_the_prompt(tmp_path: Path) -> None:
         overrides=JsonPromptOverridesStore(tmp_path),
     )
     for drafts in ({}, {"task": "Keep short notes."}):
-        playground.run({"message": "Milk.", "drafts": drafts})
+        playground.run(Wanted(message="Milk.", drafts=drafts))
         assert notes.get(timeout=30) == "milk"
 
 
@@ -237,7 +296,7 @@ def test_drafts_come_on_top_of_the_override_that_a_prompt_has(tmp_path: Path) ->
         make_adapter=lambda name: ScriptedAdapter([]),
         overrides=store,
     )
-    shown = playground.render({"drafts": {"task": "Do it."}})["sections"]
+    shown = playground.render(Wanted(drafts={"task": "Do it."}))["sections"]
     assert [each["source"] for each in shown] == ["Do it.", "Be brief."]
 
 
@@ -277,6 +336,6 @@ def test_what_an_adapter_does_not_send_does_not_count_as_cached(tmp_path: Path) 
             make_adapter=lambda name, kind=kind: kind(SCRIPT),
             overrides=JsonPromptOverridesStore(tmp_path / "overrides"),
         )
-        shown = playground.render({"params": {"Incident": {"service": "a", "symptom": "b"}}})
+        shown = playground.render(Wanted(params={"Alert": {"service": "a", "text": "b"}}))
         assert (shown["tokens"]["tools"] > 0) is sends
         assert shown["cache"] == {"tokens": shown["tokens"]["total"], "breaks_at": "", "section": ""}

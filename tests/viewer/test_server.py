@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -25,10 +26,17 @@ class Answer:
     body: bytes
 
 
-def ask(viewer: Viewer, path: str, method: str = "GET", **headers: str) -> Answer:
+def token_of(viewer: Viewer) -> str:
+    (token,) = parse_qs(urlsplit(viewer.url).query)["token"]
+    return token
+
+
+def ask(viewer: Viewer, path: str, method: str = "GET", *, admitted: bool = True, **headers: str) -> Answer:
+    """Send a request, with the viewer's token unless it is not to be admitted."""
     with closing(http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=5)) as connection:
         connection.putrequest(method, path, skip_host=True)
-        for name, value in {"Host": f"127.0.0.1:{viewer.port}", **headers}.items():
+        known = {"X-Wink-Token": token_of(viewer)} if admitted else {}
+        for name, value in {"Host": f"127.0.0.1:{viewer.port}", **known, **headers}.items():
             connection.putheader(name, value)
         connection.endheaders()
         with connection.getresponse() as response:
@@ -53,6 +61,91 @@ def test_its_own_page_is_answered(viewer: Viewer, name: str) -> None:
     answer = ask(viewer, "/api/runs", Host=host, Origin=f"http://{host}")
     assert answer.status == 200
     assert json.loads(answer.body)["total"] == 4
+
+
+DATA = (
+    "/api/runs",
+    "/api/groups?by=prompt",
+    "/api/blobs/0",
+    "/api/runs/{run}",
+    "/api/runs/{run}/script",
+    "/api/runs/{run}/turns/1",
+    "/api/runs/{run}/prompts/1",
+    "/api/runs/{run}/messages",
+    "/api/runs/{run}/events",
+    "/api/runs/{run}/events/1",
+    "/api/search?q=a",
+    "/api/report",
+    "/api/changes",
+    "/api/play",
+)
+
+
+@pytest.mark.parametrize("path", DATA)
+def test_data_is_only_for_whoever_has_the_token(viewer: Viewer, run_ids: tuple[str, ...], path: str) -> None:
+    path = path.format(run=run_ids[0])
+    joined = "&" if "?" in path else "?"
+    for given, headers in (
+        ("", {}),
+        (f"{joined}token=", {}),
+        (f"{joined}token=wrong", {}),
+        ("", {"X-Wink-Token": "x"}),
+    ):
+        answer = ask(viewer, path + given, admitted=False, **headers)
+        assert (answer.status, answer.body[:28]) == (403, b"The address has no token, or")
+    if path != "/api/changes":
+        assert ask(viewer, path).status in (200, 404)
+        assert ask(viewer, f"{path}{joined}token={token_of(viewer)}", admitted=False).status in (200, 404)
+
+
+def test_the_table_of_data_is_whole() -> None:
+    from weakincentives.viewer import app
+
+    served = re.findall(r'Route\("(/api/[^"]*)"', Path(app.__file__).read_text(encoding="utf-8"))
+    named = {re.sub(r"\{[^}]*\}|(?<=/)(0|1)$|\?.*", "*", path).rstrip("*") for path in DATA}
+    assert {re.sub(r"\{[^}]*\}", "*", path).rstrip("*") for path in served if "play/" not in path} == named
+
+
+SPELLINGS = (
+    "/%61pi/runs",
+    "//api/runs",
+    "/./api/runs",
+    "/x/../api/runs",
+    "/static/../api/runs",
+    "/api/runs/",
+    "/api//runs",
+)
+SPELLINGS += ("/API/runs", "/api%2Fruns", "/%2e/api/runs", "/;/api/runs", "\\api\\runs", "http://127.0.0.1/api/runs")
+
+
+@pytest.mark.parametrize("path", SPELLINGS)
+def test_no_other_spelling_of_a_path_leads_past_the_token(viewer: Viewer, path: str) -> None:
+    answer = ask(viewer, path, admitted=False)
+    assert answer.status in (307, 400, 403, 404) and b"run_id" not in answer.body
+
+
+def test_each_server_has_its_own_token(viewer: Viewer, runs: Path) -> None:
+    from weakincentives.viewer import Viewer
+
+    with Viewer(runs, port=0) as other:
+        assert ask(other, "/api/runs", **{"X-Wink-Token": token_of(viewer)}).status == 403
+        assert ask(other, "/api/runs").status == 200
+
+
+def test_numbers_that_are_too_large_are_refused(viewer: Viewer, run_ids: tuple[str, ...]) -> None:
+    large = 10**30
+    for path in (
+        "?offset={}",
+        "?limit={}",
+        "/{run}/turns/{}",
+        "/{run}/prompts/{}",
+        "/{run}/events/{}",
+        "/{run}/messages?start={}&stop={}",
+        "/{run}/messages?stop={}",
+        "/{run}/events?offset={}",
+    ):
+        place = path.replace("{run}", run_ids[0]).replace("{}", str(large))
+        assert ask(viewer, f"/api/runs{place}").status in (200, 400, 404, 422)
 
 
 def test_nothing_can_be_sent_to_it(viewer: Viewer) -> None:

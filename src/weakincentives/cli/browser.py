@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import webbrowser
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 VIEW = """\
 Open recorded runs in the browser: what the model saw at every turn, section by section.
 
-The page is served to this machine only and follows runs while they are recorded. With --export nothing is served: one
-run is written to an HTML file that opens from disk.
+The page is served to this machine only, to whoever has the token in the address, and follows runs while they are
+recorded. With --export nothing is served: one run is written to an HTML file that opens from disk.
 """
 PLAY = """\
 Play with a prompt in the browser: open and close its sections, see text, tools, tokens and cache change, and run it.
@@ -123,13 +125,26 @@ def _show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:
         print_line(viewer.url + page)
         progress(notice)
         if browser:
-            webbrowser.open(viewer.url + page)
+            open_page(viewer.url + page, stack)
 
-    try:
-        viewer.run(started)
-    except KeyboardInterrupt:
-        progress("stopped")
+    with ExitStack() as stack:
+        try:
+            viewer.run(started)
+        except KeyboardInterrupt:
+            progress("stopped")
     return 0
+
+
+def open_page(url: str, stack: ExitStack) -> None:
+    """Open a URL that contains a token in the browser.
+
+    Other users can read the arguments of a browser, so it is given a private file that forwards to the URL; the file
+    is deleted when the stack is closed.
+    """
+    page = Path(stack.enter_context(TemporaryDirectory(prefix="wink-"))) / "open.html"
+    page.touch(0o600)
+    page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(url)}">', encoding="utf-8")
+    webbrowser.open(page.as_uri())
 
 
 def _choices(given: str | None) -> list[AdapterChoice]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
@@ -29,7 +30,7 @@ from weakincentives.cli.output import (
     stdin,
     terminal_width,
 )
-from weakincentives.cli.progress import STYLES, describe
+from weakincentives.cli.progress import EMBEDDED, STYLES, WIDTH, describe
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import add_adapter_option, make_adapter
 from weakincentives.errors import ContextOverflowError, WinkError
@@ -133,6 +134,9 @@ class Chat:
         legend = ", ".join(f"{mark} {name}" for name, mark in self._screen.glyphs.items() if name != "hidden")
         sections = plural(len(prompt.template.outline.nodes), "section")
         print_line(f"{prompt.name}: {sections} ({legend}). /help lists the commands.", style="2")
+        if self._chat.adapter.name == "local":
+            for line in textwrap.wrap(EMBEDDED, terminal_width() or WIDTH):
+                print_line(line, style="2")
 
     def _read(self) -> str | None:
         """The next line; None at the end of the input."""
@@ -216,14 +220,13 @@ class Chat:
         if not self._file:
             raise UsageError("this conversation is not recorded, so there is nothing to view; pass --record FILE")
         if not self._viewer:
-            import webbrowser
-
+            from weakincentives.cli.browser import open_page
             from weakincentives.viewer import Viewer
 
             # The list, not the run: a conversation is several runs, and the page follows new ones.
             self._viewer = self._stack.enter_context(Viewer(self._file)).url
             if self._screen.interactive:
-                webbrowser.open(self._viewer)
+                open_page(self._viewer, self._stack)
         print_line(self._viewer)
 
     def _save(self, name: str) -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from weakincentives._display import shortened
@@ -17,7 +17,6 @@ from weakincentives.runtime import (
     EvaluationStopped,
     EvaluationSuspended,
     HostedToolInvoked,
-    Ledger,
     Message,
     ModelCalled,
     PromptChanged,
@@ -34,6 +33,11 @@ PrintLine = Callable[[str], None]
 WIDTH = 100
 LABEL = 8
 MAX_RESULT = 400
+# Printed where people meet the embedded model first.
+EMBEDDED = (
+    "The embedded model: an embedding picks the sections, and answers are quoted from them or from a tool's result. "
+    "With a provider's model (wink chat ... -a openai:gpt-5.6), the model decides what to open, call and write."
+)
 
 
 @contextmanager
@@ -59,7 +63,8 @@ def describe(event: Any) -> str | None:
     """The line for an event, or None if there is nothing to report."""
     formatter = FORMATTERS.get(type(event))
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else WIDTH
-    return None if formatter is None else shortened(" ".join(formatter(event).split("\n")), width)
+    text = "" if formatter is None else formatter(event)
+    return shortened(" ".join(text.split("\n")), width) if text else None
 
 
 def print_story(event: Any, *, asked: str = "") -> None:
@@ -71,6 +76,8 @@ def print_story(event: Any, *, asked: str = "") -> None:
         style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
         told = text[LABEL:] if isinstance(event, Message) else shortened(text[LABEL:], MAX_RESULT)
         print_labelled(text[:LABEL], told, style)
+    if isinstance(event, Message) and (source := _quoted(event)):
+        print_labelled(source[:LABEL], source[LABEL:], STYLES["quoted"])
 
 
 def print_labelled(label: str, text: str, style: str = "") -> None:
@@ -85,25 +92,27 @@ def print_labelled(label: str, text: str, style: str = "") -> None:
 
 
 def print_spent(
-    ledger: Ledger,
+    sent: int,
+    turns: int,
     seconds: float,
-    cost: float | None = None,
     *,
+    full: int | None,
+    cost: float | None = None,
     answered: bool = True,
     cut_off: bool = False,
     unloaded: bool = False,
 ) -> None:
-    """Print what a run used and, if it answered, what it would have used with everything open.
+    """Print what a run used and, if it answered, what it would have used with everything open, if that is known.
 
     `unloaded` says that the size of a section is not known.
     """
     more = ", not counting the unfinished request" if cut_off else ""
-    text = f"{ledger.sent_tokens:,} tokens in {plural(ledger.turns, 'turn')}{more}, {seconds:.1f} s"
+    text = f"{sent:,} tokens in {plural(turns, 'turn')}{more}, {seconds:.1f} s"
     if cost is not None:
         text += f", ${cost:.4f}"
-    if answered and ledger.full_prompt_tokens:
-        text += f"; with everything open {'at least ' if unloaded else ''}{ledger.full_prompt_tokens:,}"
-        if not unloaded and (share := round(100 * ledger.saved / ledger.full_prompt_tokens)):
+    if answered and full:
+        text += f"; with everything open {'at least ' if unloaded else ''}{full:,}"
+        if not unloaded and (share := round(100 * (full - sent) / full)):
             text += f", so {abs(share)}% {'less' if share > 0 else 'more'}"
     print_line()
     print_labelled("sent", text)
@@ -147,6 +156,7 @@ FORMATTERS: Mapping[type, Callable[[Any], str]] = {
     ToolsInjected: lambda event: _changed("added", event),
     ToolsWithdrawn: lambda event: _changed("withdrew", event),
     RunRestarted: lambda event: f"restart with {', '.join(event.section_keys)} open",
+    Message: lambda event: _quoted(event),
 }
 
 
@@ -157,17 +167,33 @@ def _said(event: Message) -> str:
         return ""
     if event.text:
         return f"{'says' if event.tool_calls else 'answer':7} {event.text}"
-    return next(filter(None, map(_ranked, event.items)), "")
+    return _picked(event)
 
 
-def _ranked(item: str) -> str:
-    """How the embedded model's ranker chose the section to open; empty for every other item."""
+def _picked(event: Message) -> str:
+    """How the embedded model's ranking picked the section to open; empty for every other message."""
+    ranking = _item(event, "ranking")
     try:
-        ranking = json.loads(item)
         best = ", ".join(f"{section['key']} {section['score']:.2f}" for section in ranking["best"][:3])
-        return f"ranks   {best} ... of {ranking['of']} (by {ranking['by']})"
+        return f"picks   {best} ... of {ranking['of']} (ranked by {ranking['by']})"
     except (ValueError, LookupError, TypeError):
         return ""
+
+
+def _quoted(event: Message) -> str:
+    """What the embedded model's answer is a quotation of; empty for every other message."""
+    sources = _item(event, "quotation").get("from")
+    return f"quoted  word for word from {', '.join(map(str, sources))}" if sources and isinstance(sources, list) else ""
+
+
+def _item(event: Message, kind: str) -> Mapping[str, Any]:
+    """The first item of this type that an adapter recorded with a message; empty if there is none."""
+    for text in event.items:
+        with suppress(ValueError, RecursionError):
+            item = json.loads(text)
+            if isinstance(item, dict) and item.get("type") == kind:
+                return item
+    return {}
 
 
 STORY: Mapping[type, Callable[[Any], str]] = {
@@ -183,7 +209,7 @@ STORY: Mapping[type, Callable[[Any], str]] = {
 }
 _BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
 STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}
-STYLES |= {"stopped": _YELLOW, "prompt": _DIM, "ranks": _DIM, "model": _DIM}
+STYLES |= {"stopped": _YELLOW, "prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM}
 
 
 @contextmanager

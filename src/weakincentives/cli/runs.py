@@ -170,7 +170,7 @@ def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str
 def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     """Print the story of a run: the question, what each turn opened and called, the answer, and the usage."""
     from weakincentives.cli.progress import print_labelled, print_spent, print_story
-    from weakincentives.runtime import EvaluationFailed, ModelCalled, ledger_of
+    from weakincentives.runtime import EvaluationFailed, ModelCalled
 
     heading = f"{run.run_id}  {run.status}  {run.prompt} on {run.adapter} {run.model}  {moment(run.started)}"
     print_line(printable(heading, one_line=True), style=STATUS_STYLES.get(run.status, ""))
@@ -190,8 +190,17 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     loaded = {section.path for section in history.now.sections if section.visibility.value == "full"}
     states = history.renders[-1].sections if history.renders else ()
     unloaded = any(state.unloaded and state.path not in loaded for state in states)
-    ended_well = run.status == "ok"
-    print_spent(ledger_of(history), run.duration, run.cost, answered=ended_well, cut_off=cut_off, unloaded=unloaded)
+    # The run's own figures, as `wink runs list` shows them: some of its events may be damaged.
+    print_spent(
+        run.usage.input_tokens,
+        run.turns,
+        run.duration,
+        full=run.full_prompt_tokens,
+        cost=run.cost,
+        answered=run.status == "ok",
+        cut_off=cut_off,
+        unloaded=unloaded,
+    )
 
 
 def as_read(events: Iterable[Any]) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from weakincentives.cli.browser import serve
 from weakincentives.cli.output import print_error, print_line
-from weakincentives.cli.progress import print_labelled, print_spent, print_story
+from weakincentives.cli.progress import EMBEDDED, STYLES, print_labelled, print_spent, print_story
 from weakincentives.cli.recordings import RUNS, recorder
 from weakincentives.cli.selection import show_reading
 from weakincentives.demo.desk import QUESTIONS, ask
@@ -54,7 +54,9 @@ def answer(arguments: argparse.Namespace) -> int:
     for label, command in next_commands(recorded=recording is not None):
         print_labelled(label, command)
     if not composes:
-        print_labelled("", "./run --model  (fetches a larger model, 1.1 GB, which picks the answer itself)")
+        print_labelled("", "./run --model  (fetches a larger model, 1.1 GB, which picks the sentences of the answer)")
+    print_line()
+    print_labelled("note", EMBEDDED, STYLES["quoted"])
     if recording is not None and arguments.view:
         print_line()
         try:
@@ -73,7 +75,8 @@ def ask_desk(adapter: ProviderAdapter, question: str) -> PromptResponse[None]:
         response = adapter.evaluate(ask(question), session=session)
     finally:
         unsubscribe()
-    print_spent(ledger(session), time.monotonic() - started)
+    spent = ledger(session)
+    print_spent(spent.sent_tokens, spent.turns, time.monotonic() - started, full=spent.full_prompt_tokens)
     return response
 
 

@@ -17,6 +17,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
+from weakincentives._fence import check_fence, seconds_left
 from weakincentives.filesystem.protocol import (
     BadPatternError,
     FilesystemError,
@@ -44,7 +45,7 @@ def glob(walk: Walk, pattern: str, base: Parts) -> tuple[str, ...]:
     names = [name for name in pattern.split("/") if name not in ("", ".")]
     depth = None if "**" in pattern or "{" in pattern else len(names)
     skip = len(base)
-    return tuple(join(parts) for parts, _ in walk(base, depth) if expression.fullmatch("/".join(parts[skip:])))
+    return tuple(join(parts) for parts, _ in _walked(walk, base, depth) if expression.fullmatch("/".join(parts[skip:])))
 
 
 def grep(
@@ -56,11 +57,18 @@ def grep(
     skip = len(base)
     files = (
         (join(parts), _text(load()))
-        for parts, load in walk(base, None)
+        for parts, load in _walked(walk, base, None)
         if wanted is None or wanted(parts[skip:] or parts[-1:])
     )
     with LineMatcher(pattern, timeout=timeout) as matcher:
         return tuple(islice((match for batch in _batches(files) for match in _matches(batch, matcher)), limit))
+
+
+def _walked(walk: Walk, base: Parts, depth: int | None) -> Iterator[tuple[Parts, Callable[[], bytes]]]:
+    """The walk, until the tool call that it works for is stopped or late."""
+    for found in walk(base, depth):
+        check_fence()
+        yield found
 
 
 def _batches(files: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
@@ -258,6 +266,7 @@ class LineMatcher:
         try:
             found: list[tuple[int, int]] = _ask(process, texts, self._seconds_left)
         except (EOFError, OSError) as error:
+            check_fence()
             if time.monotonic() - started < self._seconds_left:
                 raise FilesystemError(f"The process that matches {self._pattern!r} ended unexpectedly") from error
             raise BadPatternError(
@@ -292,14 +301,15 @@ class LineMatcher:
             process = self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
             _ask(process, (self._pattern, int(self._timeout) + 2), START_TIMEOUT)
         except (EOFError, OSError) as error:
+            check_fence()
             raise FilesystemError(f"Cannot run a regular expression in {sys.executable!r}: {error}") from error
         return process
 
 
 def _ask(process: Popen[bytes], question: Any, timeout: float) -> Any:
-    """Send a value to the process and return its answer. When the time is up, the process is killed."""
+    """Send a value to the process and return its answer. When the time is up, also a run's, the process is killed."""
     assert process.stdin is not None and process.stdout is not None
-    timer = threading.Timer(timeout, process.kill)
+    timer = threading.Timer(max(0.0, min(timeout, seconds_left())), process.kill)
     timer.start()
     try:
         process.stdin.write(marshal.dumps(question))

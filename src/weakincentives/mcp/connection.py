@@ -7,17 +7,18 @@ to that loop: a client must be exited by the task that entered it, and it cancel
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import inspect
 import json
 import os
-import tempfile
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weakincentives import serde
 from weakincentives._imports import import_extra
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_STARTS = 2
 MAX_PAGES = 100
+MAX_TOOLS = 1_000
+MAX_LISTING = 4 << 20
+"""The most text that a server may list, in characters: its instructions, and the definitions of its tools."""
 # A server gets two seconds to exit on its own and two more after SIGTERM before it is killed.
 CLOSE_SECONDS = 6.0
 
@@ -193,20 +197,28 @@ class Connection:
             ) from None
         except ConnectionError:
             process.stop()
+            why = f": {process.failure}" if process.failure else ""
             again = "It is started again for the next call" if self._starts < MAX_STARTS else "It stays stopped"
             raise MCPServerError(
-                f"MCP server '{self.name}' stopped while '{tool}' was running. {again}; whether this call had an "
+                f"MCP server '{self.name}' stopped while '{tool}' was running{why}. {again}; whether this call had an "
                 "effect is not known."
             ) from None
 
-    def close(self) -> None:
+    def stop(self) -> _Process | None:
+        """Begin to stop the server; returns what to wait for."""
         with self._lock:
             process, self._process, self._starts = self._process, None, MAX_STARTS
         if process is not None:
             process.stop()
+        return process
+
+    def close(self) -> None:
+        if (process := self.stop()) is not None:
             process.join()
 
     def _started(self) -> _Process:
+        # Imported here because it takes most of a second, which must not count toward the server's start timeout.
+        import_extra("mcp", "mcp", "MCPSection")
         with self._lock:
             process = self._process
             if process is None or process.ended:
@@ -233,20 +245,44 @@ class Connections:
             return self._connections[owner]
 
     def close(self) -> None:
+        """Stop the servers and wait until they have, unless an event loop would have to wait with us."""
+        processes = self._stop()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            for process in processes:
+                process.join()
+
+    async def aclose(self) -> None:
+        for process in self._stop():
+            await process.joined()
+
+    def _stop(self) -> list[_Process]:
         with self._lock:
             open_ones, self._connections = list(self._connections.values()), {}
-        for connection in open_ones:
-            connection.close()
+        return [process for connection in open_ones if (process := connection.stop()) is not None]
+
+
+_running: weakref.WeakSet[_Process] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Stop what no one has closed, or has not waited for: the threads end with the program."""
+    processes = list(_running)
+    for process in processes:
+        process.stop()
+    for process in processes:
+        process.join()
 
 
 class _Process:
     """One start of a server: the thread and event loop on which its client lives."""
 
     def __init__(self, name: str, server: Server, on_elicit: OnElicit | None) -> None:
-        # Imported here because it takes most of a second, which must not count toward the server's start timeout.
-        import_extra("mcp", "mcp", "MCPSection")
         self.start_timeout = server.start_timeout
         self.ended = False
+        self.failure = ""
         self._name = name
         self._server = server
         self._on_elicit = on_elicit
@@ -254,8 +290,11 @@ class _Process:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[Any] | None = None
-        self._thread = threading.Thread(target=self._run, name=f"mcp-{name}", daemon=True)
-        self._thread.start()
+        self._errors = bytearray()
+        self._finished: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._finished.set_running_or_notify_cancel()
+        _running.add(self)
+        threading.Thread(target=self._run, name=f"mcp-{name}", daemon=True).start()
 
     @property
     def client(self) -> Client:
@@ -284,7 +323,7 @@ class _Process:
     ) -> CallToolResult:
         """Runs on the server's loop; raises TimeoutError for a late answer, ConnectionError if the server is gone."""
         from mcp.shared.exceptions import MCPError
-        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+        from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             if on_progress is not None:
@@ -299,6 +338,11 @@ class _Process:
                 raise TimeoutError from None
             if error.code == CONNECTION_CLOSED:
                 raise ConnectionError from None
+            if error.code == PARSE_ERROR and self.failure:
+                raise MCPServerError(
+                    f"The answer of MCP server '{self._name}' to '{tool}' cannot be read: {self.failure}. Whether this "
+                    "call had an effect is not known."
+                ) from None
             raise
         except asyncio.CancelledError:
             if self.ended:
@@ -312,31 +356,33 @@ class _Process:
             self._loop.call_soon_threadsafe(self._cancel)
 
     def join(self) -> None:
-        self._thread.join(CLOSE_SECONDS)
+        concurrent.futures.wait([self._finished], CLOSE_SECONDS)
+
+    async def joined(self) -> None:
+        await asyncio.wait([asyncio.wrap_future(self._finished)], timeout=CLOSE_SECONDS)
 
     def _cancel(self) -> None:
-        self._stop.set()
-        if self._owner is not None and not self._ready.done():
+        # Once only: a second cancellation would interrupt the transport while it ends the server's processes.
+        if not self._stop.is_set() and self._owner is not None and not self._ready.done():
             self._owner.cancel()
+        self._stop.set()
 
     def _run(self) -> None:
-        with (
-            asyncio.Runner(loop_factory=lambda: self._loop) as runner,
-            tempfile.TemporaryFile("w+", errors="replace") as errors,
-        ):
-            try:
-                runner.run(self._own(errors))
-            except BaseException as error:
-                if not self._ready.done():
-                    self._ready.set_exception(self._start_error(error, errors))
-            finally:
-                self.ended = True
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._own())
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(self._start_error(error))
+        finally:
+            self.ended = True
+            self._finished.set_result(None)
 
-    async def _own(self, errors: IO[str]) -> None:
+    async def _own(self) -> None:
         if self._stop.is_set():
             return
         self._owner = asyncio.current_task()
-        async with self._connected(errors) as client:
+        async with self._connected() as client:
             self._ready.set_result(client)
             try:
                 await self._stop.wait()
@@ -344,24 +390,23 @@ class _Process:
                 self.ended = True
 
     @contextlib.asynccontextmanager
-    async def _connected(self, errors: IO[str]) -> AsyncIterator[Client]:
-        from mcp import Client, StdioServerParameters
-        from mcp.client.stdio import stdio_client
-        from mcp.client.streamable_http import streamable_http_client
-        from mcp.shared._httpx_utils import create_mcp_http_client
+    async def _connected(self) -> AsyncIterator[Client]:
+        from mcp import Client
+
+        from weakincentives.mcp.transport import http_transport, stdio_transport
 
         server = self._server
-        async with contextlib.AsyncExitStack() as stack:
-            transport: Any
-            if isinstance(server, HttpServer):
-                http = await stack.enter_async_context(create_mcp_http_client(headers=dict(server.headers or {})))
-                transport = streamable_http_client(server.url, http_client=http)
-            else:
-                parameters = StdioServerParameters(
-                    command=server.command, args=list(server.args), env=dict(server.env or {}), cwd=server.cwd
-                )
-                transport = stdio_client(parameters, errlog=cast(TextIO, errors))
-            yield await stack.enter_async_context(Client(transport, elicitation_callback=self._elicit))
+        if isinstance(server, HttpServer):
+            transport = http_transport(server.url, server.headers or {}, self._note_failure)
+        else:
+            command = [server.command, *server.args]
+            transport = stdio_transport(command, server.env or {}, server.cwd, self._errors, self._note_failure)
+        async with Client(transport, elicitation_callback=self._elicit) as client:
+            client.session.validate_tool_result = _accept_result  # type: ignore[method-assign]
+            yield client
+
+    def _note_failure(self, why: str) -> None:
+        self.failure = why
 
     async def _elicit(self, context: Any, params: Any) -> Any:
         from mcp_types import ElicitResult
@@ -379,36 +424,47 @@ class _Process:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=None if asked.url else dict(answer))
 
-    def _start_error(self, error: BaseException, errors: IO[str]) -> MCPServerError:
+    def _start_error(self, error: BaseException) -> MCPServerError:
         server, cause = self._server, first_cause(error)
         what, env = (server.command, server.env) if isinstance(server, StdioServer) else (server.url, None)
-        errors.seek(0)
-        said = errors.read()[-500:].strip()
+        said = self._errors.decode(errors="replace")[-500:].strip()
         detail = f"; it wrote: {said}" if said else ""
-        words = f"MCP server '{self._name}' ({what}) cannot be started: {str(cause) or type(cause).__name__}{detail}"
+        why = self.failure or str(cause) or type(cause).__name__
+        words = f"MCP server '{self._name}' ({what}) cannot be started: {why}{detail}"
         return MCPServerError(Redactor(variables={**os.environ, **(env or {})}).text(words))
 
 
+async def _accept_result(name: str, result: CallToolResult) -> None:
+    """Replaces the SDK's check of a result against the output schema, whose patterns and references have no bound.
+
+    The result is text for the model, which needs no such check; and a call that has happened should not fail by it.
+    """
+
+
 async def _list(client: Client) -> Listing:
+    instructions, info = client.instructions or "", client.server_info
+    name, version = ("", "") if info is None else (info.title or info.name, info.version)
     tools: list[ListedTool] = []
+    size = len(instructions) + len(name) + len(version)
     cursor = None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-        tools += (
-            ListedTool(
+        for tool in page.tools:
+            listed = ListedTool(
                 tool.name,
                 tool.description or tool.title or tool.name,
                 {name: value for name, value in tool.input_schema.items() if name != "$schema"},
                 bool(tool.annotations and tool.annotations.read_only_hint),
             )
-            for tool in page.tools
-        )
+            tools.append(listed)
+            size += len(listed.name) + len(listed.description) + len(json.dumps(listed.schema))
+            if len(tools) > MAX_TOOLS or size > MAX_LISTING:
+                limit = f"{MAX_TOOLS:,} tools" if len(tools) > MAX_TOOLS else f"{MAX_LISTING >> 20} MB of text"
+                raise ValueError(f"it lists more than {limit}, the most that is accepted")
         cursor = page.next_cursor
         if cursor is None:
             break
-    info = client.server_info
-    name, version = ("", "") if info is None else (info.title or info.name, info.version)
-    return Listing(name, version, client.instructions or "", tuple(tools))
+    return Listing(name, version, instructions, tuple(tools))
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -13,6 +13,7 @@ import json
 import logging
 import secrets
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
@@ -50,11 +51,16 @@ from weakincentives.runtime import (
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.mcp")
-# Over HTTP nothing signals that a host has left; beyond this many, the one idle longest is dropped.
-MAX_HOSTS = 100
+# Over HTTP nothing signals that a host has left. Beyond this many, the one idle longest is dropped, if it has been idle
+# for some time; otherwise the new one is refused, so that no one can drive others out.
+MAX_HOSTS = 1_000
+IDLE_SECONDS = 600.0
+DROPPED = "This host was idle, and its session was dropped to make room: its sections are closed. Try again."
 # How long a host gets to process a list it has requested.
 SETTLE_SECONDS = 0.1
 Context = ServerRequestContext[Any, Any]
+HostKey = tuple[str, str, str]
+"""The path, authorization and session id that tell hosts apart."""
 
 
 class TemplateServer:
@@ -74,7 +80,8 @@ class TemplateServer:
         self._instructions = self._prompt.render().system_text
         self._session = session
         self._relist_seconds = relist_seconds
-        self._hosts: OrderedDict[str, _Host] = OrderedDict()
+        self._hosts: OrderedDict[HostKey, _Host] = OrderedDict()
+        self._dropped: OrderedDict[HostKey, None] = OrderedDict()
 
     def run_stdio(self) -> None:
         """Serve one host over standard input and output until it closes them."""
@@ -113,18 +120,25 @@ class TemplateServer:
 
     async def _host(self, context: Context) -> _Host:
         """The host that a request comes from."""
-        key = ""
+        key = ("", "", "")
         if context.request is not None:
             headers = context.request.headers
-            own = headers.get("mcp-session-id") or headers.get("authorization", "")
-            key = f"{context.request.url.path} {own}"
-        host = self._hosts.get(key)
+            # Only where the protocol has sessions has the SDK checked the id; elsewhere it is just what someone wrote.
+            has_session = context.protocol_version not in MODERN_PROTOCOL_VERSIONS
+            session_id = headers.get("mcp-session-id", "") if has_session else ""
+            key = (context.request.url.path, headers.get("authorization", ""), session_id)
+        host, idle = self._hosts.get(key), None
         if host is None:
-            session = self._session if not key and self._session is not None else Session()
+            if key in self._dropped:
+                del self._dropped[key]
+                raise MCPError(types.INVALID_REQUEST, DROPPED)
+            idle = self._idle_host() if len(self._hosts) >= MAX_HOSTS else None
+            session = self._session if context.request is None and self._session is not None else Session()
             host = self._hosts[key] = _Host(copy.copy(self._prompt), session, self._relist_seconds)
-            if len(self._hosts) > MAX_HOSTS:
-                await self._hosts.popitem(last=False)[1].close()
+        host.last_used = time.monotonic()
         self._hosts.move_to_end(key)
+        if idle is not None:
+            await idle.close()
         try:
             await host.start()
         except Exception as error:
@@ -132,6 +146,18 @@ class TemplateServer:
             await host.close()
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
         return host
+
+    def _idle_host(self) -> _Host:
+        """Drop the host that has been idle longest, and remember to tell it."""
+        key = next((key for key, host in self._hosts.items() if host.is_idle), None)
+        if key is None:
+            message = f"This server has {MAX_HOSTS:,} active hosts, the most it serves; try again later."
+            raise MCPError(types.INTERNAL_ERROR, message)
+        self._dropped[key] = None
+        while len(self._dropped) > MAX_HOSTS:
+            self._dropped.popitem(last=False)
+        logger.warning("An MCP host that was idle has been dropped: there are more than %d.", MAX_HOSTS)
+        return self._hosts.pop(key)
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         host = await self._host(context)
@@ -192,6 +218,7 @@ class _Host:
             tokenizer=counter.name,
         )
         self.older_session: ServerSession | None = None
+        self.last_used = time.monotonic()
         self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), config)
         self._cursor: LoopCursor | None = None
         self._offered: list[Tool[Any, Any]] = []
@@ -228,6 +255,11 @@ class _Host:
                 self._cursor.answer(ModelReply())
             await self._stack.aclose()
 
+    @property
+    def is_idle(self) -> bool:
+        is_busy = bool(self._calls) or self._starting.locked()
+        return not is_busy and time.monotonic() - self.last_used >= IDLE_SECONDS
+
     def list_tools(self) -> list[Tool[Any, Any]]:
         # The list is only about to be sent, and over HTTP nothing guarantees that it arrives before the answer.
         asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._relisted.set)
@@ -249,6 +281,8 @@ class _Host:
         except asyncio.CancelledError:
             work.cancel()
             raise
+        finally:
+            self.last_used = time.monotonic()
 
     async def _call(self, call: ToolCall) -> ToolExecutionOutcome:
         async with self._lock:
@@ -279,7 +313,9 @@ class _Host:
             (outcome,) = await self._loop.executor.execute_all_async([call])
         except asyncio.CancelledError:
             return ToolExecutionOutcome(call.id, f"Tool '{call.name}' was cancelled.", False, name=call.name)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # Whatever a tool raises, the other hosts go on.
             logger.exception("Tool '%s' failed.", call.name)
             return ToolExecutionOutcome(call.id, f"Tool '{call.name}' failed: {error}", False, name=call.name)
         if outcome.ends_turn and outcome.disclosure is not None:

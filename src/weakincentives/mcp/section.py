@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("weakincentives.mcp")
 
 Group = Callable[[str], str | None]
+MAX_DEFINITION = 100_000
+"""The longest description and schema of a tool, in characters: a model reads them with every request."""
 NOT_UNDONE = "What this call has changed on the server, if anything, is not undone."
 
 
@@ -124,7 +126,7 @@ class MCPSection(Section[None]):
             return None
         changed = {} if self._stored is None else listing.changed_from(self._stored)
         if changed:
-            words = "; ".join(f"{name} was {how}" for name, how in changed.items())
+            words = "; ".join(f"{_printable(name)} was {how}" for name, how in changed.items())
             logger.warning(
                 "The tools of MCP server '%s' are not as %s has them: %s. Run `wink mcp lock` to accept that.",
                 self.key,
@@ -168,7 +170,7 @@ class MCPSection(Section[None]):
             try:
                 made = self._tool(listed)
             except PromptValidationError as error:
-                logger.warning("Tool '%s' of MCP server '%s' is left out: %s", listed.name, self.key, error)
+                logger.warning("Tool %r of MCP server '%s' is left out: %s", listed.name, self.key, _printable(error))
                 continue
             group = None if self._group is None else self._group(listed.name)
             (tools if group is None else groups.setdefault(section_key(group), [])).append(made)
@@ -176,6 +178,11 @@ class MCPSection(Section[None]):
         return LateContent(tuple(tools), children, listing.instructions.strip(), changed)
 
     def _tool(self, listed: ListedTool) -> Tool[Any, Any]:
+        size = len(listed.description) + len(json.dumps(listed.schema))
+        if size > MAX_DEFINITION:
+            raise PromptValidationError(
+                f"its definition has {size:,} characters, and at most {MAX_DEFINITION:,} are sent."
+            )
         compensate = self._compensate.get(listed.name)
         return Tool.from_schema(
             name=listed.name,
@@ -228,7 +235,7 @@ def mcp_sections(path: str | os.PathLike[str], *, start_timeout: float = 20.0, *
     file = Path(path)
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PromptValidationError(f"'{file}' is not JSON: {error}") from None
     servers = config.get("mcpServers", config.get("servers")) if isinstance(config, dict) else None
     if not isinstance(servers, dict):
@@ -266,15 +273,37 @@ def _configured(
         raise PromptValidationError(f"'{file}': server '{name}' needs a \"command\" or a \"url\".")
     if entry.get("type") == "sse":
         raise PromptValidationError(f"'{file}': server '{name}' is of type 'sse'; use its streamable HTTP address.")
+    for key, (kind, called) in _FIELDS.items():
+        if entry.get(key) is not None and not isinstance(entry[key], kind):
+            raise PromptValidationError(f"'{file}': \"{key}\" of server '{name}' must be {called}, got {entry[key]!r}.")
+    values = [*(entry.get("args") or ()), *(entry.get("env") or {}).values(), *(entry.get("headers") or {}).values()]
+    for value in values:
+        if not isinstance(value, str | int | float):
+            raise PromptValidationError(
+                f'\'{file}\': "args", "env" and "headers" of server \'{name}\' must contain text, got {value!r}.'
+            )
 
-    def texts(what: str) -> dict[str, str]:
-        return {key: expand(str(value)) for key, value in entry.get(what, {}).items()}
+    def text(key: str) -> str:
+        value: str = entry.get(key) or ""
+        if not value.strip():
+            raise PromptValidationError(f"'{file}': \"{key}\" of server '{name}' must not be empty.")
+        return expand(value)
+
+    def texts(key: str) -> dict[str, str]:
+        return {name: expand(str(value)) for name, value in (entry.get(key) or {}).items()}
 
     if "command" in entry:
-        args = tuple(expand(str(word)) for word in entry.get("args", ()))
-        cwd = entry.get("cwd")
-        return StdioServer(expand(entry["command"]), args, texts("env"), cwd, start_timeout=start_timeout)
-    return HttpServer(expand(entry["url"]), texts("headers"), start_timeout=start_timeout)
+        args = tuple(expand(str(word)) for word in entry.get("args") or ())
+        cwd = None if entry.get("cwd") is None else os.path.expanduser(text("cwd"))
+        return StdioServer(text("command"), args, texts("env"), cwd, start_timeout=start_timeout)
+    return HttpServer(text("url"), texts("headers"), start_timeout=start_timeout)
+
+
+_FIELDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("command", "url", "cwd", "type"), (str, "text")),
+    "args": (list, "a list of texts"),
+    **dict.fromkeys(("env", "headers"), (dict, "an object with texts")),
+}
 
 
 def _expanded(server: str, text: str) -> str:
@@ -287,6 +316,11 @@ def _expanded(server: str, text: str) -> str:
         return found
 
     return re.sub(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}", value, text)
+
+
+def _printable(text: object) -> str:
+    """Text from a server as a log may show it, on one line and without control characters."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
 
 
 def _words(name: str) -> list[str]:
@@ -334,7 +368,10 @@ def _part(block: Any) -> str | Part:
 
 def _media(data: str, media_type: str, name: str) -> str | Part:
     """The bytes as a part, or a note if no model accepts their type."""
-    decoded = base64.b64decode(data)
+    try:
+        decoded = base64.b64decode("".join(data.split()), validate=True)
+    except ValueError:
+        return f"[{name or 'data'}: {media_type or 'unknown type'}, not valid base64]"
     for kind in (Image, Audio, Document):
         if media_type in kind.types.values() and decoded:
             try:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, groupby, pairwise
@@ -20,12 +21,16 @@ from textwrap import dedent
 from typing import NoReturn
 
 from weakincentives.errors import PromptValidationError
+from weakincentives.filesystem import FilesystemError, HostFilesystem
 from weakincentives.prompt.markdown import TextSection
 from weakincentives.prompt.visibility import SectionVisibility
 
 Value = str | list["Value"] | dict[str, "Value"]
 
 MAX_SUMMARY = 300
+# People write a few lines and a few levels; the limits keep a hostile folder from taking minutes or the whole stack.
+MAX_FRONT_MATTER = 50_000
+MAX_DEPTH = 32
 
 _HIDDEN = (".", "__pycache__")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -49,12 +54,13 @@ def markdown_sections(folder: str | PathLike[str], *, headings: bool = False) ->
     too. Keys are made from file names and headings. `AGENTS.md` is shown in full.
     """
     root = Path(folder)
-    if root.is_file():
-        return [_file_section(root, headings)]
+    if not root.is_dir() and os.path.lexists(root):
+        file = Path(os.path.realpath(root))
+        return [_file_section(root, read_page(file.parent, file.name, _title(root.stem)), headings)]
     pages = list(filter(is_page, files_below(root)))
     if not pages:
         raise PromptValidationError(f"'{root}' has no markdown files (*.md); pass a folder that has some.")
-    return _sections(root, pages, headings)
+    return _sections(root, Path(), pages, headings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +73,11 @@ class Page:
     fields: Mapping[str, Value] = field(default_factory=dict)
 
 
-def read_page(path: Path, name: str) -> Page:
-    """Read a markdown file; a page without a title or heading is named after its file."""
+def read_page(root: Path, file: str | PathLike[str], name: str) -> Page:
+    """Read a markdown file of a folder; a page without a title or heading is named after its file."""
+    path = root / file
     try:
-        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    except OSError as error:
-        raise PromptValidationError(f"'{path}' cannot be read: {error.strerror}.") from error
+        text = read_bytes(root, file).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise PromptValidationError(f"'{path}' is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
     fields, text = split_front_matter(text, f"'{path}'")
@@ -109,22 +114,49 @@ def summarize(text: str, title: str) -> str:
     return paragraph or title
 
 
+def read_bytes(root: Path, file: str | PathLike[str]) -> bytes:
+    """The content of a file of a folder, which may have been replaced by a link or a pipe since it was listed."""
+    try:
+        return HostFilesystem(root).read_bytes(Path(file).as_posix())
+    except FilesystemError as error:
+        raise PromptValidationError(f"'{root / file}' cannot be read: {error}.") from error
+
+
 def files_below(root: Path) -> list[Path]:
     """The files below a folder, except hidden ones, as sorted relative paths.
 
-    Links that lead out of the folder are refused; links to folders are not followed.
+    Links that lead out of the folder are refused, as are pipes and other special files; links to folders are not
+    followed.
     """
     found: list[Path] = []
-    for folder, folders, names in os.walk(root, onerror=_unreadable):
-        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
-        for path in (Path(folder, name) for name in (*folders, *names) if not name.startswith(_HIDDEN)):
-            if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+    folders = [root]
+    while folders:
+        for entry in _entries(folder := folders.pop()):
+            path = folder / entry.name
+            if entry.name.encode(errors="replace").decode() != entry.name:
+                raise PromptValidationError(f"{str(path)!r} has a name that is not UTF-8; rename it.")
+            if entry.is_dir(follow_symlinks=False):
+                if len(path.relative_to(root).parts) > MAX_DEPTH:
+                    raise PromptValidationError(f"'{path}' is more than {MAX_DEPTH} folders deep; move its files up.")
+                folders.append(path)
+            elif entry.is_symlink() and leads_out(path, root):
                 raise PromptValidationError(
                     f"'{path}' is a symbolic link that leads out of '{root}'; put a copy in its place."
                 )
-            if path.name in names:
+            elif entry.is_file(follow_symlinks=False) or os.path.isfile(path):
                 found.append(path.relative_to(root))
+            elif not os.path.isdir(path):
+                raise PromptValidationError(f"'{path}' is not a file, or a link that leads to none; remove it.")
     return sorted(found)
+
+
+def leads_out(path: Path, root: Path) -> bool:
+    """True if a path, with links resolved, is not below a folder."""
+    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+
+
+def is_hidden(name: str) -> bool:
+    return name.startswith(_HIDDEN)
 
 
 def is_page(path: Path) -> bool:
@@ -158,7 +190,15 @@ def split_front_matter(text: str, where: str) -> tuple[dict[str, Value], str]:
     first = next((line for line in lines if _COMMENT.sub("", line).strip()), "a:")
     if block is None or not _KEY.match(first):
         return {}, text
-    return _Block(where, lines, 2).mapping(), text[block.end() :]
+    if len(block[1]) > MAX_FRONT_MATTER:
+        raise PromptValidationError(
+            f"{where}: front matter must have at most {MAX_FRONT_MATTER:,} characters, got {len(block[1]):,}; move the "
+            "rest to the text."
+        )
+    try:
+        return _Block(where, lines, 2).mapping(), text[block.end() :]
+    except RecursionError:
+        raise PromptValidationError(f"{where}: front matter is nested too deeply; use fewer levels.") from None
 
 
 def front_matter(fields: Mapping[str, Value]) -> str:
@@ -166,30 +206,34 @@ def front_matter(fields: Mapping[str, Value]) -> str:
     return f"---\n{''.join(_yaml_lines(fields))}---\n"
 
 
-def _sections(folder: Path, pages: Iterable[Path], headings: bool) -> list[TextSection[None]]:
+def _sections(root: Path, folder: Path, pages: Iterable[Path], headings: bool) -> list[TextSection[None]]:
+    """The sections of a folder below the root; `pages` are its files, relative to the root."""
     found: dict[Path, TextSection[None]] = {}
-    for name, group in groupby(pages, lambda page: page.parts[0]):
-        path, inner = folder / name, [page.relative_to(name) for page in group]
-        found[path] = _file_section(path, headings) if inner == [Path()] else _folder_section(path, inner, headings)
+    for name, group in groupby(pages, lambda page: page.parts[len(folder.parts)]):
+        path, inner = folder / name, list(group)
+        found[root / path] = (
+            _file_section(root / path, read_page(root, path, _title(path.stem)), headings)
+            if inner == [path]
+            else _folder_section(root, path, inner, headings)
+        )
     check_keys((section.key, path) for path, section in found.items())
     return list(found.values())
 
 
-def _file_section(path: Path, headings: bool) -> TextSection[None]:
-    page = read_page(path, _title(path.stem))
+def _file_section(path: Path, page: Page, headings: bool) -> TextSection[None]:
     page, children = _split(page) if headings else (page, [])
     shown = SectionVisibility.FULL if path.name == "AGENTS.md" else SectionVisibility.SUMMARY
     return page_section(section_key(path.stem, path), page, children, shown)
 
 
-def _folder_section(folder: Path, pages: list[Path], headings: bool) -> TextSection[None]:
-    own = {str(page).lower(): page for page in pages}
+def _folder_section(root: Path, folder: Path, pages: list[Path], headings: bool) -> TextSection[None]:
+    own = {page.name.lower(): page for page in pages if page.parent == folder}
     index = own.get("index.md") or own.get("readme.md")
-    children = _sections(folder, [page for page in pages if page != index], headings)
+    children = _sections(root, folder, [page for page in pages if page != index], headings)
     page = Page(_title(folder.name), "", ", ".join(child.title for child in children))
     if index is not None:
-        page = read_page(folder / index, page.title)
-    return page_section(section_key(folder.name, folder), page, children)
+        page = read_page(root, index, page.title)
+    return page_section(section_key(folder.name, root / folder), page, children)
 
 
 def _split(page: Page) -> tuple[Page, list[TextSection[None]]]:
@@ -199,11 +243,12 @@ def _split(page: Page) -> tuple[Page, list[TextSection[None]]]:
     marks = [(start, title) for start, level, title in found if level and level == top]
     starts = [*(start for start, _ in marks), len(page.text)]
     sections: dict[str, TextSection[None]] = {}
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
     for (start, title), end in zip(marks, starts[1:], strict=True):
         text = page.text[start:end].partition("\n")[2].strip("\n")
         part, children = _split(Page(title, text, summarize(text, title)))
         wanted = _slug(title) or "part"
-        numbered = (f"{wanted[:58]}-{number}" for number in count(2))
+        numbered = (f"{wanted[:58]}-{number}" for number in numbers[wanted[:58]])
         key = next(key for key in chain([wanted], numbered) if key not in sections)
         sections[key] = page_section(key, part, children)
     return replace(page, text=page.text[: starts[0]].strip("\n")), list(sections.values())
@@ -233,8 +278,12 @@ def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
         position += len(line) + 1
 
 
-def _unreadable(error: OSError) -> None:
-    raise PromptValidationError(f"'{error.filename}' cannot be read: {error.strerror}; pass a folder.") from error
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not is_hidden(entry.name)]
+    except OSError as error:
+        raise PromptValidationError(f"'{folder}' cannot be read: {error.strerror}; pass a folder.") from error
 
 
 def _slug(name: str) -> str:

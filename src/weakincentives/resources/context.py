@@ -186,6 +186,11 @@ class ScopedResourceContext:
                 if isinstance(binding.provider, Constant):
                     self._add(protocol, binding.provider.value)
 
+    @property
+    def holds_any(self) -> bool:
+        """True if there is something to close."""
+        return bool(self._created)
+
     def get(self, protocol: ClassOf[T]) -> T:
         """The resource bound to `protocol`, created if necessary."""
         return cast(T, self._resolve(protocol, ()))
@@ -237,12 +242,12 @@ class ScopedResourceContext:
         A resource created since the snapshot is restored to its initial state, closed and dropped, so the next `get`
         creates a new one: nothing created during a failed call survives it.
         """
-        failures: list[tuple[str, Exception]] = []
+        failures: list[tuple[str, BaseException]] = []
         for context in self._layers():
             with context._lock:
                 context._restore(snapshot, failures)
-        if failures:
-            raise ResourceRestoreError(_summary("restore", failures), [error for _, error in failures])
+        if found := _ordinary(failures):
+            raise ResourceRestoreError(_summary("restore", found), [error for _, error in found])
 
     def close(self) -> None:
         """Close what the context created, in reverse order, even if some fail. Calling it again does nothing."""
@@ -334,7 +339,7 @@ class ScopedResourceContext:
                 self._initial_states[protocol] = _begin_call(value)
         self._values[protocol] = value
 
-    def _restore(self, snapshot: ResourceSnapshot, failures: list[tuple[str, Exception]]) -> None:
+    def _restore(self, snapshot: ResourceSnapshot, failures: list[tuple[str, BaseException]]) -> None:
         self._check_open()
         initial, self._initial_states = self._initial_states or {}, {}
         for protocol in reversed(tuple(self._snapshotables)):
@@ -345,7 +350,7 @@ class ScopedResourceContext:
             if protocol in states:
                 try:
                     self._snapshotables[protocol].restore(states[protocol])
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     failures.append((type_name(protocol), error))
         for entry in reversed(tuple(self._created)):
             protocol, value = entry
@@ -359,7 +364,7 @@ class ScopedResourceContext:
             if _is_closeable(value):
                 try:
                     _close(value)
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     failures.append((type_name(protocol), error))
 
     def _is_of_others(self, protocol: type) -> bool:
@@ -416,6 +421,8 @@ def _provide(context: ScopedResourceContext, binding: Binding[Any], chain: tuple
         value = binding.provider(resolver)
     except ResourceError:
         raise
+    except SystemExit as error:
+        raise ResourceError(_exited(f"The provider of {chain_text(chain)}", error)) from error
     except Exception as error:
         if not any(note.startswith("While creating resource ") for note in getattr(error, "__notes__", ())):
             error.add_note(f"While creating resource {chain_text(chain)}")
@@ -443,14 +450,25 @@ def _out_of_scope(protocol: type, chain: tuple[type, ...]) -> ScopeError:
     return ScopeError(message, protocol=protocol, chain=chain)
 
 
+def _exited(what: str, error: SystemExit) -> str:
+    return f"{what} raised {error!r}; raise an Exception instead"
+
+
 def _report(failures: list[tuple[str, BaseException]]) -> None:
-    ordinary: list[tuple[str, Exception]] = []
+    if found := _ordinary(failures):
+        raise ResourceCloseError(_summary("close", found), [error for _, error in found])
+
+
+def _ordinary(failures: list[tuple[str, BaseException]]) -> list[tuple[str, Exception]]:
+    """The failures as exceptions to report together; one that stops the program is raised by itself."""
+    found: list[tuple[str, Exception]] = []
     for name, error in failures:
+        if isinstance(error, SystemExit):
+            error = ResourceError(_exited("it", error))
         if not isinstance(error, Exception):
             raise error
-        ordinary.append((name, error))
-    if ordinary:
-        raise ResourceCloseError(_summary("close", ordinary), [error for _, error in ordinary])
+        found.append((name, error))
+    return found
 
 
 def _summary(verb: str, failures: list[tuple[str, Exception]]) -> str:

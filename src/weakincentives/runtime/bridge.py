@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from weakincentives._fence import Fence
+from weakincentives.errors import EvaluationPhase, PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.resources import ScopedResourceContext
 
@@ -33,21 +34,45 @@ class HandlerTimeout(Exception):
     """The deadline passed while a handler was running; the handler is cancelled, or fenced if it blocks."""
 
 
+class UserCodeExit(Exception):
+    """A handler raised an exception that would end the program, a generator or a task; `error` is that exception.
+
+    It is a failure like any other: only Ctrl-C and cancelling the run itself stop a run.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+_EXITS = (SystemExit, GeneratorExit, StopIteration, asyncio.CancelledError)
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except _EXITS as error:
+        raise UserCodeExit(error) from error
+
+
 class HandlerCall:
     """A call to a tool handler, behind a fence and up to the deadline.
 
     `effect` says that it may have external effects to compensate: when stopped, it is first given some time to end, so
-    that the compensation comes after what it undoes. A call stopped while waiting for a thread is `dropped`: it never
-    begins, and there is nothing to compensate.
+    that the compensation comes after what it undoes. So is an async handler, which is cancelled, for its cleanup. A
+    call stopped before it began is `dropped`: there is nothing to compensate.
     """
 
-    __slots__ = ("_deadline", "_lock", "dropped", "ended", "fence", "function", "waits")
+    __slots__ = ("_deadline", "_lock", "begun", "cancel", "dropped", "effect", "ended", "fence", "function")
 
     def __init__(self, function: Callable[[], Any], deadline: Deadline | None, *, effect: bool = False) -> None:
         self.function = function
-        self.fence = Fence(None if deadline is None else lambda: deadline.expired)
-        self.ended = threading.Event() if effect else None
-        self.waits = self.dropped = False
+        self.effect = effect
+        self.fence = Fence(None if deadline is None else lambda: deadline.remaining().total_seconds())
+        self.begun = self.dropped = False
+        self.ended = threading.Event()
+        # Cancels an async handler from another thread.
+        self.cancel: Callable[[], None] | None = None
         self._lock = threading.Lock()
         self._deadline = deadline
 
@@ -55,24 +80,30 @@ class HandlerCall:
         return None if self._deadline is None else max(0.0, self._deadline.remaining().total_seconds())
 
     def call(self) -> Any:
+        """Call the handler; if it is async, `ended` is set by whoever awaits what this returns."""
         with self._lock:
-            self.waits = False
             if self.dropped:
                 return None
+            self.begun = True
+        value = None
         try:
-            return self.function()
-        except StopIteration as error:
-            # A future cannot carry this exception: awaiting it would hang.
-            raise RuntimeError("raised StopIteration") from error
+            value = _call(self.function)
         finally:
-            if self.ended is not None:
+            if not inspect.isawaitable(value):
                 self.ended.set()
+        return value
+
+    def drop(self) -> None:
+        """Keep the handler from beginning, if it has not begun."""
+        with self._lock:
+            self.dropped = not self.begun
 
     def abandon(self) -> None:
-        """Fence the handler off, wherever it runs; one with effects is first given some time to end."""
-        with self._lock:
-            self.dropped = self.waits
-        if self.ended is not None and not self.dropped:
+        """Stop the handler from another thread: cancel it if it is async, give it some time to end, and fence it."""
+        self.drop()
+        if self.cancel is not None:
+            self.cancel()
+        if (self.effect or self.cancel is not None) and not self.dropped:
             self.ended.wait(CLEANUP_SECONDS)
         self.fence.close()
 
@@ -88,7 +119,7 @@ class AsyncBridge:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def wait(self, awaitable: Any, seconds: float | None = None, fence: Fence | None = None) -> Any:
+    def wait(self, awaitable: Any, call: HandlerCall | None = None) -> Any:
         """The awaitable's result. On a timeout or interrupt it is cancelled, and has ended before this raises."""
         loop = self._started()
         future: Future[Any] = Future()
@@ -99,7 +130,11 @@ class AsyncBridge:
             try:
                 future.set_result(await awaitable)
             except BaseException as error:
-                future.set_exception(error)
+                own = isinstance(error, _EXITS) and not (stopped and isinstance(error, asyncio.CancelledError))
+                future.set_exception(UserCodeExit(error) if own else error)
+            finally:
+                if call is not None:
+                    call.ended.set()
 
         def start() -> None:
             nonlocal task
@@ -113,19 +148,25 @@ class AsyncBridge:
             if task is not None:
                 task.cancel()
 
+        def cancel_from_anywhere() -> None:
+            with contextlib.suppress(RuntimeError):  # The loop may be closed already.
+                loop.call_soon_threadsafe(cancel)
+
         context = contextvars.copy_context()
+        if call is not None:
+            call.cancel = cancel_from_anywhere
         try:
             loop.call_soon_threadsafe(start)
-            return future.result(seconds)
+            return future.result(None if call is None else call.seconds())
         except BaseException as error:
             if future.done():
                 raise
-            loop.call_soon_threadsafe(cancel)
+            cancel_from_anywhere()
             try:
                 future.exception(CLEANUP_SECONDS)
             except BaseException:
-                if fence is not None:
-                    fence.close()
+                if call is not None:
+                    call.fence.close()
             if isinstance(error, TimeoutError):
                 raise HandlerTimeout from None
             raise
@@ -181,6 +222,28 @@ async def run_steps_async(steps: Generator[S, Any, T], perform: Callable[[S], Aw
             value, error = None, raised
 
 
+def contained(steps: Generator[S, Any, T], prompt_name: str, phase: EvaluationPhase) -> Generator[S, Any, T]:
+    """The steps; if their own code raises SystemExit, such as a selector that exits, that is a failure of the run."""
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            step = steps.send(value) if error is None else steps.throw(error)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except SystemExit as raised:
+            if raised is error:
+                raise
+            problem = f"Code of prompt '{prompt_name}' raised {raised!r}; raise an Exception instead."
+            raise PromptEvaluationError(problem, prompt_name=prompt_name, phase=phase) from raised
+        value, error = None, None
+        try:
+            value = yield step
+        except BaseException as raised:
+            error = raised
+
+
 def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
     """Make a tool call in this thread."""
 
@@ -190,54 +253,120 @@ def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
         if isinstance(step, HandlerCall):
             with step.fence:
                 value = step.call()
-                return bridge.wait(value, step.seconds(), step.fence) if inspect.isawaitable(value) else value
-        value = step()
+                return bridge.wait(value, step) if inspect.isawaitable(value) else value
+        value = _call(step)
         return bridge.wait(value) if inspect.isawaitable(value) else value
 
     return run_steps(steps, perform)
 
 
 async def call_async(steps: Generator[Step, Any, T]) -> T:
-    """Make a tool call on the running event loop; blocking functions are called in a thread."""
-    return await run_steps_async(steps, _perform_async)
+    """Make a tool call on the running event loop; blocking functions are called in a thread.
 
-
-async def _perform_async(step: Step) -> Any:
-    if isinstance(step, ScopedResourceContext):
-        return await step.aclose()
-    if isinstance(step, HandlerCall):
-        with step.fence:
-            return await _handle(step)
-    value = step() if _is_async(step) else await threads.call(step)
-    return await value if inspect.isawaitable(value) else value
-
-
-async def _handle(call: HandlerCall) -> Any:
-    # Calling a coroutine function only creates the coroutine, so it needs no thread.
-    value = call.function() if _is_async(call.function) else await _in_thread(call)
-    return await _in_time(call, value) if inspect.isawaitable(value) else value
-
-
-async def _in_thread(call: HandlerCall) -> Any:
-    """Call a blocking handler; if it has begun when it is cancelled or late, it continues behind its fence."""
-    call.waits = True
-    work = threads.call(call.call)
+    Whoever is cancelled meanwhile, once or at every await as by anyio, waits until the call has ended: the handler is
+    cancelled once, and what follows it, such as its compensation, not at all.
+    """
+    waiting = _Waiting()
     try:
-        return await _in_time(call, work)
-    finally:
-        if work.cancelled():
-            # Not in a handler thread: all of those may hang.
-            await asyncio.to_thread(call.abandon)
-
-
-async def _in_time(call: HandlerCall, work: Awaitable[Any]) -> Any:
-    try:
-        async with asyncio.timeout(call.seconds()) as limit:
-            return await work
-    except TimeoutError:
-        if limit.expired():
-            raise HandlerTimeout from None
+        outcome = await run_steps_async(steps, waiting.perform)
+    except BaseException as error:
+        if waiting.cancelled is not None and waiting.cancelled is not error:
+            raise waiting.cancelled from error
         raise
+    if waiting.cancelled is not None:
+        raise waiting.cancelled
+    return outcome
+
+
+class _Waiting:
+    """Performs the steps of a call on an event loop; `cancelled` is the first cancellation of the waiting task."""
+
+    def __init__(self) -> None:
+        self.cancelled: asyncio.CancelledError | None = None
+
+    async def perform(self, step: Step) -> Any:
+        if isinstance(step, HandlerCall):
+            with step.fence:
+                value = await self._handle(step, _start(step.call, step.function))
+                return await self._handle(step, _task(value)) if inspect.isawaitable(value) else value
+        if isinstance(step, ScopedResourceContext):
+            return await self._end(_task(step.aclose())) if step.holds_any else step.close()
+        value = await self._end(_start(step, step))
+        return await self._end(_task(value)) if inspect.isawaitable(value) else value
+
+    async def _end(self, work: asyncio.Future[Any]) -> Any:
+        await self._wait(work)
+        return _result(work)
+
+    async def _handle(self, call: HandlerCall, work: asyncio.Future[Any]) -> Any:
+        """The result of a handler's work, unless the run is stopped or late: then it is ended first."""
+        reason: BaseException = HandlerTimeout()
+        try:
+            await asyncio.wait((work,), timeout=call.seconds())
+        except asyncio.CancelledError as error:
+            self.cancelled = reason = self.cancelled or error
+        if work.done():
+            call.ended.set()
+            return _result(work)
+        call.drop()
+        is_async = isinstance(work, asyncio.Task)
+        if is_async:
+            work.cancel()
+            work.add_done_callback(_ignore)
+        if (is_async or call.effect) and not call.dropped:
+            await self._wait(work, CLEANUP_SECONDS)
+        call.fence.close()
+        if not is_async:
+            work.cancel()
+        raise reason
+
+    async def _wait(self, work: asyncio.Future[Any], seconds: float | None = None) -> None:
+        cancelled = await finish(work, seconds)
+        self.cancelled = self.cancelled or cancelled
+
+
+async def finish(work: asyncio.Future[Any], seconds: float | None = None) -> asyncio.CancelledError | None:
+    """Wait until the work has ended, however often the waiting task is cancelled; return the first cancellation."""
+    cancelled: asyncio.CancelledError | None = None
+    loop = asyncio.get_running_loop()
+    until = None if seconds is None else loop.time() + seconds
+    while not work.done() and (until is None or loop.time() < until):
+        try:
+            await asyncio.wait((work,), timeout=None if until is None else until - loop.time())
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    return cancelled
+
+
+def _start(function: Callable[[], Any], declared: Callable[[], Any]) -> asyncio.Future[Any]:
+    # Calling a coroutine function only creates the coroutine, so it needs no thread.
+    return asyncio.create_task(_awaited(function)) if _is_async(declared) else threads.call(function)
+
+
+def _task(awaitable: Awaitable[Any]) -> asyncio.Future[Any]:
+    return asyncio.create_task(_awaited(lambda: awaitable))
+
+
+async def _awaited(function: Callable[[], Any]) -> Any:
+    """Call and await; an exit is returned, since asyncio would raise a task's SystemExit out of its event loop."""
+    try:
+        value = function()
+        return await value if inspect.isawaitable(value) else value
+    except (SystemExit, GeneratorExit) as error:
+        return UserCodeExit(error)
+
+
+def _ignore(work: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging what a stopped handler raises."""
+    if not work.cancelled():
+        work.exception()
+
+
+def _result(work: asyncio.Future[Any]) -> Any:
+    value = _call(work.result)
+    if isinstance(value, UserCodeExit):
+        raise value
+    return value
 
 
 def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:
@@ -277,42 +406,96 @@ async def _cancel_rest() -> None:
     await asyncio.gather(*rest, return_exceptions=True)
 
 
-class Threads:
+class Workers:
     """Calls blocking functions in threads, which are started on demand and kept.
 
     It does what `asyncio.to_thread` does at a tenth of the cost, which matters when hundreds of runs call quick tools
-    at once. The threads do not delay the program's exit: a function still running by then has been abandoned.
+    at once, and leaves asyncio's own few threads to name resolution. A function whose future was cancelled no longer
+    counts: another thread takes the place of the one it still occupies. The threads do not delay the program's exit: a
+    function still running by then has been abandoned.
     """
 
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], contextvars.Context, asyncio.Future[Any]]] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._started = 0
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            # A forked child has none of its parent's threads.
+            os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = self._idle = self._queued = 0
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """What the function returns; if the future is cancelled, the function continues and its result is dropped."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put((function, contextvars.copy_context(), future))
-        if not self._idle.acquire(blocking=False) and self._started < MAX_THREADS:
-            self._started += 1
-            threading.Thread(target=self._work, name=f"wink-tools-{self._started}", daemon=True).start()
+        job = _Job(function, contextvars.copy_context(), future)
+        future.add_done_callback(functools.partial(self._give_back, job))
+        with self._lock:
+            self._queued += 1
+            self._add_thread()
+        self._jobs.put(job)
         return future
+
+    def _add_thread(self) -> None:
+        if self._queued > self._idle and self._started < MAX_THREADS:
+            self._started += 1
+            self._idle += 1
+            threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
+
+    def _give_back(self, job: _Job, future: asyncio.Future[Any]) -> None:
+        """No longer count the thread of a job that was abandoned."""
+        if future.cancelled():
+            with self._lock:
+                job.abandoned = True
+                if job.running:
+                    self._started -= 1
+                    self._add_thread()
 
     def _work(self) -> None:
         while True:
-            function, context, future = self._jobs.get()
-            value, error = None, None
-            try:
-                value = context.run(function)
-            except BaseException as raised:
-                error = raised
-            # Before the result is set: whoever waits for it may submit the next function, which then needs no new
-            # thread.
-            self._idle.release()
-            # The event loop is closed, so nobody is waiting.
-            with contextlib.suppress(RuntimeError):
-                future.get_loop().call_soon_threadsafe(_settle, future, value, error)
-            del function, context, future, value, error
+            job = self._jobs.get()
+            with self._lock:
+                self._idle -= 1
+                self._queued -= 1
+                job.running = not job.abandoned
+            if job.running:
+                job.run()
+            with self._lock:
+                if job.running and job.abandoned:
+                    return
+                job.running = False
+                # Before the result is set: whoever waits for it may submit the next function, which then needs no new
+                # thread.
+                self._idle += 1
+            job.deliver()
+            del job
+
+
+class _Job:
+    """A function to call in a thread, and the future that waits for it."""
+
+    __slots__ = ("_context", "_error", "_function", "_future", "_value", "abandoned", "running")
+
+    def __init__(self, function: Callable[[], Any], context: contextvars.Context, future: asyncio.Future[Any]) -> None:
+        self._function = function
+        self._context = context
+        self._future = future
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.running = self.abandoned = False
+
+    def run(self) -> None:
+        try:
+            self._value = self._context.run(_call, self._function)
+        except BaseException as error:
+            self._error = error
+
+    def deliver(self) -> None:
+        # The event loop is closed, so nobody is waiting.
+        with contextlib.suppress(RuntimeError):
+            self._future.get_loop().call_soon_threadsafe(_settle, self._future, self._value, self._error)
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
@@ -324,13 +507,4 @@ def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None
         future.set_exception(error)
 
 
-threads = Threads()
-
-
-def _after_fork() -> None:
-    # A forked child has none of its parent's threads.
-    threads.__init__()  # type: ignore[misc]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+threads = Workers("wink-tools")

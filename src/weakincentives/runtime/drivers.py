@@ -7,13 +7,13 @@ import re
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, Protocol
 
 from weakincentives._generics import OutputT
 from weakincentives.errors import AbandonedCallError, DeadlineExceededError
 from weakincentives.prompt import SectionPath
-from weakincentives.runtime.bridge import run_steps, run_steps_async
+from weakincentives.runtime.bridge import Workers, run_steps, run_steps_async
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import (
@@ -109,6 +109,10 @@ ModelDelta = TextDelta | ReasoningDelta | ArgumentsDelta
 StreamEvent = ModelDelta | ToolStarted | ToolEnded | SectionOpened | PartialOutput | Restarted | Completed[OutputT]
 
 
+# Not the threads of tools: a slow model or server must not keep the tools of other runs waiting.
+_workers = Workers("wink-runs")
+
+
 class Channel(Protocol):
     """What an adapter provides: the connection of one run to its model.
 
@@ -121,7 +125,7 @@ class Channel(Protocol):
     def call(self, request: ModelRequest) -> ModelReply: ...
 
     async def call_async(self, request: ModelRequest) -> ModelReply:
-        return await asyncio.to_thread(self.call, request)
+        return await _workers.call(partial(self.call, request))
 
     def stream(self, request: ModelRequest) -> Iterator[str | ModelDelta | ModelReply]:
         reply = self.call(request)
@@ -298,7 +302,7 @@ def _run(loop: InnerLoop, effect: RunTools | LoadSections) -> Any:
 async def _run_async(loop: InnerLoop, effect: RunTools | LoadSections) -> Any:
     if isinstance(effect, RunTools):
         return await loop.executor.execute_all_async(effect.calls)
-    return await asyncio.to_thread(load_sections, loop, effect)
+    return await _workers.call(partial(load_sections, loop, effect))
 
 
 def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any], None, None]:
@@ -364,6 +368,8 @@ def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Ex
         except DeadlineExceededError as error:
             error.prompt_name = loop.prompt.name
             raise
+        except SystemExit as error:
+            failed[path] = RuntimeError(f"raised {error!r}")
         except Exception as error:
             failed[path] = error
     return failed

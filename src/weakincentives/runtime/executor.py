@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weakincentives._fence import working_for
+from weakincentives._fence import current_calls, working_for
 from weakincentives._frozen import quick_init
 from weakincentives.content import Part
 from weakincentives.errors import (
@@ -39,8 +41,10 @@ from weakincentives.runtime.bridge import (
     HandlerCall,
     HandlerTimeout,
     Step,
+    UserCodeExit,
     call_async,
     call_sync,
+    contained,
     in_parallel,
     in_parallel_async,
 )
@@ -114,7 +118,7 @@ class ToolExecutor:
     check_attachments: Callable[[Sequence[Part]], None] = lambda parts: None
     idempotency_key: Callable[[ToolCall], str] | None = None
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
-    _flights: list[_Flight] = field(default_factory=list)
+    _pending: list[PendingCall] = field(default_factory=list)
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """Run the calls in order, or in parallel if all of them are read-only.
@@ -135,10 +139,10 @@ class ToolExecutor:
         """`execute_all` on an event loop; sync handlers run in threads."""
         self.ended.clear()
         if len(calls) > 1 and self.all_read_only(calls):
-            return await in_parallel_async([call_async(self._execution(call)) for call in calls])
+            return await in_parallel_async([call_async(self._steps(call)) for call in calls])
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
-            outcomes.append(await call_async(self._execution(call)))
+            outcomes.append(await call_async(self._steps(call)))
             if outcomes[-1].ends_turn:
                 break
         return outcomes
@@ -147,7 +151,10 @@ class ToolExecutor:
         return all((tool := self.toolbox.tool(call.name)) is not None and tool.read_only for call in calls)
 
     def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
-        return call_sync(self._execution(call), self.bridge)
+        return call_sync(self._steps(call), self.bridge)
+
+    def _steps(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
+        return contained(self._execution(call), self.prompt.name, "tool")
 
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """One call, from checking it to recording it."""
@@ -165,76 +172,98 @@ class ToolExecutor:
             return self._record(call, None, _Attempt(result), started)
         owner = object()
         with working_for(owner):
-            flight = self._take_off(tool, params, call, started, owner)
-            attempt = yield from self._attempt(flight)
-        outcome = self._record(call, params, attempt, started)
-        if attempt.error is not None:
-            raise attempt.error
-        return outcome
+            pending = self._prepare(tool, params, call, started, owner)
+            return (yield from self._run(pending))
 
-    def _take_off(self, tool: Tool[Any, Any], params: Any, call: ToolCall, started: float, owner: object) -> _Flight:
+    def _prepare(self, tool: Tool[Any, Any], params: Any, call: ToolCall, started: float, owner: object) -> PendingCall:
         """Take a snapshot of what the call may change, and prepare its handler."""
         before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.begin_call())
         resources = self.prompt.resources.context.tool_scope()
         handler = functools.partial(tool.handler, params, context=self._context(call, resources))
         deadline, effect = self.scope.meter.deadline, tool.compensate is not None
         run = HandlerCall(handler, deadline, effect=effect)
-        return _Flight(call, tool, params, started, owner, before, resources, run)
+        return PendingCall(call, tool, params, started, owner, before, resources, run)
 
     def abandon(self) -> None:
-        """Stop the calls in flight, from any thread: each is fenced off, compensated, rolled back and recorded."""
-        for flight in list(self._flights):
-            flight.abandoned = True
-            flight.handler.abandon()
-            stopped = _Attempt(flight.stopped("the run was stopped"))
-            with working_for(flight.owner):
-                call_sync(self._settle(flight, stopped), self.bridge)
-            self._record(flight.call, flight.params, stopped, flight.started)
+        """End the pending calls from another thread, as stopped; one that is already ending is waited for."""
+        for pending in list(self._pending):
+            if pending.claim_end():
+                with self._ending(pending), working_for(pending.owner):
+                    pending.handler.abandon()
+                    call_sync(self._end(pending, _Attempt(pending.stopped("the run was stopped"))), self.bridge)
+            elif pending.owner not in current_calls():
+                pending.ended.wait()
 
-    def _attempt(self, flight: _Flight) -> Generator[Step, Any, _Attempt]:
-        """Call the handler with resources scoped to this call; if it fails, compensate and roll back."""
-        attempt = _Attempt(_NO_RESULT)
-        self._flights.append(flight)
+    def _run(self, pending: PendingCall) -> Generator[Step, Any, ToolExecutionOutcome]:
+        """Call the handler with resources scoped to this call, and end the call."""
+        self._pending.append(pending)
+        attempt, result, error = _Attempt(_NO_RESULT), None, None
         try:
-            result = yield flight.handler
-        except CallSuspended:
-            self._undo(flight)
-            flight.resources.close()
+            result = yield pending.handler
+        except GeneratorExit:
             raise
-        except BaseException as error:
-            result = self._failed(flight, error, attempt)
-        finally:
-            self._flights.remove(flight)
-        if flight.abandoned:
-            raise AbandonedCallError(f"Tool '{flight.tool.name}' was stopped.")
-        self._accept_result(flight.tool, result, attempt)
-        yield from self._settle(flight, attempt)
-        return attempt
+        except BaseException as raised:
+            error = raised
+        if not pending.claim_end():
+            pending.ended.wait()
+            raise AbandonedCallError(f"Tool '{pending.tool.name}' was stopped.")
+        with self._ending(pending):
+            if isinstance(error, CallSuspended):
+                self._undo(pending)
+                pending.resources.close()
+                raise error
+            if error is not None:
+                result = self._failed(pending, error, attempt)
+            self._accept_result(pending.tool, result, attempt)
+            outcome = yield from self._end(pending, attempt)
+        if self.scope.fence.closed:
+            raise AbandonedCallError(f"Tool '{pending.tool.name}' ended, but its run was stopped.")
+        if attempt.error is not None:
+            raise attempt.error
+        return outcome
 
-    def _settle(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
+    @contextmanager
+    def _ending(self, pending: PendingCall) -> Iterator[None]:
+        """The end of a call, which is not itself stopped: others who would stop the call wait for it."""
+        try:
+            with self.scope.fence.outside():
+                yield
+        finally:
+            self._pending.remove(pending)
+            pending.ended.set()
+
+    def _end(self, pending: PendingCall, attempt: _Attempt) -> Generator[Step, Any, ToolExecutionOutcome]:
+        yield from self._settle(pending, attempt)
+        return self._record(pending.call, pending.params, attempt, pending.started)
+
+    def _settle(self, pending: PendingCall, attempt: _Attempt) -> Generator[Step, Any, None]:
         """Compensate and roll back a call that failed or asked for a new evaluation, and close its resources."""
         undone = not attempt.result.success or attempt.expansion is not None
-        if undone and not flight.handler.dropped:
-            yield from self._compensate(flight, attempt)
+        if undone and not pending.handler.dropped:
+            yield from self._compensate(pending, attempt)
         if undone:
-            self._roll_back(flight, attempt)
+            self._roll_back(pending, attempt)
         try:
-            yield flight.resources
-        except Exception as error:
-            message = f"Tool '{flight.tool.name}' failed to close its resources: {error}"
+            yield pending.resources
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._keep_interrupt(error, attempt)
+            message = f"Tool '{pending.tool.name}' failed to close its resources: {error}"
             logger.warning("%s", message, exc_info=error)
-            flight.resources = self.prompt.resources.context
+            pending.resources = self.prompt.resources.context
             if attempt.result.success:
                 attempt.result, attempt.message = ToolResult(message, success=False), ""
             if not undone:
-                with self.prompt.resources.context.tool_scope() as flight.resources:
-                    yield from self._compensate(flight, attempt)
-                flight.resources = self.prompt.resources.context
-            self._roll_back(flight, attempt)
+                with self.prompt.resources.context.tool_scope() as pending.resources:
+                    yield from self._compensate(pending, attempt)
+                pending.resources = self.prompt.resources.context
+            self._roll_back(pending, attempt)
 
-    def _failed(self, flight: _Flight, error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
+    def _failed(self, pending: PendingCall, error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
         """The result for the model; an error that is not for the model to handle is kept, and raised once recorded."""
-        tool = flight.tool
+        tool = pending.tool
+        error = error.error if (exits := isinstance(error, UserCodeExit)) else error
         match error:
             case VisibilityExpansionRequired(prompt_name=""):
                 attempt.expansion = self.prompt.view(self.session).request(
@@ -249,19 +278,19 @@ class ToolExecutor:
                     prompt_name=self.prompt.name,
                     phase="tool",
                 )
-                return flight.stopped("the deadline passed")
+                return pending.stopped("the deadline passed")
             case WinkError(ends_run=True):
                 if isinstance(error, PromptEvaluationError):
                     error.prompt_name = error.prompt_name or self.prompt.name
                 attempt.error = error
                 return ToolResult(f"Tool '{tool.name}' was stopped: {error}", success=False)
-            case Exception():
+            case _ if exits or isinstance(error, Exception):
                 trace = (type(error), error, callers_traceback(error))
                 logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=trace)
                 return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
             case _:
                 attempt.error = error
-                return flight.stopped("the run was stopped")
+                return pending.stopped("the run was stopped")
 
     def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
         meter = self.scope.meter
@@ -303,7 +332,7 @@ class ToolExecutor:
             result = replace(result, value=replace(value, expanded_tools=self.toolbox.available(value.expanded_tools)))
         try:
             attempt.result, attempt.message = result, result.render()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"The result of tool '{tool.name}' cannot be shown to the model: {type(error).__name__}: {error}"
             self._programming_error(problem, error, attempt)
             return
@@ -314,7 +343,7 @@ class ToolExecutor:
             text = f"{attempt.message}\n\nThe attachments cannot be shown: {error}".lstrip()
             attempt.result, attempt.message = ToolResult(text, success=False), ""
 
-    def _programming_error(self, problem: str, cause: Exception | None, attempt: _Attempt) -> None:
+    def _programming_error(self, problem: str, cause: BaseException | None, attempt: _Attempt) -> None:
         way_out = "return a ToolResult."
         if cause is not None:
             way_out = (
@@ -324,37 +353,46 @@ class ToolExecutor:
         mistake.__cause__ = cause
         attempt.result, attempt.message, attempt.error = ToolResult(str(mistake), success=False), "", mistake
 
-    def _compensate(self, flight: _Flight, attempt: _Attempt) -> Generator[Step, Any, None]:
-        tool = flight.tool
+    def _compensate(self, pending: PendingCall, attempt: _Attempt) -> Generator[Step, Any, None]:
+        tool = pending.tool
         if tool.compensate is None:
             return
-        context = self._context(flight.call, flight.resources)
+        context = self._context(pending.call, pending.resources)
         try:
-            yield functools.partial(tool.compensate, flight.params, context=context)
+            yield functools.partial(tool.compensate, pending.params, context=context)
             attempt.compensation = "done"
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as raised:
+            error = raised.error if isinstance(raised, UserCodeExit) else raised
+            self._keep_interrupt(error, attempt)
             attempt.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
             logger.error("%s", attempt.compensation, exc_info=error)
             attempt.result = replace(attempt.result, message=f"{attempt.result.message}\n{attempt.compensation}")
             attempt.message = attempt.message and f"{attempt.message}\n{attempt.compensation}"
 
-    def _undo(self, flight: _Flight) -> bool:
+    def _keep_interrupt(self, error: BaseException, attempt: _Attempt) -> None:
+        """Raise Ctrl-C once the call has ended."""
+        if isinstance(error, KeyboardInterrupt) and attempt.error is None:
+            attempt.error = error
+
+    def _undo(self, pending: PendingCall) -> bool:
         """Restore session and resources to their state before the call; a read-only call has nothing to undo.
 
         The conversation stays: the user may have spoken in the meantime.
         """
-        if flight.before is None:
+        if pending.before is None:
             return False
-        session, states = flight.before
+        session, states = pending.before
         self.session.restore(session, keep=(Message,))
-        flight.resources.restore(states)
+        pending.resources.restore(states)
         return True
 
-    def _roll_back(self, flight: _Flight, attempt: _Attempt) -> None:
+    def _roll_back(self, pending: PendingCall, attempt: _Attempt) -> None:
         """Undo the call. A failed restore is raised at the end, unless the call was stopped, which takes precedence."""
         try:
-            attempt.rolled_back = self._undo(flight)
-        except Exception as error:
+            attempt.rolled_back = self._undo(pending)
+        except (Exception, KeyboardInterrupt) as error:
             if attempt.error is None:
                 attempt.error = error
             else:
@@ -441,8 +479,11 @@ class ToolExecutor:
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
-    """A call in progress: what it runs, and what to restore if it fails."""
+class PendingCall:
+    """A call that has started: what it runs, what to restore if it fails, and whether it has ended.
+
+    Whoever is the first to `claim_end` ends it; others wait until it has `ended`.
+    """
 
     call: ToolCall
     tool: Tool[Any, Any]
@@ -452,7 +493,11 @@ class _Flight:
     before: tuple[Any, Any] | None
     resources: ScopedResourceContext
     handler: HandlerCall
-    abandoned: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
+    _unclaimed: threading.Lock = field(default_factory=threading.Lock)
+
+    def claim_end(self) -> bool:
+        return self._unclaimed.acquire(blocking=False)
 
     def stopped(self, why: str) -> ToolResult[Any]:
         """What the model reads if the call did not end by itself."""

@@ -29,10 +29,12 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.runtime import events
+from weakincentives.runtime.bridge import contained
 from weakincentives.runtime.config import InnerLoopConfig
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.messages import (
     CORRECTION,
+    INSTRUCTIONS,
     PROMPT_TURN,
     READ_TEXT,
     CallModel,
@@ -148,8 +150,7 @@ class InnerLoop:
         started = self.session.clock.monotonic()
         self.scope.abandon = self.abandon
         try:
-            pending = yield from self._begin()
-            response = yield from self._turns(pending)
+            response = yield from contained(self._evaluate(), self.prompt.name, "render")
         except VisibilityExpansionRequired as signal:
             # A tool that runs another prompt must not pass the signal off as its own run's.
             signal.prompt_name = self.prompt.name
@@ -192,6 +193,10 @@ class InnerLoop:
             duration=self.session.clock.monotonic() - started,
         )
         return response
+
+    def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
+        pending = yield from self._begin()
+        return (yield from self._turns(pending))
 
     def abandon(self) -> None:
         """Stop the run from another thread while its own is busy, and free session and prompt before this returns."""
@@ -398,9 +403,11 @@ class InnerLoop:
             self.notices.record_first_opened(view)
         offered = self.toolbox.offered
         known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
-        system = (rendered.system_text, self._offering.long_descriptions(known))
-        if any(system):
-            self._transcript.say(Message("system", "\n\n".join(filter(None, system)), name=PROMPT_TURN))
+        if rendered.system_text:
+            self._transcript.say(Message("system", rendered.system_text, name=PROMPT_TURN))
+        if descriptions := self._offering.long_descriptions(known):
+            # Only tools from outside have long descriptions, which must not speak for the operator.
+            self._transcript.say(Message("user", descriptions, name=INSTRUCTIONS))
         turn = user_message(rendered.user_parts, name=PROMPT_TURN) if rendered.user_text else None
         if turn is not None:
             self.scope.given[turn.name] = turn
@@ -538,7 +545,6 @@ class InnerLoop:
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> list[ToolExecutionOutcome]:
         """Add the results to the conversation; return the outcomes that end the turn."""
-        self.executor.ended.clear()
         meter = self.scope.meter
         used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
         changes: dict[str, Any] = {"last_used": {**self._journal.run.last_used, **used}} if used else {}
@@ -546,6 +552,8 @@ class InnerLoop:
         self.notices.disclosed(outcomes)
         for outcome in outcomes:
             self._transcript.say(self._result_message(outcome))
+            # Only now: a thread that stops this run records the others.
+            self.executor.ended.pop(outcome.tool_call_id, None)
             if outcome.operator_text:
                 self._operator_texts.append(outcome.operator_text)
         return [outcome for outcome in outcomes if outcome.ends_turn]

@@ -26,7 +26,9 @@ _ROLES = frozenset(get_args(Role))
 PROMPT_TURN = "prompt"
 """The name of the system messages that the prompt makes, and of the user message that its user sections make."""
 INSTRUCTIONS = "instructions"
-"""The name of the message with a section that begins to apply: a user message if its text has params."""
+"""The name of the message with a section that begins to apply: a user message if its text has params.
+
+Also of the user message with descriptions of tools that are too long for their definitions."""
 READ_TEXT = "read"
 """The name of the system message that shows what the model has read."""
 CORRECTION = "correction"

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 MAX_DEPTH = 900
 _SPACE = r"[ \t\r\n]*+"
-_STRING = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
+_STRING = r'"(?>(?:[^"\\\x00-\x1f]++|\\.)*)"'
 _TOKEN = re.compile(rf"{_SPACE}([][{{}},:]|{_STRING}|-?[0-9][-+.0-9eE]*+|true|false|null|)")
 # Most brackets in prose and in hostile text do not start a value; the regular expressions skip them quickly.
 _START = {

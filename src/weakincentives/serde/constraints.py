@@ -155,7 +155,8 @@ def quote(value: object) -> str:
         return repr(value if len(value) <= 40 else value[:37] + "...")
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a very large number"
-    return repr(value)
+    text = repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def describe(value: object) -> str:

@@ -7,7 +7,7 @@ with arbitrary keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from typing import Any
 
@@ -143,14 +143,36 @@ def _described(key: str, value: Any) -> Any:
     return describe_bounds(value) if key == "items" and isinstance(value, dict) else value
 
 
-def accepts_null(schema: Any, root: JsonSchema) -> bool:
-    schema = resolved(schema, root)
+TakeSteps = Callable[[int], None]
+"""Called with the amount of work that is about to be done for a schema from outside; may raise."""
+
+
+def _uncounted(steps: int) -> None:
+    """The `TakeSteps` of trusted schemas."""
+
+
+def accepts_null(schema: Any, root: JsonSchema, take_steps: TakeSteps = _uncounted) -> bool:
+    return any(map(_accepts_null, _alternatives(schema, root, take_steps)))
+
+
+def _accepts_null(schema: JsonSchema) -> bool:
     kinds = schema.get("type")
     if kinds == "null" or (isinstance(kinds, list) and "null" in kinds) or None in schema.get("enum", ()):
         return True
-    if not schema.keys() - _NOTES or ("const" in schema and schema["const"] is None):
-        return True
-    return any(accepts_null(option, root) for option in options_of(schema))
+    return not schema.keys() - _NOTES or ("const" in schema and schema["const"] is None)
+
+
+def _alternatives(schema: Any, root: JsonSchema, take_steps: TakeSteps) -> Iterator[JsonSchema]:
+    """A schema, the options of its unions, their options, and so on, each once however often it is referred to."""
+    seen = set[int]()
+    pending = [schema]
+    while pending:
+        if id(schema := pending.pop()) not in seen:
+            seen.add(id(schema))
+            found = resolved(schema, root)
+            take_steps(_size(found))
+            yield found
+            pending += reversed(options_of(found))
 
 
 def is_covered_by(schema: JsonSchema, other: JsonSchema, *, allow_extra: bool) -> bool:
@@ -314,36 +336,48 @@ class _StrictWriter:
         return object_schema(written, needed)
 
 
-def from_strict(schema: Any, data: Any, root: JsonSchema) -> Any:
+def from_strict(schema: Any, data: Any, root: JsonSchema, take_steps: TakeSteps = _uncounted) -> Any:
     """Convert data written in a schema's strict form to the schema's own form."""
+
+    def inner(schema: Any, data: Any) -> Any:
+        return from_strict(schema, data, root, take_steps)
+
     schema = resolved(schema, root)
+    take_steps(_size(schema))
     if "properties" not in schema and (options := options_of(schema)):
+        take_steps(len(options))
         entries = [option for option in options if isinstance(data, list) and _is_mapping(resolved(option, root))]
-        fitting = next((option for option in options if _fits(option, data, root)), next(iter(entries), None))
-        return data if fitting is None else from_strict(fitting, data, root)
+        fits = (option for option in options if _fits(option, data, root, take_steps))
+        fitting = next(fits, next(iter(entries), None))
+        return data if fitting is None else inner(fitting, data)
     if isinstance(data, list):
         if _is_mapping(schema) and all(map(is_entry, data)):
             data = {item["key"]: item["value"] for item in data}
         else:
             first = schema.get("prefixItems", ())
             items = [*first, *([schema.get("items", True)] * (len(data) - len(first)))]
-            return [from_strict(item, value, root) for item, value in zip(items, data, strict=False)]
+            return [inner(item, value) for item, value in zip(items, data, strict=False)]
     if not isinstance(data, dict):
         return data
-    properties, required = schema.get("properties", {}), schema.get("required", ())
+    properties, required = schema.get("properties", {}), set(schema.get("required", ()))
     further = schema.get("additionalProperties", True)
     return {
-        name: from_strict(properties.get(name, further), value, root)
+        name: inner(properties.get(name, further), value)
         for name, value in data.items()
-        if value is not None or name in required or name not in properties or accepts_null(properties[name], root)
+        if value is not None
+        or name in required
+        or name not in properties
+        or accepts_null(properties[name], root, take_steps)
     }
 
 
-def _fits(option: Any, data: Any, root: JsonSchema) -> bool:
+def _fits(option: Any, data: Any, root: JsonSchema, take_steps: TakeSteps) -> bool:
     """Whether the data may be meant for this option of a union, judging by its outer shape."""
-    schema = resolved(option, root)
-    if options := options_of(schema):
-        return any(_fits(each, data, root) for each in options)
+    found = _alternatives(option, root, take_steps)
+    return any(not options_of(schema) and _has_shape(schema, data, root) for schema in found)
+
+
+def _has_shape(schema: JsonSchema, data: Any, root: JsonSchema) -> bool:
     if "const" in schema or "enum" in schema:
         return data in schema.get("enum", [schema.get("const")])
     if isinstance(data, dict) and "properties" in schema:
@@ -360,6 +394,11 @@ def _fits(option: Any, data: Any, root: JsonSchema) -> bool:
     kinds = schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     return kinds is None or any(kind in kinds for kind in kinds_of(data))
+
+
+def _size(schema: JsonSchema) -> int:
+    """How much work it is to compare a value with a schema, without the schemas within."""
+    return 1 + len(schema) + sum(len(schema.get(key, ())) for key in ("enum", "required", "prefixItems"))
 
 
 def options_of(schema: JsonSchema) -> list[Any]:

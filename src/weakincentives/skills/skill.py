@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,8 +21,11 @@ from weakincentives.prompt.pages import (
     check_keys,
     files_below,
     front_matter,
+    is_hidden,
     is_page,
+    leads_out,
     page_section,
+    read_bytes,
     read_page,
     section_key,
     summarize,
@@ -63,7 +67,7 @@ class SkillSection(TextSection[None]):
             summary=page.summary,
             visibility=SectionVisibility.SUMMARY,
             tools=tools,
-            children=[page_section(key, read_page(folder / path, path.stem)) for path, key in pages.items()],
+            children=[page_section(key, read_page(folder, path, path.stem)) for path, key in pages.items()],
         )
 
 
@@ -80,7 +84,7 @@ class SkillWithFiles(SkillSection):
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
         workspace = resources.get(Filesystem)
         for name in self.files:
-            data, target = (self.folder / name).read_bytes(), f"{self.mount}/{name}"
+            data, target = read_bytes(self.folder, name), f"{self.mount}/{name}"
             if not workspace.exists(target) or workspace.read_bytes(target) != data:
                 workspace.write(target, data)
         return None
@@ -98,31 +102,49 @@ def skill_sections(
         PromptTemplate(ns="desk", key="clerk", sections=[*skill_sections(".claude/skills"), VfsToolsSection()])
 
     `tools` maps the names of skills to their tools. A skill that breaks a rule of the specification raises an error;
-    with `strict=False` the violation is logged and the skill is loaded.
+    with `strict=False` it is logged, and the skill is loaded if that is possible, else left out.
     """
     given = dict(tools or {})
-    sections: list[SkillSection] = []
+    sections: dict[str, SkillSection] = {}
     for skill in skill_folders(folder):
-        page, problems = _read(skill)
-        if strict and problems:
-            raise PromptValidationError("\n".join([*problems, "Correct it, or pass strict=False to load it anyway."]))
-        for problem in problems:
-            logger.warning("%s", problem)
-        if page.fields.get("disable-model-invocation") != "true":
-            name = section_key(skill.absolute().name, skill)
-            kind = SkillSection if all(map(_is_page, files_below(skill))) else SkillWithFiles
-            sections.append(kind(name, skill, page, given.pop(name, ()), mount))
+        try:
+            key = section_key(skill.absolute().name, skill)
+            own = given.pop(key, ())
+            if key in sections:
+                check_keys([(key, sections[key].folder), (key, skill)])
+            if skill != Path(folder) and skill.is_symlink():
+                raise PromptValidationError(
+                    f"'{skill}' is a symbolic link that leads out of '{folder}'; put a copy in its place."
+                )
+            page, problems = _read(skill)
+            if strict and problems:
+                raise PromptValidationError("\n".join(problems))
+            for problem in problems:
+                logger.warning("%s", problem)
+            if page.fields.get("disable-model-invocation") != "true":
+                kind = SkillSection if all(map(_is_page, files_below(skill))) else SkillWithFiles
+                sections[key] = kind(key, skill, page, own, mount)
+        except PromptValidationError as error:
+            if strict:
+                raise PromptValidationError(f"{error}\nCorrect it, or pass strict=False to load the rest.") from error
+            logger.warning("The skill '%s' is left out: %s", skill, error)
     if given:
-        names = ", ".join(section.key for section in sections)
+        names = ", ".join(sections)
         raise PromptValidationError(f"tools= names no skill of '{folder}': {', '.join(given)}; it has {names}.")
-    return sections
+    return list(sections.values())
 
 
 def skill_folders(folder: str | PathLike[str]) -> list[Path]:
     """The skills in a folder, or the folder itself if it is one."""
     root = Path(folder)
-    paths = [path for path in files_below(root) if path.name in SKILL_FILES and len(path.parts) <= 2]
-    found = [root] if _skill_file(root) else [root / name for name in dict.fromkeys(path.parent for path in paths)]
+    if _skill_file(root):
+        return [root]
+    try:
+        inner = sorted(path for path in root.iterdir() if not is_hidden(path.name) and _skill_file(path))
+    except OSError as error:
+        raise PromptValidationError(f"'{root}' cannot be read: {error.strerror}; pass a folder.") from error
+    # A link within the folder is another name of a skill that is found anyway.
+    found = [path for path in inner if not path.is_symlink() or leads_out(path, root)]
     if not found:
         raise PromptValidationError(f"'{root}' has no skills; pass a folder of folders with a SKILL.md.")
     return found
@@ -146,16 +168,18 @@ def export_skill(section: Section[Any], folder: str | PathLike[str]) -> Path:
     if target.exists():
         raise PromptValidationError(f"'{target}' exists already; delete it or export to another folder.")
     if isinstance(section, SkillSection):
-        shutil.copytree(section.folder, target, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+        contents = {path.as_posix(): read_bytes(section.folder, path) for path in files_below(section.folder)}
     else:
-        contents = {"SKILL.md": _skill_page(section, target)}
+        contents = {"SKILL.md": _skill_page(section, target).encode()}
         for key, part in parts.items():
             text, summary = _literal(part, "text"), _literal(part, "summary")
             head = "" if summary == summarize(text, part.title) else front_matter({"summary": summary}) + "\n"
-            contents[f"references/{key}.md"] = f"{head}# {part.title}\n\n{text}\n"
-        for name, content in contents.items():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            (target / name).write_text(content, encoding="utf-8")
+            contents[f"references/{key}.md"] = f"{head}# {part.title}\n\n{text}\n".encode()
+    for name, content in contents.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(content)
+        if isinstance(section, SkillSection):
+            shutil.copymode(section.folder / name, target / name)
     if names := [tool.name for part in (section, *parts.values()) for tool in part.tools()]:
         logger.warning("The tools of '%s' are not part of the exported skill: %s", section.key, ", ".join(names))
     return target
@@ -174,7 +198,7 @@ def _read(folder: Path) -> tuple[Page, list[str]]:
     if path is None:
         raise PromptValidationError(f"'{folder}' has no SKILL.md.")
     name = folder.absolute().name
-    page = read_page(path, name)
+    page = read_page(folder, path.name, name)
     return page, list(_problems(page.fields, path, name))
 
 
@@ -201,7 +225,7 @@ def _problems(fields: Mapping[str, Value], path: Path, folder: str) -> Iterator[
 
 
 def _skill_file(folder: Path) -> Path | None:
-    return next((path for path in (folder / name for name in SKILL_FILES) if path.is_file()), None)
+    return next((path for path in (folder / name for name in SKILL_FILES) if os.path.lexists(path)), None)
 
 
 def _is_page(path: Path) -> bool:

@@ -154,7 +154,9 @@ class RunStore(EventReader):
             f"ORDER BY max(started) DESC LIMIT {PAGE}",
             (time.time() - SILENT_SECONDS, *values),
         )
-        return [dict(zip(sums, row, strict=True)) for row in rows]
+        # A damaged number may be infinite, which JSON cannot express.
+        finite = ([None if value in (math.inf, -math.inf) else value for value in row] for row in rows)
+        return [dict(zip(sums, row, strict=True)) for row in finite]
 
     def run(self, run_id: str) -> RunSummary:
         """One run, by its id or an unambiguous prefix of it."""
@@ -284,8 +286,8 @@ def _summary(row: Sequence[Any]) -> RunSummary:
 
 def _openings(text: str) -> tuple[tuple[int, str], ...]:
     try:
-        return tuple((int(turn), str(key)) for turn, key in msgspec.json.decode(text))
-    except (msgspec.MsgspecError, TypeError, ValueError):
+        return tuple(msgspec.json.decode(text, type=list[tuple[int, str]]))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return ()
 
 

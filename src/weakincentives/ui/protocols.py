@@ -13,6 +13,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -36,11 +37,13 @@ from weakincentives.runtime import (
     ToolEnded,
     ToolStarted,
 )
+from weakincentives.runtime.bridge import Workers, finish
 
 logger = logging.getLogger("weakincentives.ui")
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Events = AsyncIterator[StreamEvent[Any] | Exception]
+_storage = Workers("wink-threads")
 
 
 class Threads:
@@ -99,11 +102,16 @@ class Threads:
                                 last = event
                             else:
                                 queue.put_nowait(event)
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     logger.warning("A turn of thread %r failed", key, exc_info=error)
-                    last = error
+                    last = _failed_turn(error)
                 finally:
-                    unsaved = None if self._save is None else await asyncio.to_thread(self._stored, key, chat)
+                    unsaved = None
+                    if self._save is not None:
+                        # To its end, or the next turn would be saved before this one.
+                        saving = _storage.call(partial(self._stored, key, chat))
+                        await finish(saving)
+                        unsaved = saving.result()
                     queue.put_nowait(last if isinstance(last, Exception) else unsaved or last)
 
         def ended(turn: asyncio.Task[None]) -> None:
@@ -112,31 +120,31 @@ class Threads:
                 del self._turns[key]
 
         if (before := self._turns.get(key)) is not None:
-            before.cancel()
+            _stop(before)
         turn = self._turns[key] = asyncio.create_task(run())
         turn.add_done_callback(ended)
         try:
             while (event := await queue.get()) is not None:
                 yield event
         finally:
-            turn.cancel()
+            _stop(turn)
 
     def _stored(self, key: str, chat: Conversation[Any]) -> Exception | None:
         """Call `save`; its error is logged here, since a cancelled turn no longer waits for it."""
         assert self._save is not None
         try:
             self._save(key, chat)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             logger.error("The conversation of thread %r could not be saved", key, exc_info=error)
             self._unsaved.add(key)
-            return error
+            return _failed_turn(error)
         self._unsaved.discard(key)
         return None
 
     async def find(self, key: str) -> tuple[Conversation[Any], asyncio.Lock]:
         """The conversation of a thread, and the lock that its turns acquire."""
         if key not in self._chats:
-            chat = await asyncio.to_thread(self._make, key)
+            chat = await _storage.call(partial(self._make, key))
             # Another request may have created it in the meantime.
             self._chats.setdefault(key, (chat, asyncio.Lock()))
         found = self._chats[key] = self._chats.pop(key)
@@ -145,6 +153,16 @@ class Threads:
         for other in idle[: max(0, len(self._chats) - self._limit)]:
             del self._chats[other]
         return found
+
+
+def _stop(turn: asyncio.Task[None]) -> None:
+    """Cancel a turn once: it ends by itself from then on, and the next one waits for that."""
+    if not turn.cancelling():
+        turn.cancel()
+
+
+def _failed_turn(error: Exception | SystemExit) -> Exception:
+    return RuntimeError(f"raised {error!r}") if isinstance(error, SystemExit) else error
 
 
 class _Asked(NamedTuple):

@@ -1,7 +1,8 @@
 """The viewer's ASGI application: one page, its modules, and the documents as JSON. Only this module imports starlette.
 
-A page from any site can send requests to a loopback address, and through DNS rebinding even under its own name. So
-requests are answered only if their Host names this server exactly, and only for the viewer's own page.
+A page from any site can send requests to a loopback address, and through DNS rebinding even under its own name; so can
+every user of this machine. So the Host must name this server exactly, a page that sends an Origin must be the viewer's
+own, and whoever asks for data must know the token in the address. The page itself and its modules hold no data.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from weakincentives.errors import WinkError
 from weakincentives.telemetry import RunFileError, RunNotFoundError
 from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.page import ICON, STATIC, served_page
-from weakincentives.viewer.playground import Playground
+from weakincentives.viewer.playground import Playground, Wanted
 
 POLL_SECONDS = 0.2
 QUIET_POLLS = 50
 WAIT_SECONDS, WAIT_POLLS = 0.02, 150
+PROBLEMS = (ValueError, TypeError, OverflowError, RecursionError, WinkError, ImportError, OSError)
+NO_PLAYGROUND = "This server only shows recorded runs; start a playground with wink play module:template."
 
 SHOWN_MEDIA = ("image/png", "image/jpeg", "image/webp", "image/gif", "audio/wav", "audio/mpeg")
 
@@ -48,12 +51,12 @@ def viewer_app(
     *,
     port: int,
     stopping: Callable[[], bool],
+    token: str,
     playground: Playground | None = None,
-    token: str = "",
 ) -> Guard:
     """The application for a server on this port; once `stopping()` is true, open streams end so that it can stop.
 
-    With a playground, which can write and spend, every request for data must carry the token.
+    Every request for data must carry the token. With a playground, some may also write and spend.
     """
     page, policy = served_page()
 
@@ -77,15 +80,16 @@ def viewer_app(
             Route("/api/search", _json(lambda r: _search(documents, r))),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/changes", changes),
+            Route("/api/play", _json(lambda r: playground.about() if playground else {"error": NO_PLAYGROUND})),
             *(_play_routes(playground, documents) if playground else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
     )
-    return Guard(app, port=port, policy=policy, token=token)
+    return Guard(app, port=port, policy=policy, token=token, acts=playground is not None)
 
 
 def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route]:
-    def run(wanted: Any) -> Any:
+    def run(wanted: Wanted) -> Any:
         """Start a run and wait until it is recorded, so that its page can be opened."""
         started = playground.run(wanted)
         for _ in range(WAIT_POLLS):
@@ -97,31 +101,27 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
             time.sleep(WAIT_SECONDS)
         return started
 
-    yield Route("/api/play", _json(lambda r: playground.about()))
     yield Route("/api/play/live", _json(lambda r: playground.live(r.query_params.get("run", ""))))
     acts = {"render": playground.render, "save": playground.save, "run": run, "stop": playground.stop}
     for name, act in acts.items():
-        yield Route(f"/api/play/{name}", _posted(act), methods=["POST"])
+        yield Route(f"/api/play/{name}", _posted(playground.read, act), methods=["POST"])
 
 
-def _posted(act: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+def _posted(read: Callable[[bytes], Wanted], act: Callable[[Wanted], Any]) -> Callable[[Request], Awaitable[Response]]:
     """An endpoint that accepts a JSON object and processes it in a thread."""
+
+    def acted(wanted: Wanted) -> Any:
+        try:
+            return act(wanted)
+        except PROBLEMS as error:
+            # The browser would log an error status, but a half-filled form is not an error.
+            return {"error": str(error)}
 
     async def endpoint(request: Request) -> Response:
         body = await request.body()
-        answer = await anyio.to_thread.run_sync(_json(lambda _: act(_object(body))), request)
-        # The browser would log an error status, but a half-filled form is not an error.
-        answer.status_code = 200
-        return answer
+        return await anyio.to_thread.run_sync(_json(lambda _: acted(read(body))), request)
 
     return endpoint
-
-
-def _object(body: bytes) -> Any:
-    wanted = json.loads(body)
-    if not isinstance(wanted, dict):
-        raise ValueError("The body must be a JSON object.")
-    return wanted
 
 
 def _runs(documents: Documents, request: Request) -> Any:
@@ -196,7 +196,7 @@ def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
             document, status = {"error": str(error)}, 404
         except RunFileError as error:
             document, status = {"error": str(error)}, 422
-        except (ValueError, TypeError, WinkError, ImportError, OSError) as error:
+        except PROBLEMS as error:
             document, status = {"error": str(error)}, 400
         # ASCII with escapes, so that even a lone surrogate reaches the page.
         return Response(json.dumps(document, separators=(",", ":")), status, media_type="application/json")
@@ -220,10 +220,11 @@ async def _changes(documents: Documents, stopping: Callable[[], bool]) -> AsyncI
 
 
 class Guard:
-    """ASGI middleware that checks Host, Origin and method, and sets the headers of every response."""
+    """ASGI middleware that checks Host, Origin, method and token, and sets the headers of every response."""
 
-    def __init__(self, app: ASGIApp, *, port: int, policy: str, token: str = "") -> None:
+    def __init__(self, app: ASGIApp, *, port: int, policy: str, token: str, acts: bool) -> None:
         self._app = app
+        self._acts = acts
         self._token = token.encode()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
@@ -243,17 +244,17 @@ class Guard:
     def _problem(self, scope: Scope) -> tuple[int, str] | None:
         if scope["type"] != "http":
             return 400, "The viewer speaks only HTTP."
-        acts = bool(self._token) and scope["path"].startswith("/api/play/")
+        acts = self._acts and scope["path"].startswith("/api/play/")
         if scope["method"] not in ("GET", "HEAD") and not (acts and scope["method"] == "POST"):
             return 405, "The viewer is read-only."
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return 421, "The Host header names another server; open the address that wink view printed."
+            return 421, "The Host header names another server; open the address that was printed at the start."
         origins = [value for name, value in scope["headers"] if name == b"origin"]
         if any(origin not in self._origins for origin in origins):
             return 403, "Only the viewer's own page may send requests."
-        if self._token and scope["path"].startswith("/api/") and not self._has_token(scope):
-            return 403, "The address has no token, or another one; open the address that wink play printed."
+        if scope["path"].startswith("/api/") and not self._has_token(scope):
+            return 403, "The address has no token, or an old one; open the address that was printed at the start."
         return None
 
     def _has_token(self, scope: Scope) -> bool:

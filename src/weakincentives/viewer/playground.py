@@ -6,7 +6,7 @@ import copy
 import enum
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -33,7 +33,7 @@ from weakincentives.runtime import (
     ToolStarted,
     first_difference,
 )
-from weakincentives.serde import dump, parse
+from weakincentives.serde import decode, dump, parse
 from weakincentives.session import Session
 from weakincentives.telemetry import prices_for
 from weakincentives.viewer.documents import pieces_of
@@ -52,6 +52,19 @@ class AdapterChoice:
     models: tuple[str, ...] = ()
     requires_model: bool = False
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request from the page: the prompt in some state, on an adapter; `Playground.read` makes one from JSON."""
+
+    adapter: str = ""
+    params: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    states: Mapping[str, Literal["hidden", "summary", "full"]] = field(default_factory=dict)
+    drafts: Mapping[str, str] = field(default_factory=dict)
+    tag: str = ""
+    message: str = ""
+    run_id: str = ""
 
 
 class Playground:
@@ -90,7 +103,15 @@ class Playground:
             "tags": [override.tag for override in stored],
         }
 
-    def render(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, body: bytes | str) -> Wanted:
+        """The request in a JSON object; its adapter is one of the choices, since another name may be any module's."""
+        wanted = decode(Wanted, body)
+        listed = [choice.name for choice in self._adapters]
+        if wanted.adapter and not {wanted.adapter, wanted.adapter.partition(":")[0]} & {*listed}:
+            raise ValueError(f"adapter must be one of {', '.join(listed)}, or one with a model; got {wanted.adapter!r}")
+        return wanted
+
+    def render(self, wanted: Wanted) -> dict[str, Any]:
         """The prompt with these params, states and drafts: sections, text, tools, and what they cost."""
         adapter = self._adapter(wanted)
         params = self._params(wanted)
@@ -120,13 +141,13 @@ class Playground:
             "cache": prefix_kept(before, rendered, config.count_tokens, config.sent_tool),
         }
 
-    def save(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def save(self, wanted: Wanted) -> dict[str, Any]:
         """Store the drafts under a tag, keeping what is stored there for other sections."""
-        tag = str(wanted.get("tag") or "").strip()
+        tag = wanted.tag.strip()
         if not tag:
             raise ValueError("A tag is needed to save under, such as 'latest'.")
         descriptor = self._template.descriptor
-        drafts = {self._path(key): str(body) for key, body in (wanted.get("drafts") or {}).items()}
+        drafts = {self._path(key): body for key, body in wanted.drafts.items()}
         made = {path: descriptor.override_section(path, body) for path, body in drafts.items()}
 
         def change(stored: PromptOverride) -> PromptOverride:
@@ -137,12 +158,12 @@ class Playground:
         self._overrides.update(ns=descriptor.ns, key=descriptor.key, tag=tag, change=change)
         return {"tag": tag, "file": str(self._overrides.path_of(ns=descriptor.ns, key=descriptor.key, tag=tag))}
 
-    def run(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, wanted: Wanted) -> dict[str, Any]:
         """Start a run with the chosen options and return its id; it is recorded like any other."""
         prompt = self._prompt(wanted, self._params(wanted))
         chosen, _ = self._states(wanted)
         adapter = self._adapter(wanted, afresh=True)
-        said = str(wanted.get("message") or "").strip()
+        said = wanted.message.strip()
         budget = Budget(max_turns=MAX_TURNS)
         if said:
             stream = Conversation(prompt, adapter=adapter, budget=budget).stream(said, visibility_overrides=chosen)
@@ -164,14 +185,14 @@ class Playground:
             raise ValueError(f"No run {run_id!r} was started here.")
         return {"run_id": run_id, "text": "".join(found.text), "done": found.done, "error": found.error}
 
-    def stop(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def stop(self, wanted: Wanted) -> dict[str, Any]:
         """Stop a run started here."""
-        found = self._live.get(str(wanted.get("run_id")))
+        found = self._live.get(wanted.run_id)
         if found is not None:
             found.stream.close()
         return {"stopped": found is not None}
 
-    def _prompt(self, wanted: Mapping[str, Any], params: Sequence[Any]) -> Prompt[Any]:
+    def _prompt(self, wanted: Wanted, params: Sequence[Any]) -> Prompt[Any]:
         override = self._override(wanted)
         _, hidden = self._states(wanted)
         prompt = copy.copy(self._given).bind(*params)
@@ -183,23 +204,23 @@ class Playground:
         drafts = SimpleNamespace(resolve=lambda descriptor, tag: override)
         return prompt.with_overrides(cast(PromptOverridesStore, drafts), DRAFT)
 
-    def _override(self, wanted: Mapping[str, Any]) -> PromptOverride | None:
+    def _override(self, wanted: Wanted) -> PromptOverride | None:
         """The stored override with the chosen tag, or the prompt's own, with the drafts applied on top."""
         descriptor, own = self._template.descriptor, self._given.overrides_store
         override, stored = descriptor.new_override(DRAFT), None
-        if tag := wanted.get("tag"):
-            stored = self._overrides.get(ns=descriptor.ns, key=descriptor.key, tag=str(tag))
+        if wanted.tag:
+            stored = self._overrides.get(ns=descriptor.ns, key=descriptor.key, tag=wanted.tag)
         elif own is not None and self._given.overrides_tag:
             stored = own.resolve(descriptor, self._given.overrides_tag)
         for path, section in stored.sections.items() if stored else ():
             override = override.with_section(path, section)
-        for key, body in (wanted.get("drafts") or {}).items():
+        for key, body in wanted.drafts.items():
             path = self._path(key)
-            override = override.with_section(path, descriptor.override_section(path, str(body)))
+            override = override.with_section(path, descriptor.override_section(path, body))
         return override if override.sections else None
 
-    def _states(self, wanted: Mapping[str, Any]) -> tuple[dict[SectionPath, SectionVisibility], list[SectionPath]]:
-        states = {self._path(key): str(state) for key, state in (wanted.get("states") or {}).items()}
+    def _states(self, wanted: Wanted) -> tuple[dict[SectionPath, SectionVisibility], list[SectionPath]]:
+        states = {self._path(key): state for key, state in wanted.states.items()}
         hidden = [path for path, state in states.items() if state == "hidden"]
         inside = [path for path in states if any(path[: len(up)] == up for up in hidden)]
         return {path: SectionVisibility(state) for path, state in states.items() if path not in inside}, hidden
@@ -210,11 +231,13 @@ class Playground:
             raise ValueError(f"Prompt '{self._template.key}' has no section {key!r}.")
         return node.path
 
-    def _params(self, wanted: Mapping[str, Any]) -> list[Any]:
-        given = wanted.get("params") or {}
+    def _params(self, wanted: Wanted) -> list[Any]:
+        given, types = wanted.params, self._template.outline.params_types
+        for name in given.keys() - {cls.__name__ for cls in types}:
+            raise ValueError(f"Prompt '{self._template.key}' has no params {name!r}.")
         return [
             parse(cls, given[cls.__name__]) if cls.__name__ in given else self._default(cls)
-            for cls in self._template.outline.params_types
+            for cls in types
             if cls.__name__ in given or self._default(cls) is not None
         ]
 
@@ -223,9 +246,9 @@ class Playground:
         sections = (node.section for node in self._template.outline.nodes if node.section.params_type is cls)
         return self._bound.get(cls) or next((s.default_params for s in sections if s.default_params is not None), None)
 
-    def _adapter(self, wanted: Mapping[str, Any], *, afresh: bool = False) -> ProviderAdapter:
+    def _adapter(self, wanted: Wanted, *, afresh: bool = False) -> ProviderAdapter:
         """The chosen adapter; one that loads its model into this process is created only once."""
-        name = str(wanted.get("adapter") or (self._adapters[0].name if self._adapters else ""))
+        name = wanted.adapter or self._adapters[0].name
         with self._lock:
             known = self._known.get(name)
             if known is None or (afresh and known.name != "local"):
@@ -294,18 +317,18 @@ def form_fields(cls: type, default: Any) -> Iterator[dict[str, Any]]:
     """The fields of a dataclass as form inputs: a kind of input, choices, and an initial value."""
     hints = get_type_hints(cls)
     values = cast(Mapping[str, Any], dump(default)) if default is not None else {}
-    for field in fields(cast(Any, cls)):
-        if not field.init:
+    for each in fields(cast(Any, cls)):
+        if not each.init:
             continue
-        hint = hints[field.name]
+        hint = hints[each.name]
         optional = NoneType in get_args(hint)
         kind, choices = _input_for(hint)
-        value = values.get(field.name)
-        if value is None and field.default is not MISSING:
-            value = dump(field.default)
-        elif value is None and field.default_factory is not MISSING:
-            value = dump(field.default_factory())
-        yield {"name": field.name, "kind": kind, "choices": choices, "optional": optional, "value": value}
+        value = values.get(each.name)
+        if value is None and each.default is not MISSING:
+            value = dump(each.default)
+        elif value is None and each.default_factory is not MISSING:
+            value = dump(each.default_factory())
+        yield {"name": each.name, "kind": kind, "choices": choices, "optional": optional, "value": value}
 
 
 def _input_for(hint: Any) -> tuple[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""Serves the viewer to this machine's browser only."""
+"""Serves the viewer on this machine, to whoever has the token in its address."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ViewerError(WinkError):
 class Viewer:
     """A server for a run file. `run()` serves until interrupted; as a context manager it serves in a thread.
 
-    `port=None` uses the default port, or any free one if that is taken; 0 uses any free port. With a playground, the
-    URL contains a token, and only requests with the token are served.
+    `port=None` uses the default port, or any free one if that is taken; 0 uses any free port. The URL contains a
+    token, without which no data is served: other users of this machine can reach the port too.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Viewer:
             require_extra(package, "viewer", "The viewer")
         self._store = RunStore(path)
         self._playground = playground
-        self._token = "" if playground is None else secrets.token_urlsafe(24)
+        self._token = secrets.token_urlsafe(24)
         try:
             self._socket = _listen(port)
         except BaseException:
@@ -53,7 +53,7 @@ class Viewer:
 
     @property
     def url(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}/{f'?token={self._token}' if self._token else ''}"
+        return f"http://{LOOPBACK}:{self.port}/?token={self._token}"
 
     def run(self, started: Callable[[], object] = lambda: None) -> None:
         """Serve until the process is interrupted; `started` is called once the server responds."""
@@ -87,8 +87,8 @@ class Viewer:
             Documents(self._store),
             port=self.port,
             stopping=lambda: self._server.should_exit,
-            playground=self._playground,
             token=self._token,
+            playground=self._playground,
         )
         config = uvicorn.Config(
             app,

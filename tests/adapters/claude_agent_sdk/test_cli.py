@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +48,54 @@ def test_a_cli_that_dies_says_what_it_said(tmp_path: Path) -> None:
     adapter = ClaudeAgentSDKAdapter(cli_path=path, dynamic_tools=True)
     with pytest.raises(PromptEvaluationError, match="out of memory"):
         adapter.evaluate(prompt(section("task")), session=Session())
+
+
+def test_a_cli_that_says_the_key_does_not_say_it_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "correct horse battery")
+    said = 'echo "using $ANTHROPIC_API_KEY, $MY_TOKEN and correct horse battery" >&2; exit 1'
+    path = program(tmp_path, f'if [ "$1" = --version ]; then echo 9.9.9; else {said}; fi')
+    env = {"MY_TOKEN": "0123456789abcdef"}
+    adapter = ClaudeAgentSDKAdapter(api_key="key-7-0123456789", env=env, cli_path=path, dynamic_tools=True)
+    with pytest.raises(PromptEvaluationError, match="using ") as caught:
+        adapter.evaluate(prompt(section("task")), session=Session())
+    shown = "".join(traceback.format_exception(caught.value))
+    assert [secret for secret in ("key-7", "0123456789abcdef", "correct horse") if secret in shown] == []
+
+
+def test_a_cli_that_is_asked_for_its_version_sees_no_variable_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "secret")
+    path = program(tmp_path, f"/usr/bin/env > {tmp_path}/seen; echo 9.9.9")
+    assert find_cli(path).version == "9.9.9"
+    seen = {line.partition("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
+    assert seen - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", "LANG", "HOME"}
+    assert f"HOME={tmp_path}\n" not in (tmp_path / "seen").read_text()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_temporary_folder_that_cannot_be_made_is_an_error_and_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    adapter = ClaudeAgentSDKAdapter(api_key="not-a-key", cli_path=program(tmp_path, "echo 9.9.9"), dynamic_tools=True)
+    find_cli(tmp_path / "claude")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(PromptEvaluationError, match=r"temporary folder for Claude Code cannot be created: .*gone"):
+        if is_async:
+            asyncio.run(asyncio.wait_for(adapter.evaluate_async(prompt(section("task")), session=Session()), 20))
+        else:
+            adapter.evaluate(prompt(section("task")), session=Session())
+
+
+def test_a_home_that_cannot_be_filled_leaves_no_folder_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "mkfifo", full)
+    with pytest.raises(PromptEvaluationError, match="No space left on device"):
+        ClaudeChannel(Settings(cli=tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_options_that_the_adapter_sets_itself_are_refused() -> None:

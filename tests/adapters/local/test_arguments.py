@@ -41,6 +41,13 @@ def test_digits_of_a_code_are_no_number() -> None:
     assert ground(tool(Refund), "Refund FH-20391, it was damaged") is None
 
 
+def test_text_that_matches_a_pattern_is_copied_up_to_its_end() -> None:
+    properties = {"order": {"type": "string", "pattern": "^[A-Z]{2}-\\d+$"}}
+    schema = {"type": "object", "properties": properties, "required": ["order"]}
+    made = Tool.from_schema(name="find", description="", schema=schema, handler=lambda p, *, context: ToolResult())
+    assert ground(made, "Where is FH-20391 now?") == Grounding({"order": "FH-20391"}, missing=())
+
+
 def test_free_text_is_left_to_the_model() -> None:
     assert ground(tool(Search), "Where are the socks?") == Grounding({}, missing=("words",))
 

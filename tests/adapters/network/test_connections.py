@@ -134,12 +134,12 @@ def test_closing_an_adapter_leaves_requests_under_way_alone() -> None:
         assert server.wait_for_connections(0)
 
 
-def test_without_aiohttp_an_async_request_says_what_to_install() -> None:
+def test_without_httptools_a_request_says_what_to_install() -> None:
     script = (
-        "import asyncio, sys; sys.modules['aiohttp'] = None\n"
+        "import asyncio, sys; sys.modules['httptools'] = None\n"
         "import openai; from tests.adapters.tools import SYSTEM, ask; from weakincentives import OpenAIAdapter\n"
         "client = openai.OpenAI(api_key='sk-0123456789', base_url='http://127.0.0.1:9')\n"
         "asyncio.run(OpenAIAdapter('m', client=client).channel().call_async(ask([SYSTEM])))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "needs the package 'aiohttp'; run pip install 'weakincentives[openai]'" in done.stderr
+    assert "needs the package 'httptools'; run pip install 'weakincentives[openai]'" in done.stderr

@@ -11,7 +11,7 @@ from bench.adapters import ADAPTERS, through_client
 from bench.model_server import serving
 from bench.soak import measured, run_async, run_mixed, run_stream, run_sync
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.limit(300)]
 
 
 def left_behind(make: Callable[[str], Any], path: str, run: Callable[[Any, int], None], runs: int) -> list[str]:

@@ -22,6 +22,9 @@ from weakincentives.runtime import (
 CONTAINER = '{"type":"container",'
 """Marks the item that records a reply's container. It is not sent back, but the next request names it."""
 
+BOUND = '{"type":"bound",'
+"""Marks the item that records the tools a reply's thinking is bound to. It is not sent back."""
+
 _RETRYABLE = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
 STOPS: dict[str, StopReason] = {
     "end_turn": "end",
@@ -36,9 +39,9 @@ STOPS: dict[str, StopReason] = {
 }
 
 
-def parse_reply(body: bytes | bytearray) -> ModelReply:
-    """The reply in a whole response."""
-    return _reply(_decode_answer(body))
+def parse_reply(body: bytes | bytearray, *more: str) -> ModelReply:
+    """The reply in a whole response, with more items."""
+    return _reply(_decode_answer(body), more)
 
 
 class _Details(msgspec.Struct):
@@ -104,7 +107,7 @@ _decode_text = msgspec.json.Decoder(_Text).decode
 _decode_use = msgspec.json.Decoder(_ToolUse).decode
 
 
-def _reply(answer: _Answer) -> ModelReply:
+def _reply(answer: _Answer, more: tuple[str, ...]) -> ModelReply:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -135,7 +138,7 @@ def _reply(answer: _Answer) -> ModelReply:
         tool_calls=tuple(calls),
         usage=_usage(answer.usage, hosted),
         stop_reason=stop,
-        items=tuple(items),
+        items=(*items, *more),
         response_id=answer.id,
         model=answer.model,
         reasoning="\n\n".join(thoughts),
@@ -221,8 +224,9 @@ class StreamedMessage:
 class MessageEventParser:
     """Reads a streamed message and passes on its deltas."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: str) -> None:
         self._message = StreamedMessage()
+        self._more = more
 
     def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
         data = msgspec.json.decode(event, type=dict[str, Any])
@@ -234,7 +238,7 @@ class MessageEventParser:
         delta = self._message.feed(data)
         if kind == "message_stop":
             blocks = [{**block, "input": _input(text)} if text else block for block, text in self._message.blocks()]
-            return (_reply(_decode_answer(encode({**self._message.fields, "content": blocks}))),)
+            return (_reply(_decode_answer(encode({**self._message.fields, "content": blocks})), self._more),)
         return (delta,) if delta else ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from weakincentives.adapters.anthropic.reply import (
+    BOUND,
     CONTAINER,
     MessageEventParser,
     decode_container,
@@ -144,6 +146,7 @@ class MessagesWire(Wire):
         super().__init__(model, parameters=plain, **options)
         self._cached: Mapping[str, Any] | None = parameters.get("cache_control", CACHED)
         self._max_tokens = max_tokens
+        self._listed = b""
         self._forget()
 
     def _forget(self) -> None:
@@ -152,6 +155,10 @@ class MessagesWire(Wire):
         self._betas: dict[str, None] = {}
         self._declared: set[str] = set()
         self._container = b""
+        # All that tools have added to the conversation, which binds the thinking after it.
+        self._tools = hashlib.blake2b(self._listed, digest_size=8)
+        # How many messages end with the last reply that names its tools, and with the last that names others.
+        self._bound = self._stale = 0
 
     def _begin_turn(self) -> None:
         self._results: list[bytes] = []
@@ -168,6 +175,25 @@ class MessagesWire(Wire):
             end += b',"stream":true'
         start = self._begin(request, *self._system)
         return EncodedRequest((start, self._buffer, turn, end, b"}"), self._headers(request))
+
+    def _extend(self, request: ModelRequest) -> None:
+        """Extend the conversation, without thinking that is bound to tools other than those of the request.
+
+        All thinking up to there is dropped: the vendor accepts a conversation that has lost its first thinking.
+        """
+        self.reasoning_dropped = False
+        if self.binds_reasoning:
+            listed = b",".join(self._encode_tools(*self._listed_tools(request), request))
+            if listed != self._listed:
+                self._listed, self._known = listed, ()
+                self._restart()
+        super()._extend(request)
+        if self._stale > self._unreasoned:
+            # A later reply that names the tools of the request was made without that thinking.
+            self.reasoning_dropped = self._stale == self._bound
+            self._unreasoned, self._known = self._stale, ()
+            self._restart()
+            super()._extend(request)
 
     def _headers(self, request: ModelRequest) -> Mapping[str, str]:
         betas = list(self._betas)
@@ -251,6 +277,7 @@ class MessagesWire(Wire):
                 self._begin_turn()
                 self._append(b'{"role":"assistant","content":[' + b",".join(blocks) + b"]}")
             self._keep_container(message)
+            self._check_tools(message)
         elif role == "system":
             self._add_operator(message.text)
         elif self._route == "tool_addition":
@@ -295,7 +322,19 @@ class MessagesWire(Wire):
         return "in thinking block" in str(payload)
 
     def _without_reasoning(self, message: Message) -> Message:
-        return replace(message, items=tuple(item for item in message.items if not is_thinking(item)))
+        kept = (item for item in message.items if not item.startswith(BOUND) and not is_thinking(item))
+        return replace(message, items=tuple(kept))
+
+    @property
+    def _binding(self) -> tuple[str, ...]:
+        """The item that records the tools which the thinking of a reply is bound to."""
+        return (f'{BOUND}"tools":"{self._tools.hexdigest()}"}}',) if self.binds_reasoning else ()
+
+    def _check_tools(self, message: Message) -> None:
+        for item in message.items if message.provider == PROVIDER else ():
+            if item.startswith(BOUND):
+                self._bound = self._count + 1
+                self._stale = self._stale if item in self._binding else self._bound
 
     def _keep_container(self, message: Message) -> None:
         """Let code continue in the container it ran in, unless the user chose one."""
@@ -306,6 +345,11 @@ class MessagesWire(Wire):
                 self._container = b',"container":' + encode(decode_container(item).id)
 
     def _add_changes(self, message: Message, request: ModelRequest) -> None:
+        before = len(self._operator)
+        self._encode_changes(message, request)
+        self._tools.update(b",".join(self._operator[before:]))
+
+    def _encode_changes(self, message: Message, request: ModelRequest) -> None:
         self._betas[TOOL_CHANGES] = None
         if message.role == "tools_removed":
             self._operator += [_change("tool_removal", self._name(name, request)) for name in message.tools]
@@ -332,10 +376,10 @@ class MessagesWire(Wire):
         return _name(name)
 
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:
-        return parse_reply(body)
+        return parse_reply(body, *self._binding)
 
     def event_parser(self) -> MessageEventParser:
-        return MessageEventParser()
+        return MessageEventParser(*self._binding)
 
 
 def _family(model: str) -> tuple[str, tuple[int, int]]:
@@ -350,7 +394,7 @@ def _change(kind: str, name: str) -> bytes:
 
 def _blocks(message: Message) -> list[bytes]:
     if message.items and message.provider == PROVIDER:
-        return [item.encode() for item in message.items if not item.startswith(CONTAINER)]
+        return [item.encode() for item in message.items if not item.startswith((BOUND, CONTAINER))]
     blocks = [encode({"type": "text", "text": message.text})] if message.text else []
     for call in message.tool_calls:
         head = encode({"type": "tool_use", "id": call.id, "name": _name(call.name)})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from weakref import WeakKeyDictionary
@@ -31,6 +30,7 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.prompt import AnyTool, Tokenizer, Tool, VisibilityExpansionRequired
 from weakincentives.runtime import InnerLoop, MediaSupport, ProviderAdapter, Settings
+from weakincentives.runtime.bridge import Workers, finish
 from weakincentives.session import Session
 
 if TYPE_CHECKING:
@@ -134,13 +134,22 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     @asynccontextmanager
     async def open_channel_async(self, loop: InnerLoop) -> AsyncIterator[ClaudeChannel]:
         with self._workspace(loop) as root:
-            channel, ended = await asyncio.to_thread(self._take, loop, root), False
+            # To the end, whatever is cancelled: a CLI that was started must be stopped.
+            taking = _workers.call(partial(self._take, loop, root))
+            cancelled = await finish(taking)
+            channel, ended = taking.result(), False
             try:
+                if cancelled is not None:
+                    raise cancelled
                 with self._recording_end(loop, channel):
                     yield channel
                 ended = True
             finally:
-                await asyncio.to_thread(self._put_back, loop, channel, ended)
+                putting_back = _workers.call(partial(self._put_back, loop, channel, ended))
+                cancelled = await finish(putting_back)
+                putting_back.result()
+                if cancelled is not None:
+                    raise cancelled
 
     def close(self) -> None:
         """Stop the CLIs that stayed open between turns; the adapter may be used again."""
@@ -231,6 +240,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         return find_cli(self._cli_path)
 
 
+_workers = Workers("wink-claude-runs")
 _follows: dict[Cli, bool] = {}
 
 

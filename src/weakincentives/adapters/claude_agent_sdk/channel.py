@@ -12,6 +12,7 @@ import asyncio
 import concurrent.futures
 import json
 import logging
+import os
 import queue
 import threading
 import weakref
@@ -26,7 +27,7 @@ from uuid import uuid4
 import claude_agent_sdk as sdk
 
 from weakincentives.adapters.anthropic.wire import binds_thinking, content_block
-from weakincentives.adapters.claude_agent_sdk.cli import Home
+from weakincentives.adapters.claude_agent_sdk.cli import KEYS, Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
 from weakincentives.adapters.claude_agent_sdk.wire import (
     CONTINUE,
@@ -47,6 +48,7 @@ from weakincentives.content import Text
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool, portable_name
+from weakincentives.redaction import Redactor
 from weakincentives.runtime import Message, ModelDelta, ModelReply, ModelRequest, ToolInvoked
 from weakincentives.session import extends
 
@@ -72,6 +74,10 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)
     unlisted: Callable[[], Exception] | None = None
 
+    def redactor(self) -> Redactor:
+        """Removes the secrets in our environment and the CLI's from what an error shows."""
+        return Redactor(variables={**os.environ, **self.env}, values=filter(None, map(self.env.get, KEYS)))
+
 
 class ClaudeChannel:
     """Starts the CLI with the first request and keeps it until `close`."""
@@ -85,10 +91,10 @@ class ClaudeChannel:
         self._conversation: Conversation
         self._stop: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
-        ready = threading.Event()
+        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run_loop, args=(ready,), name="wink-claude", daemon=True)
         self._thread.start()
-        ready.wait()
+        ready.result()
 
     @property
     def idle(self) -> bool:
@@ -183,7 +189,13 @@ class ClaudeChannel:
 
     def _begin(self) -> None:
         settings = self.settings
-        self._home = Home(cli=settings.cli, env=settings.env, own_home="user" in settings.setting_sources)
+        try:
+            self._home = Home(cli=settings.cli, env=settings.env, own_home="user" in settings.setting_sources)
+        except OSError as error:
+            raise PromptEvaluationError(
+                f"The temporary folder for Claude Code cannot be created: {error}; free some space, or set TMPDIR.",
+                phase="request",
+            ) from error
         self._conversation = Conversation(settings, self._home)
 
     async def _end(self) -> None:
@@ -195,19 +207,26 @@ class ClaudeChannel:
     def _submit(self, work: Coroutine[Any, Any, ResultT]) -> concurrent.futures.Future[ResultT]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def _run_loop(self, ready: threading.Event) -> None:
+    def _run_loop(self, ready: concurrent.futures.Future[None]) -> None:
+        """Run the event loop until `abandon`; what keeps it from starting is raised where `ready` is awaited."""
+
         async def main() -> None:
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             self._begin()
-            ready.set()
+            ready.set_result(None)
             await self._stop.wait()
             try:
                 await self._end()
             except Exception as error:
                 logger.warning("The Claude Code CLI could not be stopped in order", exc_info=error)
 
-        with asyncio.Runner() as runner:
-            runner.run(main())
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(main())
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
 
 
 class Conversation:
@@ -256,7 +275,8 @@ class Conversation:
                 await self._continue(request)
             return await self._reply(request, on_delta)
         except sdk.ClaudeSDKError as error:
-            raise self._failure(request, str(error)) from error
+            # Not from the SDK's error, whose text may contain a key.
+            raise self._failure(request, str(error)) from None
 
     async def probe(self) -> bool:
         """Whether the CLI lists the tools again when told that they changed; calls no model."""
@@ -400,20 +420,21 @@ class Conversation:
     def _failure(
         self, request: ModelRequest, message: str, result: sdk.ResultMessage | None = None
     ) -> PromptEvaluationError:
+        clean = self._settings.redactor().text
         hint, payload = "", None
         if result is not None:
             payload = {
                 "subtype": result.subtype,
                 "status": result.api_error_status,
                 "terminal_reason": result.terminal_reason,
-                "errors": result.errors,
+                "errors": result.errors and [clean(error) for error in result.errors],
             }
         if "/login" in message or (payload and payload["status"] in (401, 403)):
             hint = " (set ANTHROPIC_API_KEY, pass api_key=, or use your own login with setting_sources=('user',))"
         overflow = payload is not None and payload["terminal_reason"] == "prompt_too_long"
         kind = ContextOverflowError if overflow else PromptEvaluationError
         return kind(
-            "\n".join((f"Claude Code failed on prompt '{request.prompt_name}': {message}{hint}", *self._stderr)),
+            clean("\n".join((f"Claude Code failed on prompt '{request.prompt_name}': {message}{hint}", *self._stderr))),
             prompt_name=request.prompt_name,
             phase="request",
             payload=payload,

@@ -54,7 +54,7 @@ _SET_BY_THE_ADAPTER = {
     "tools": "allowed_cli_tools=",
 }
 
-CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN")
+KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 NETWORK = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "NODE_EXTRA_CA_CERTS")
 
 _SET_BY_THE_SDK = (
@@ -163,7 +163,14 @@ class Home:
     """The folder of one run, with the script that starts the CLI; `remove` stops the CLI and deletes the folder."""
 
     def __init__(self, *, cli: Path, env: Mapping[str, str], own_home: bool = False) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="wink-claude-"))
+        self.path, self._lifeline = Path(tempfile.mkdtemp(prefix="wink-claude-")), -1
+        try:
+            self._fill(cli, env, own_home)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _fill(self, cli: Path, env: Mapping[str, str], own_home: bool) -> None:
         self.workspace = self._folder("workspace")
         self.launcher = self.path / "claude"
         self._lifeline = self._open_lifeline()
@@ -220,9 +227,9 @@ class Home:
 
 def credentials(api_key: str | None, base_url: str | None) -> dict[str, str]:
     """The credentials for the service: our arguments, or else the SDK's environment variables."""
-    found = {name: os.environ[name] for name in (*CREDENTIALS, *NETWORK) if name in os.environ}
+    found = {name: os.environ[name] for name in (*KEYS, "ANTHROPIC_BASE_URL", *NETWORK) if name in os.environ}
     if api_key is not None:
-        for name in CREDENTIALS[:2] + CREDENTIALS[3:]:
+        for name in KEYS:
             found.pop(name, None)
         found["ANTHROPIC_API_KEY"] = api_key
     if base_url is not None:
@@ -242,10 +249,13 @@ def _version(path: Path, changed: int) -> str:
     if noted.is_file():
         return noted.read_text(encoding="utf-8").split()[0]
     try:
-        printed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+        with tempfile.TemporaryDirectory(prefix="wink-claude-") as home:
+            env = {"LANG": "C.UTF-8", "PATH": os.environ.get("PATH", os.defpath), "HOME": home}
+            command = [str(path), "--version"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PromptEvaluationError(f"The Claude Code CLI at {path} does not run: {error}", phase="request") from error
-    found = re.search(r"\d+\.\d+\.\d+", printed)
+    found = re.search(r"\d+\.\d+\.\d+", done.stdout)
     return found[0] if found else "0.0.0"
 
 

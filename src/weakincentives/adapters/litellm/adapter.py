@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -159,7 +160,9 @@ class LiteLLMTransport:
         self, request: EncodedRequest, timeout: float | None, *, whole: bool
     ) -> Response | AsyncStream:
         try:
-            answer = await self._client.acompletion(**self._arguments(request, timeout))
+            # LiteLLM's own timeout limits only single steps of a request, such as one read.
+            async with asyncio.timeout(timeout):
+                answer = await self._client.acompletion(**self._arguments(request, timeout))
             if whole:
                 return Response(200, {}, _json(answer))
             chunks = aiter(answer)

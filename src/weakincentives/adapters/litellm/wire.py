@@ -112,7 +112,7 @@ class ChatWire(Wire):
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role
         if role == "tool":
-            content = self._content(message)
+            content = self._result(message, request)
             self._append(encode({"role": "tool", "tool_call_id": message.call_id, "content": content}))
         elif role == "assistant":
             self._open()
@@ -120,9 +120,8 @@ class ChatWire(Wire):
         elif role in ("system", "user"):
             self._opened = self._opened or role == "user"
             self._append(encode({"role": role, "content": self._content(message)}))
-        elif role == "tools_added" and message.text:
-            # Not every provider accepts a system message here.
-            self._append(encode({"role": "user", "content": message.text}))
+        elif role == "tools_added" and (text := self._description(message)):
+            self._append(encode({"role": "user", "content": text}))
 
     def _assistant(self, message: Message) -> bytes:
         """The message, unchanged if it came from the same vendor: only that vendor understands its own reasoning."""

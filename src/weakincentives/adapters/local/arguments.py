@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.prompt import Tool
+from weakincentives.serde.pattern import MAX_STEPS, BoundedPattern, PatternError, Steps, TooManyStepsError
 
 _NUMBER = re.compile(r"(?<![\w.,-])-?\d+(?:[.,]\d+)?(?![\w-]|[.,]\d)")
 _CODE = re.compile(r"\b[A-Za-z]+[-_/#]?\d[\w-]*\b")
@@ -116,10 +117,10 @@ def _find(node: Mapping[str, Any], question: str, taken: list[tuple[int, int]]) 
         said = [value for value in node["enum"] if isinstance(value, str) and _mentions(question, value)]
         return (True, max(said, key=len)) if said else (False, None)
     if form := _form(node):
-        found = re.search(form, question)
-        if found:
-            taken.append(found.span())
-        return found is not None, found[0] if found else None
+        span = _first(form, question)
+        if span is not None:
+            taken.append(span)
+        return span is not None, question[slice(*span)] if span else None
     if node.get("type") in ("number", "integer"):
         for found in _NUMBER.finditer(question):
             text = found[0].replace(",", ".")
@@ -143,6 +144,14 @@ def _form(node: Mapping[str, Any]) -> str | None:
         return None
     digits = re.sub(r"\d+", lambda _: r"\d+", re.escape(example[0]))
     return rf"\b{digits}\w*\b"
+
+
+def _first(pattern: str, question: str) -> tuple[int, int] | None:
+    """Where a pattern matches, which may be a server's; None also if finding out takes too long."""
+    try:
+        return BoundedPattern(pattern).find(question, Steps(MAX_STEPS).take)
+    except (PatternError, TooManyStepsError):
+        return None
 
 
 def _mentions(question: str, value: str) -> bool:

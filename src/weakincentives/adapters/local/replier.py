@@ -112,7 +112,8 @@ class Replier:
             return self._composed(outlook, found, watch, heard)
         text = _quotation(outlook, found) if fits else _NOTHING
         heard(text)
-        return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=_quotes_item(found))
+        usage = TokenUsage(sent, self._engine.count(text))
+        return ModelReply(text=text, usage=usage, items=_quotes_item(outlook, found) if fits else ())
 
     def _fitting(self, request: ModelRequest) -> tuple[ModelRequest, int]:
         """The request without the oldest turns that leave no room for a reply, and its number of tokens.
@@ -260,13 +261,14 @@ class Replier:
         limit = min(MAX_ANSWER, self._max_tokens)
         written = write(self._engine, messages, watch, max_tokens=limit, repeat_penalty=1.0)
         composed = written.text.strip() + ("" if written.whole else " ...")
+        items: tuple[str, ...] = ()
         if _made_of(composed, f"{_NOTHING} {evidence}", outlook.question):
             quotation = _quotation(outlook, found, besides=composed).replace("\n", "\n> ")
             text = f"{composed}\n\n> {quotation}" if quotation else composed
         else:
-            text = _quotation(outlook, found)
+            text, items = _quotation(outlook, found), _quotes_item(outlook, found)
         heard(text)
-        return ModelReply(text=text, usage=written.usage, items=_quotes_item(found))
+        return ModelReply(text=text, usage=written.usage, items=items)
 
 
 def _evidence(outlook: Outlook, found: Sequence[Sentence]) -> str:
@@ -306,5 +308,12 @@ def _user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def _quotes_item(found: Sequence[Sentence]) -> tuple[str, ...]:
-    return (json.dumps({"type": "quotation", "scores": [round(sentence.score, 3) for sentence in _quoted(found)]}),)
+def _quotes_item(outlook: Outlook, found: Sequence[Sentence]) -> tuple[str, ...]:
+    """Says that the whole reply is a quotation, and from which tools or sections."""
+    called = [name for name, _ in outlook.calls if name not in (*OPENING_TOOLS, SEARCH)]
+    quoted = _quoted(found)
+    texts = {sentence.text for sentence in quoted}
+    read = [section.key for section in outlook.opened if not texts.isdisjoint(sentences(section.body))]
+    sources = list(dict.fromkeys(called if outlook.results else read))
+    scores = [] if outlook.results else [round(sentence.score, 3) for sentence in quoted]
+    return (json.dumps({"type": "quotation", "from": sources, "scores": scores}),)

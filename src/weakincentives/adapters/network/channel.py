@@ -126,7 +126,8 @@ class Exchange:
     def steps(self, *, stream: bool = False) -> Steps:
         """The steps to a whole reply; a streaming exchange also yields deltas as they arrive."""
         encoded = self._wire.encode_request(self._request, stream=stream)
-        streamed = False
+        self._dropped = self._wire.reasoning_dropped
+        streamed = refused = False
         while True:
             outcome = yield Send(encoded, self._left())
             received: bytes | bytearray = b""
@@ -150,18 +151,14 @@ class Exchange:
                 failure.__context__ = None
             except MALFORMED as error:
                 failure = self._unreadable(error, received)
-            if not streamed and self._drops_reasoning(failure):
+            if not refused and not streamed and self._wire.rejects_reasoning(failure.payload):
+                # Without the reasoning that the vendor rejects, the request may be sent again, as a retry.
+                failure.args = (f"{failure}; a retry, if max_retries allows one, omits the earlier reasoning",)
+                failure.retryable, failure.wait, refused = True, 0.0, True
+                self._dropped = True
+                self._wire.drop_reasoning()
                 encoded = self._wire.encode_request(self._request, stream=stream)
-            else:
-                yield Sleep(self._pause(failure, streamed=streamed))
-
-    def _drops_reasoning(self, failure: TransportError) -> bool:
-        """Whether to send the request again without the reasoning that the vendor rejects; True at most once."""
-        if self._dropped or not self._wire.rejects_reasoning(failure.payload):
-            return False
-        self._dropped = True
-        self._wire.drop_reasoning()
-        return True
+            yield Sleep(self._pause(failure, streamed=streamed))
 
     def _drain(self) -> Generator[Read, Outcome, None]:
         deadline = self._request.deadline

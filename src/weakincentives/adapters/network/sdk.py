@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, TypeVar
@@ -37,6 +38,7 @@ class SdkTransport:
         self._sdk = sdk
         self._path = path
         self._awaits = awaits
+        self._process: int | None = None
 
     def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
         ends = end_of(timeout)
@@ -72,8 +74,9 @@ class SdkTransport:
                 f"pass {name.removeprefix('Async')}(...) or call evaluate_async",
                 retryable=False,
             )
+        arguments = self._arguments(request, timeout)
         try:
-            return self._client.post(self._path, **self._arguments(request, timeout), stream_cls=self._sdk.Stream)
+            return self._client.post(self._path, **arguments, stream_cls=self._sdk.Stream)
         except Exception as error:
             if isinstance(error, self._sdk.APIStatusError):
                 return error.response
@@ -89,6 +92,13 @@ class SdkTransport:
     def _arguments(self, request: EncodedRequest, timeout: float | None) -> dict[str, Any]:
         import httpx2
 
+        self._process = self._process or os.getpid()
+        if self._process != os.getpid():
+            raise TransportError(
+                "the client shares its connections with the parent process; create the client and the adapter in "
+                "the child",
+                retryable=False,
+            )
         options: dict[str, Any] = {"max_retries": 0, "headers": {**request.headers, "accept-encoding": "identity"}}
         if timeout is not None:
             own = getattr(self._client.timeout, "read", self._client.timeout)

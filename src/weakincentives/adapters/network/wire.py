@@ -87,6 +87,8 @@ class Format(ABC):
     """How requests are written and replies are read."""
 
     provider: str
+    reasoning_dropped = False
+    """Whether the last request was the first without reasoning that its vendor would have rejected."""
 
     @abstractmethod
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
@@ -146,6 +148,8 @@ class Wire(Format):
         # The tools that were added to the conversation, and their definitions in it by name.
         self._late: Sequence[Tool[Any, Any]] = ()
         self._defined: dict[str, bytes] = {}
+        # Up to which message the descriptions of added tools stand in a tool's result.
+        self._described = 0
 
     def _redefines_tools(self, request: ModelRequest) -> bool:
         """Whether a tool that was added to the conversation has another definition now."""
@@ -168,7 +172,7 @@ class Wire(Format):
     def _restart(self) -> None:
         """Forget what was encoded."""
         self._buffer = bytearray()
-        self._count = 0
+        self._count = self._described = 0
 
     def _extend(self, request: ModelRequest) -> None:
         messages = request.messages
@@ -186,13 +190,17 @@ class Wire(Format):
 
     def _begin(self, request: ModelRequest, *more: object) -> bytes:
         """The body up to the conversation; re-encoded only if tools, output, settings or `more` have changed."""
-        tools, hosted = request.tools, request.hosted_tools
-        if self._route != "append":
-            tools, hosted = tools[: request.initial_tools], hosted[: request.initial_hosted_tools]
+        tools, hosted = self._listed_tools(request)
         known = (tools, hosted, request.output, request.settings, *more)
         if self._start_of != known:
             self._start, self._start_of = self._encode_start(request, tools, hosted), known
         return self._start
+
+    def _listed_tools(self, request: ModelRequest) -> tuple[Sequence[Tool[Any, Any]], Sequence[HostedTool[Any]]]:
+        """The tools that stand before the conversation."""
+        if self._route == "append":
+            return request.tools, request.hosted_tools
+        return request.tools[: request.initial_tools], request.hosted_tools[: request.initial_hosted_tools]
 
     @abstractmethod
     def _encode_start(
@@ -218,6 +226,26 @@ class Wire(Format):
         if not message.parts:
             return message.text
         return [self._part(Text(str(part)) if self._media.problem(part) else part) for part in message.parts]
+
+    def _result(self, message: Message, request: ModelRequest) -> str | list[dict[str, Any]]:
+        """The content of a tool's result, the last of a turn with the long descriptions of the tools that it added.
+
+        Long descriptions come from outside, and must not speak with more authority than the result that brought them.
+        """
+        messages, end = request.messages, self._count + 1
+        while end < len(messages) and messages[end].role in ("tools_added", "tools_removed"):
+            end += 1
+        self._described = end
+        added = [messages[index].text for index in range(self._count + 1, end) if messages[index].text]
+        if added:
+            text = "\n\n".join((message.text, *added))
+            parts = (*message.parts, *map(Text, added)) if message.parts else ()
+            message = replace(message, text=text, parts=parts)
+        return self._content(message)
+
+    def _description(self, message: Message) -> str:
+        """The long descriptions of added tools, unless a result has them."""
+        return message.text if self._count >= self._described else ""
 
     def _append(self, item: bytes) -> None:
         if self._buffer:

@@ -171,7 +171,7 @@ class ResponsesWire(Wire):
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role
         if role == "tool":
-            output = self._content(message)
+            output = self._result(message, request)
             self._append(encode({"type": "function_call_output", "call_id": message.call_id, "output": output}))
         elif role == "assistant":
             self._add_assistant(message)
@@ -182,8 +182,8 @@ class ResponsesWire(Wire):
         elif role == "tools_added":
             if self._route == "additional_tools":
                 self._add_tools(message, request)
-            if message.text:
-                self._append(encode({"role": "developer", "content": message.text}))
+            if text := self._description(message):
+                self._append(encode({"role": "user", "content": text}))
 
     def _part(self, part: Part) -> dict[str, Any]:
         if not isinstance(part, Media):

@@ -115,16 +115,20 @@ def bm25(question: str, texts: Sequence[str]) -> list[float]:
 class Bm25:
     """Documents, each a list of terms, ready to be compared with many questions."""
 
-    def __init__(self, documents: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self, documents: Sequence[Sequence[str]], saturation: float = SATURATION, length: float = LENGTH
+    ) -> None:
         self._size = len(documents)
         lengths = [len(document) for document in documents]
         average = sum(lengths) / self._size if any(lengths) else 1.0
         self._postings: dict[str, tuple[array[int], array[float]]] = {}
         for place, document in enumerate(documents):
+            # A count of 1 in a text of average length weighs 1.
+            half = saturation * (1 - length + length * lengths[place] / average)
             for term, count in Counter(document).items():
                 places, weights = self._postings.get(term) or self._postings.setdefault(term, (array("I"), array("f")))
                 places.append(place)
-                weights.append(saturated(count, lengths[place] / average))
+                weights.append(count * (saturation + 1) / (count + half))
 
     def rarity(self, term: str) -> float:
         holding = len(self._postings[term][0]) if term in self._postings else 0
@@ -141,8 +145,3 @@ class Bm25:
                 for place, weight in zip(*self._postings[term], strict=True):
                     scores[place] += rarity * weight
         return scores
-
-
-def saturated(count: int, length: float) -> float:
-    """The weight of a term that occurs this often in a text of this length, where 1 is the average."""
-    return count * (SATURATION + 1) / (count + SATURATION * (1 - LENGTH + LENGTH * length))

@@ -12,6 +12,9 @@ from weakincentives._imports import import_extra, require_extra
 from weakincentives.prompt.ranking.lexical import LexicalIndex, SectionText, best, in_proportion
 
 BATCH = 64
+# The weight of shared words; a higher one finds more rare words, a lower one more words that mean the same. Measured in
+# bench/finding.py: its queries alone would choose 0.3 to 0.4.
+WORDS = 0.45
 
 Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 
@@ -22,8 +25,8 @@ class VectorRanker:
         VectorRanker(lambda texts: client.embed(texts))
 
     `embed` takes a list of texts and returns a vector for each; `embed_query` is for models that embed questions
-    differently. Half of a score is shared words, the rest the similarity of titles with summaries and of the best
-    sentence or tool; of each, only the part above the average counts.
+    differently. Nearly half of a score is shared words, the rest the similarity of title and summary and of the best
+    sentence or tool. Each is measured in its standard deviations above the average, so what stands out counts most.
     """
 
     def __init__(self, embed: Embed, *, embed_query: Embed | None = None) -> None:
@@ -86,19 +89,19 @@ class VectorIndex:
         numpy = self._numpy
         asked = numpy.asarray(self._embed_query([query])[0], numpy.float32)
         pieces = numpy.maximum.reduceat(self._pieces @ asked, self._starts)
-        lists = map(_above_average, (words, (self._headlines @ asked).tolist(), pieces.tolist()))
-        return best(
-            [shared / 2 + (headline + piece) / 4 for shared, headline, piece in zip(*lists, strict=True)], limit
-        )
+        shared, headline, piece = map(self._above_average, (words, self._headlines @ asked, pieces))
+        return best(in_proportion((WORDS * shared + (1 - WORDS) / 2 * (headline + piece)).tolist()), limit)
+
+    def _above_average(self, scores: Any) -> Any:
+        """Each score's excess over the mean, in standard deviations; models differ in how similar any two texts are."""
+        numpy = self._numpy
+        found = numpy.asarray(scores)
+        if len(found) > 1:
+            found = (found - found.mean()) / max(found.std(), 1e-9)
+        return numpy.maximum(found, 0)
 
     def _vectors(self, texts: Sequence[str]) -> Any:
         numpy = self._numpy
         batches = [self._embed(texts[at : at + BATCH]) for at in range(0, len(texts), BATCH)]
         vectors = numpy.concatenate([numpy.asarray(batch, numpy.float32) for batch in batches or [[[0.0]]]])
         return vectors / numpy.maximum(numpy.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-
-
-def _above_average(scores: Sequence[float]) -> list[float]:
-    """Each score's excess over the mean, as a share of the best; models differ in how similar unrelated texts are."""
-    mean = sum(scores) / len(scores) if len(scores) > 1 else 0.0
-    return in_proportion([max(0.0, score - mean) for score in scores])

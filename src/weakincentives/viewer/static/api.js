@@ -1,6 +1,7 @@
 // Documents from the server, or from the page itself when it is an exported file.
 
 import { signal } from "@preact/signals";
+import { read, write } from "wink/state.js";
 
 const holder = document.getElementById("data");
 const KEPT = 400;
@@ -18,21 +19,22 @@ async function unpack(text) {
 }
 // Counts up when something was recorded: "none" until the first word from the server.
 export const changes = signal(0);
-export const connected = signal(true);
+// Why nothing new arrives: empty, or a short reason.
+export const cutOff = signal("");
 // The prompt that this server has a playground for, if it has one.
 export const play = signal(null);
 // What a run that was started in the playground is saying.
 export const live = signal(null);
-// A playground's address has a token, without which its server answers nothing; the page keeps it for this tab.
-const token = tokenOfTab();
+// The server's address has a token, without which it answers nothing; kept for reloads, other tabs and bookmarks. The
+// storage belongs to this host and port; a cookie would be sent to every other port of this machine as well.
+const token = exported ? "" : tokenOfServer();
 
-function tokenOfTab() {
+function tokenOfServer() {
   const given = new URLSearchParams(location.search).get("token");
-  if (given) {
-    sessionStorage.setItem("wink-token", given);
-    history.replaceState(null, "", location.pathname + location.hash);
-  }
-  return exported ? null : sessionStorage.getItem("wink-token");
+  if (!given) return read("wink-token") ?? "";
+  write("wink-token", given);
+  history.replaceState(null, "", location.pathname + location.hash);
+  return given;
 }
 
 async function fetched(path, params = {}) {
@@ -40,7 +42,7 @@ async function fetched(path, params = {}) {
   for (const [name, value] of Object.entries(params)) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== "") query.append(name, one);
   }
-  return answered(await fetch(`/api/${path}${query.size ? `?${query}` : ""}`, { headers: token ? { "x-wink-token": token } : {} }));
+  return answered(await fetch(`/api/${path}${query.size ? `?${query}` : ""}`, { headers: { "x-wink-token": token } }));
 }
 
 async function answered(answer) {
@@ -49,6 +51,7 @@ async function answered(answer) {
   try {
     document = JSON.parse(text);
   } catch {
+    if (answer.status === 403) throw new Error(text);
     throw new Error(`The server answered ${answer.status} without a document: ${text.slice(0, 300) || answer.statusText}`);
   }
   if (!answer.ok || (document.error && !("done" in document))) throw new Error(document.error);
@@ -126,7 +129,7 @@ export const api = exported ? local : remote;
 
 // The address of recorded media; in an exported file they are inside.
 export async function mediaUrl({ digest, type }) {
-  if (!exported) return `/api/blobs/${digest}?type=${encodeURIComponent(type)}${token ? `&token=${encodeURIComponent(token)}` : ""}`;
+  if (!exported) return `/api/blobs/${digest}?type=${encodeURIComponent(type)}&token=${encodeURIComponent(token)}`;
   return `data:${type};base64,${(await unpacked).blobs[digest] ?? ""}`;
 }
 
@@ -143,13 +146,14 @@ export async function messagesOf(run, start, stop) {
 
 export function listen() {
   if (exported) return;
-  if (token) remote.play().then((found) => (play.value = found), () => {});
-  const source = new EventSource(`/api/changes${token ? `?token=${encodeURIComponent(token)}` : ""}`);
+  remote.play().then((found) => (play.value = found), () => {});
+  const source = new EventSource(`/api/changes?token=${encodeURIComponent(token)}`);
   source.onmessage = () => {
-    connected.value = true;
+    cutOff.value = "";
     changes.value += 1;
   };
-  source.onerror = () => (connected.value = false);
+  // The browser tries again while nobody answers, and gives up when the server refuses: one started anew has another token.
+  source.onerror = () => (cutOff.value = source.readyState === EventSource.CLOSED ? "no access" : "server gone");
 }
 
 function missing(text) {

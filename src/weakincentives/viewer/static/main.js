@@ -2,7 +2,7 @@
 
 import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { api, connected, exported, listen, play } from "wink/api.js";
+import { api, cutOff, exported, listen, play } from "wink/api.js";
 import { Compare } from "wink/compare.js";
 import { Help, useKeys } from "wink/keys.js";
 import { Play } from "wink/play.js";
@@ -34,7 +34,7 @@ function App() {
         ${!exported && html`<a href="#/report" class=${page === "report" ? "here" : ""}>Report</a>`}
         <a href="#/compare" class=${page === "compare" ? "here" : ""}>Compare</a>
       </nav>
-      ${!connected.value && html`<span class="pill status interrupted">server gone</span>`}
+      ${cutOff.value && html`<span class="pill status interrupted" title="Open the address that was printed when the server was started">${cutOff.value}</span>`}
       <form class="find" role="search" onSubmit=${submit}>
         <${Icon} name="search" />
         <input name="q" type="search" placeholder="Search everything" aria-label="Search everything"

@@ -6,6 +6,9 @@ import { html } from "wink/view.js";
 
 // Beyond this, laying a text out takes longer than reading it as it is.
 const LONGEST = 40_000;
+// Quotes and lists inside each other, deeper than anybody writes them; the rest is shown as it is. Thousands would
+// overflow the stack, and a turn could hide behind them.
+const DEEPEST = 8;
 const INLINE = /(`[^`\n]{1,400}`)|\*\*([^*\n]{1,600})\*\*|(?<![\w*])\*([^*\s][^*\n]{0,300})\*(?!\w)|\[([^\]\n]{1,300})\]\((https?:\/\/[^\s)]{1,800})\)|(https?:\/\/[^\s<>"'`)\]]{1,800})/g;
 
 // Text as its author meant it; the switch, a search and JSON show it to the letter.
@@ -39,13 +42,15 @@ function inline(text) {
   return [...parts, text.slice(from)];
 }
 
-const FENCE = /^\s*(```+|~~~+)/;
+const FENCE = /^\s*(```+|~~~+)(.*)$/;
+const LANGUAGE = /^[\w+#.-]{0,20}$/;
 const HEADING = /^(#{1,6})\s+(.*)$/;
 const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
 const RULE = /^\s*([-*_])(?:\s*\1){2,}\s*$/;
 const CELLS = /^\s*\|.*\|\s*$/;
 
-function blocks(lines) {
+function blocks(lines, depth = 0) {
+  if (depth > DEEPEST) return html`<${Text} value=${lines.join("\n")} />`;
   const found = [];
   let at = 0;
   const take = (fits) => {
@@ -57,9 +62,11 @@ function blocks(lines) {
     const line = lines[at];
     if (!line.trim()) at += 1;
     else if (FENCE.test(line)) {
-      const fence = line.match(FENCE)[1];
+      const [, fence, info] = line.match(FENCE);
       at += 1;
-      found.push(html`<pre class="code">${take((one) => !one.trim().startsWith(fence)).join("\n")}</pre>`);
+      // The name of a language is left out; anything else that stands beside a fence is text.
+      const beside = LANGUAGE.test(info.trim()) ? [] : [info.trim()];
+      found.push(html`<pre class="code">${[...beside, ...take((one) => !(one.trim().startsWith(fence) && /^\s*[`~]+\s*$/.test(one)))].join("\n")}</pre>`);
       at += 1;
     } else if (HEADING.test(line)) {
       const [, marks, words] = line.match(HEADING);
@@ -69,8 +76,8 @@ function blocks(lines) {
       at += 1;
       found.push(html`<hr />`);
     } else if (CELLS.test(line)) found.push(table(take((one) => CELLS.test(one))));
-    else if (line.startsWith(">")) found.push(html`<blockquote>${blocks(take((one) => one.startsWith(">")).map((one) => one.replace(/^> ?/, "")))}</blockquote>`);
-    else if (ITEM.test(line)) found.push(list(take((one) => ITEM.test(one) || /^\s+\S/.test(one))));
+    else if (line.startsWith(">")) found.push(html`<blockquote>${blocks(take((one) => one.startsWith(">")).map((one) => one.replace(/^> ?/, "")), depth + 1)}</blockquote>`);
+    else if (ITEM.test(line)) found.push(list(take((one) => ITEM.test(one) || /^\s+\S/.test(one)), depth + 1));
     else {
       const words = take((one) => one.trim() && !FENCE.test(one) && !HEADING.test(one) && !ITEM.test(one) && !CELLS.test(one) && !one.startsWith(">"));
       found.push(html`<p>${words.flatMap((one, index) => (index ? [html`<br />`, ...inline(one)] : inline(one)))}</p>`);
@@ -79,15 +86,15 @@ function blocks(lines) {
   return found;
 }
 
-function list(lines) {
-  const depth = lines[0].match(ITEM)[1].length;
+function list(lines, depth) {
+  const indent = lines[0].match(ITEM)[1].length;
   const items = [];
   for (const line of lines) {
     const item = line.match(ITEM);
-    if (item && item[1].length <= depth) items.push({ number: item[2], words: item[3], inside: [] });
-    else items.at(-1).inside.push(line.slice(Math.min(depth + 2, line.length - line.trimStart().length)));
+    if (item && item[1].length <= indent) items.push({ number: item[2], words: item[3], inside: [] });
+    else items.at(-1).inside.push(line.slice(Math.min(indent + 2, line.length - line.trimStart().length)));
   }
-  const inside = items.map((item) => html`<li>${inline(item.words)}${item.inside.length > 0 && blocks(item.inside)}</li>`);
+  const inside = items.map((item) => html`<li>${inline(item.words)}${item.inside.length > 0 && blocks(item.inside, depth)}</li>`);
   return items[0].number ? html`<ol start=${items[0].number}>${inside}</ol>` : html`<ul>${inside}</ul>`;
 }
 

@@ -19,6 +19,7 @@ export function Outcome({ whole, turn, selected, onSelect }) {
     <div class="panel-body">
       ${turn.n > 1 && html`<a class="compare-link" href=${link("compare", [], { a: `${turn.run_id}:${turn.n - 1}`, b: `${turn.run_id}:${turn.n}` })}>Compare with turn ${turn.n - 1} <kbd>d</kbd></a>`}
       ${reply?.text && html`<div class="reply"><${Prose} value=${reply.text} /></div>`}
+      ${sources(reply).length > 0 && html`<p class="quiet pad quoted">Quoted word for word from ${sources(reply).join(", ")}</p>`}
       ${turn.pending && whole.run.status === "running" && (said ? html`<div class="reply"><${Prose} value=${said} /></div>` : html`<${Loading} label="The model has this request" />`)}
       ${turn.pending && !reply && whole.run.status !== "running" && html`<p class="quiet pad">This request got no reply.</p>`}
       ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
@@ -29,6 +30,17 @@ export function Outcome({ whole, turn, selected, onSelect }) {
       ${ended.map((event) => html`<${Ended} event=${event} said=${reply?.text} run=${whole.run} />`)}
     </div>
   </section>`;
+}
+
+// What the embedded model's answer is a quotation of: tools or sections.
+function sources(reply) {
+  for (const item of reply?.items ?? []) {
+    try {
+      const { type, from } = JSON.parse(item);
+      if (type === "quotation") return from.map((one) => visible(String(one)));
+    } catch {}
+  }
+  return [];
 }
 
 const STOPS = { end: "ended", tool_calls: "calls tools", length: "cut off at its limit", refusal: "refused", content_filter: "filtered", pause: "paused" };

@@ -67,14 +67,17 @@ export function cycleTheme() {
   const shown = theme.value === "system" ? system : theme.value;
   const other = shown === "dark" ? "light" : "dark";
   theme.value = other === system ? "system" : other;
-  try {
-    localStorage.setItem("wink-theme", theme.value);
-  } catch {
-    // A page opened from disk may have no storage; the choice then lasts as long as the page.
-  }
+  write("wink-theme", theme.value);
 }
 
-function read(name) {
+// A page opened from disk may have no storage; a choice then lasts as long as the page.
+export function write(name, value) {
+  try {
+    localStorage.setItem(name, value);
+  } catch {}
+}
+
+export function read(name) {
   try {
     return localStorage.getItem(name);
   } catch {

@@ -57,8 +57,8 @@ const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?
 
 // A value or a JSON text, indented, its parts told apart by colour.
 export function Json({ value, text }) {
-  const source = text === undefined ? JSON.stringify(value, null, 2) : indented(text);
-  if (source === undefined) return html`<span class="quiet">nothing</span>`;
+  if (text === undefined && value === undefined) return html`<span class="quiet">nothing</span>`;
+  const source = indented(text ?? JSON.stringify(value));
   if (source.length > 20_000 || route.value.params.find) return html`<div class="code"><${Text} value=${source} /></div>`;
   const parts = [];
   let from = 0;
@@ -81,7 +81,9 @@ function readable(token, kind) {
 
 function indented(text) {
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    const wide = JSON.stringify(JSON.parse(text), null, 2);
+    // The indentation of thousands of levels would be thousands of times the text.
+    return wide.length > 20 * text.length + 1_000 ? text : wide;
   } catch {
     return text;
   }

@@ -1,0 +1,61 @@
+"""Installs what tests run against besides our own environment: packages of npm, and MCP servers from PyPI.
+
+`python -m tests.packages` is part of the set-up, so that tests never use the network; those that need something that
+could not be installed are skipped.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests import npm_support
+
+# Each generation of MCP in a folder of its own, apart from ours; in the environment, since they have compiled parts.
+SERVERS = Path(sys.prefix) / "mcp-servers"
+PACKAGES = {
+    "2026": ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"),
+    # It fails on mcp 2, though it does not say so.
+    "2025": ("mcp-server-sqlite==2025.4.25", "mcp==1.30.0"),
+}
+
+
+def is_installed(generation: str) -> bool:
+    done = SERVERS / generation / "installed.txt"
+    return done.exists() and done.read_text() == " ".join(PACKAGES[generation])
+
+
+def install(generation: str) -> None:
+    wanted, folder = PACKAGES[generation], SERVERS / generation
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--only-binary=:all:",
+        "--no-warn-conflicts",
+    ]
+    subprocess.run([*command, "--upgrade", "--target", str(folder), *wanted], check=True)
+    (folder / "installed.txt").write_text(" ".join(wanted))
+
+
+def main() -> int:
+    missing: list[Callable[[], None]] = [] if npm_support.is_installed() else [npm_support.install]
+    missing += [partial(install, generation) for generation in PACKAGES if not is_installed(generation)]
+    failed = 0
+    for install_it in missing:
+        try:
+            install_it()
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"not installed: {error}; the tests that need it are skipped", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
