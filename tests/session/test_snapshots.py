@@ -181,12 +181,12 @@ def test_a_slice_that_cannot_be_written_is_named():
         "nonsense",
         "[]",
         "{}",
-        '{"format": "weakincentives.session/2", "session_id": "s", "slices": []}',
-        '{"format": "weakincentives.session/1"}',
-        '{"format": "weakincentives.session/1", "session_id": "s", "slices": {"a": [1]}}',
-        '{"format": "weakincentives.session/1", "session_id": "s", "slices": [1]}',
-        '{"format": "weakincentives.session/1", "session_id": "s", "slices": [["a", ["b"]]]}',
-        '{"format": "weakincentives.session/1", "session_id": "s", "slices": [[{"$": "type", "v": 1}, []]]}',
+        '{"format": "weakincentives.session/1", "session_id": "s", "slices": []}',
+        '{"format": "weakincentives.session/2"}',
+        '{"format": "weakincentives.session/2", "session_id": "s", "slices": {"a": [1]}}',
+        '{"format": "weakincentives.session/2", "session_id": "s", "slices": [1]}',
+        '{"format": "weakincentives.session/2", "session_id": "s", "slices": [["a", ["b"]]]}',
+        '{"format": "weakincentives.session/2", "session_id": "s", "slices": [[{"$": "type", "v": 1}, []]]}',
     ],
 )
 def test_text_that_is_no_snapshot_is_refused(text):

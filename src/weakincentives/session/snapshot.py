@@ -7,6 +7,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import msgspec
+
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError, SessionError
 from weakincentives.serde import check_tagged, dump_tagged, is_declared, load_checked
@@ -14,7 +16,9 @@ from weakincentives.session.slices import Mark
 
 T = TypeVar("T")
 
-FORMAT = "weakincentives.session/1"
+FORMAT = "weakincentives.session/2"
+# A part of an item that takes more bytes than this is written once, however many items have it.
+LONG = 200
 
 
 class Snapshot:
@@ -53,14 +57,17 @@ class Snapshot:
         """
         slices = []
         blobs: dict[str, Blob] = {}
+        parts = _Parts()
         for slice_type, items in self._contents().items():
             try:
                 dumped = [dump_tagged(item, blobs) for item in items]
                 check_tagged(list[slice_type], dumped)  # type: ignore[valid-type]
-                slices.append([dump_tagged(slice_type), dumped])
+                slices.append([dump_tagged(slice_type), [parts.share(item) for item in dumped]])
             except SerdeError as error:
                 raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as JSON: {error}") from error
         document: dict[str, Any] = {"format": FORMAT, "session_id": self.session_id, "slices": slices}
+        if parts.values:
+            document["parts"] = parts.values
         if blobs:
             document["blobs"] = [b64encode(blob.data).decode() for blob in blobs.values()]
         return json.dumps(document, ensure_ascii=False)
@@ -84,17 +91,65 @@ class Snapshot:
         match document:
             case {"format": str(found), "session_id": str(session_id), "slices": list(slices)} if found == FORMAT:
                 marks: dict[type, Mark] = {}
-                blobs = _parse_blobs(document.get("blobs", []))
+                blobs, parts = _parse_blobs(document.get("blobs", [])), document.get("parts", [])
                 for index, entry in enumerate(slices):
-                    slice_type, items = _parse_slice(entry, f"$.slices[{index}]", blobs, known)
+                    slice_type, items = _parse_slice(_unshared(entry, parts), f"$.slices[{index}]", blobs, known)
                     if slice_type in marks:
                         raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' appears twice")
                     marks[slice_type] = (items, len(items))
                 return cls(session_id, marks)
+            case {"format": str(found)} if found.startswith(FORMAT.partition("/")[0]):
+                raise SessionError(
+                    f"The snapshot was written by another release ({found}; this one reads {FORMAT}); "
+                    "use the release that wrote it, or start a new session."
+                )
         raise SessionError(f"The text is not a session snapshot: expected an object with format {FORMAT!r}")
 
     def _contents(self) -> dict[type, tuple[Any, ...]]:
         return {slice_type: self[slice_type] for slice_type in self.slices}
+
+
+class _Parts:
+    """The long parts of items, each once; an item has references in their place."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._positions: dict[bytes, int] = {}
+
+    def share(self, item: Any) -> Any:
+        fields = item.get("v") if isinstance(item, dict) else None
+        return (
+            {**item, "v": {name: self._shared(part) for name, part in fields.items()}}
+            if isinstance(fields, dict)
+            else item
+        )
+
+    def _shared(self, part: Any) -> Any:
+        encoded = msgspec.json.encode(part) if isinstance(part, str | list | dict) else b""
+        if len(encoded) < LONG:
+            return part
+        position = self._positions.setdefault(encoded, len(self.values))
+        if position == len(self.values):
+            self.values.append(part)
+        return {"$": "part", "v": position}
+
+
+def _unshared(entry: Any, parts: Any) -> Any:
+    """A slice with its long parts in place of the references to them."""
+
+    def whole(part: Any) -> Any:
+        return parts[part["v"]] if isinstance(part, dict) and part.get("$") == "part" else part
+
+    try:
+        slice_type, items = entry
+        return slice_type, [
+            {**item, "v": {name: whole(part) for name, part in item["v"].items()}}
+            if isinstance(item, dict) and isinstance(item.get("v"), dict)
+            else item
+            for item in items
+        ]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return entry
 
 
 def _parse_blobs(entries: object) -> dict[str, Blob]:
@@ -108,7 +163,7 @@ def _parse_blobs(entries: object) -> dict[str, Blob]:
 def _parse_slice(
     entry: object, path: str, blobs: dict[str, Blob], types: frozenset[type] | None
 ) -> tuple[type, list[Any]]:
-    if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
+    if not (isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[1], list)):
         raise SessionError(f"The text is not a session snapshot: {path} must be a type and a list of items")
     slice_type = _load(type, entry[0], f"{path}[0]", blobs)
     if types is not None and slice_type not in types and not is_declared(slice_type):

@@ -21,7 +21,7 @@ from weakincentives.errors import WinkError
 from weakincentives.telemetry.payload import blob_digests, checked, is_packed, load, references, unpack
 from weakincentives.telemetry.values import Unreadable
 
-VERSION = 3
+VERSION = 4
 APPLICATION_ID = 0x57494E4B
 BUSY_SECONDS = 5.0
 # How often a recorder writes a heartbeat, and how long it may be silent before it counts as gone.
