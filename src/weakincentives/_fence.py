@@ -59,15 +59,13 @@ class Fence:
     def __exit__(self, *_: object) -> None:
         _current.reset(self._tokens.pop())
 
-    @contextmanager
-    def outside(self) -> Iterator[None]:
-        """Within the block, this fence does not apply, but those around it do."""
+    def leave(self) -> Token[Fence | None]:
+        """Stop applying to the calling code, unlike the fences around it, until `enter_again`."""
         current = _current.get()
-        token = _current.set(self._parent if current is self else current)
-        try:
-            yield
-        finally:
-            _current.reset(token)
+        return _current.set(self._parent if current is self else current)
+
+    def enter_again(self, left: Token[Fence | None]) -> None:
+        _current.reset(left)
 
 
 def check_fence() -> None:

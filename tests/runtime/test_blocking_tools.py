@@ -170,8 +170,9 @@ def test_a_run_does_not_wait_for_asyncios_own_threads() -> None:
         busy = loop.run_in_executor(None, go.wait, 30)
         try:
             run = asyncio.ensure_future(OwnAdapter([]).evaluate_async(asked(pay, undo)[1], session=Session()))
-            while not started.is_set():
-                await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                while not started.is_set():
+                    await asyncio.sleep(0)
             run.cancel()
             await asyncio.wait([run], timeout=10)
             assert (run.cancelled(), made) == (True, ["pay", "undo"])

@@ -171,7 +171,7 @@ def test_a_deadline_cancels_an_async_tool(is_async: bool) -> None:
         await asyncio.sleep(30)
         return "late"
 
-    session, adapter, deadline = Session(), ScriptedAdapter([call("slow")]), Deadline.after(0.05)
+    session, adapter, deadline = Session(), ScriptedAdapter([call("slow")]), Deadline.after(0.5)
     started = time.monotonic()
     with pytest.raises(DeadlineExceededError, match="passed while tool 'slow' was running") as caught:
         if is_async:
@@ -188,7 +188,7 @@ def test_a_deadline_fences_a_blocking_tool() -> None:
     async def main() -> None:
         with pytest.raises(DeadlineExceededError):
             await ScriptedAdapter([call("block")]).evaluate_async(
-                prompt(block.tool), session=session, deadline=Deadline.after(0.05)
+                prompt(block.tool), session=session, deadline=Deadline.after(0.5)
             )
         block.go.set()
         await asyncio.to_thread(block.ended.wait, 10)
@@ -198,8 +198,8 @@ def test_a_deadline_fences_a_blocking_tool() -> None:
 
 
 def test_a_blocking_tool_of_a_sync_run_writes_nothing_after_the_deadline() -> None:
-    block, session, deadline = Blocking(), Session(), Deadline.after(0.05)
-    threading.Timer(0.2, block.go.set).start()
+    block, session, deadline = Blocking(), Session(), Deadline.after(0.5)
+    threading.Timer(0.8, block.go.set).start()
     with pytest.raises(DeadlineExceededError):
         ScriptedAdapter([call("block")]).evaluate(prompt(block.tool), session=session, deadline=deadline)
     assert len(block.refused) == 1 and session[Noted].all() == ()
@@ -417,7 +417,7 @@ def test_a_call_that_the_deadline_stopped_is_not_made_again_on_resume() -> None:
 
     session = Session()
     with pytest.raises(DeadlineExceededError):
-        ScriptedAdapter([call("pay")]).evaluate(prompt(pay), session=session, deadline=Deadline.after(0.05))
+        ScriptedAdapter([call("pay")]).evaluate(prompt(pay), session=session, deadline=Deadline.after(0.5))
     ScriptedAdapter(["Asking the bank."]).resume(prompt(pay), session=session)
     assert (begun, results(session)) == (["pay"], [f"Not finished: the deadline passed. {UNKNOWN}"])
 

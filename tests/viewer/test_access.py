@@ -70,7 +70,8 @@ def test_a_page_of_a_server_that_was_started_anew_says_so_and_works_again_at_the
         page.goto(before.url)
         expect(page.locator(".run-row:not(.head)")).to_have_count(1)
     with Viewer(path, port=before.port) as after:
-        expect(page.locator("header")).to_contain_text("no access")
+        # The browser waits some seconds before it connects again.
+        expect(page.locator("header")).to_contain_text("no access", timeout=30_000)
         page.reload()
         expect(page.locator("main")).to_contain_text(REFUSED)
         context.new_page().goto(after.url)

@@ -310,7 +310,7 @@ class _Execution:
 
 
 def _run(run: Callable[[], T]) -> T:
-    """Call it, and let an exception that would end a program, such as `sys.exit()` in a tool, fail the work instead."""
+    """Call it, and let an exception that would end a program, such as `sys.exit()` in `prepare`, fail the work."""
     try:
         return run()
     except (Exception, Released):

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from weakincentives._fence import Fence
 from weakincentives.errors import EvaluationPhase, PromptEvaluationError
@@ -55,6 +55,24 @@ def _call(function: Callable[[], Any]) -> Any:
         raise UserCodeExit(error) from error
 
 
+class Latch:
+    """A one-shot event, at a fraction of the cost: every call needs two, and hardly anyone waits for them."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """May be called once."""
+        self._lock.release()
+
+    def wait(self, seconds: float = -1) -> None:
+        if self._lock.acquire(timeout=seconds):
+            self._lock.release()
+
+
 class HandlerCall:
     """A call to a tool handler, behind a fence and up to the deadline.
 
@@ -70,7 +88,7 @@ class HandlerCall:
         self.effect = effect
         self.fence = Fence(None if deadline is None else lambda: deadline.remaining().total_seconds())
         self.begun = self.dropped = False
-        self.ended = threading.Event()
+        self.ended = Latch()
         # Cancels an async handler from another thread.
         self.cancel: Callable[[], None] | None = None
         self._lock = threading.Lock()
@@ -80,7 +98,7 @@ class HandlerCall:
         return None if self._deadline is None else max(0.0, self._deadline.remaining().total_seconds())
 
     def call(self) -> Any:
-        """Call the handler; if it is async, `ended` is set by whoever awaits what this returns."""
+        """Call the handler; if it is async, whoever awaits what this returns sets `ended`."""
         with self._lock:
             if self.dropped:
                 return None
@@ -235,13 +253,17 @@ def contained(steps: Generator[S, Any, T], prompt_name: str, phase: EvaluationPh
         except SystemExit as raised:
             if raised is error:
                 raise
-            problem = f"Code of prompt '{prompt_name}' raised {raised!r}; raise an Exception instead."
-            raise PromptEvaluationError(problem, prompt_name=prompt_name, phase=phase) from raised
+            raise exited(raised, prompt_name, phase) from raised
         value, error = None, None
         try:
             value = yield step
         except BaseException as raised:
             error = raised
+
+
+def exited(error: SystemExit, prompt_name: str, phase: EvaluationPhase) -> PromptEvaluationError:
+    problem = f"Code of prompt '{prompt_name}' raised {error!r}; raise an Exception instead."
+    return PromptEvaluationError(problem, prompt_name=prompt_name, phase=phase)
 
 
 def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
@@ -302,11 +324,10 @@ class _Waiting:
         """The result of a handler's work, unless the run is stopped or late: then it is ended first."""
         reason: BaseException = HandlerTimeout()
         try:
-            await asyncio.wait((work,), timeout=call.seconds())
+            await _until_done(work, call.seconds())
         except asyncio.CancelledError as error:
             self.cancelled = reason = self.cancelled or error
         if work.done():
-            call.ended.set()
             return _result(work)
         call.drop()
         is_async = isinstance(work, asyncio.Task)
@@ -332,10 +353,30 @@ async def finish(work: asyncio.Future[Any], seconds: float | None = None) -> asy
     until = None if seconds is None else loop.time() + seconds
     while not work.done() and (until is None or loop.time() < until):
         try:
-            await asyncio.wait((work,), timeout=None if until is None else until - loop.time())
+            await _until_done(work, None if until is None else until - loop.time())
         except asyncio.CancelledError as error:
             cancelled = cancelled or error
     return cancelled
+
+
+async def _until_done(work: asyncio.Future[Any], seconds: float | None) -> None:
+    """Wait for the work, which goes on if the time is over or the wait is cancelled, as by `asyncio.wait`."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    wake = functools.partial(_wake, waiter)
+    work.add_done_callback(wake)
+    timer = None if seconds is None else loop.call_later(seconds, wake)
+    try:
+        await waiter
+    finally:
+        work.remove_done_callback(wake)
+        if timer is not None:
+            timer.cancel()
+
+
+def _wake(waiter: asyncio.Future[None], *_: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _start(function: Callable[[], Any], declared: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -423,20 +464,18 @@ class Workers:
             os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job[Any]] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = self._idle = self._queued = 0
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """What the function returns; if the future is cancelled, the function continues and its result is dropped."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        job = _Job(function, contextvars.copy_context(), future)
-        future.add_done_callback(functools.partial(self._give_back, job))
+        job: _Job[T] = _Job(self, function, contextvars.copy_context())
         with self._lock:
             self._queued += 1
             self._add_thread()
         self._jobs.put(job)
-        return future
+        return job
 
     def _add_thread(self) -> None:
         if self._queued > self._idle and self._started < MAX_THREADS:
@@ -444,14 +483,13 @@ class Workers:
             self._idle += 1
             threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
 
-    def _give_back(self, job: _Job, future: asyncio.Future[Any]) -> None:
+    def give_back(self, job: _Job[Any]) -> None:
         """No longer count the thread of a job that was abandoned."""
-        if future.cancelled():
-            with self._lock:
-                job.abandoned = True
-                if job.running:
-                    self._started -= 1
-                    self._add_thread()
+        with self._lock:
+            job.abandoned = True
+            if job.running:
+                self._started -= 1
+                self._add_thread()
 
     def _work(self) -> None:
         while True:
@@ -473,38 +511,42 @@ class Workers:
             del job
 
 
-class _Job:
-    """A function to call in a thread, and the future that waits for it."""
+class _Job(asyncio.Future[T]):
+    """The result of a function that is called in a thread."""
 
-    __slots__ = ("_context", "_error", "_function", "_future", "_value", "abandoned", "running")
-
-    def __init__(self, function: Callable[[], Any], context: contextvars.Context, future: asyncio.Future[Any]) -> None:
+    def __init__(self, workers: Workers, function: Callable[[], T], context: contextvars.Context) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self._workers = workers
         self._function = function
         self._context = context
-        self._future = future
-        self._value: Any = None
-        self._error: BaseException | None = None
+        self._outcome: tuple[T | None, BaseException | None] = (None, None)
         self.running = self.abandoned = False
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not super().cancel(msg):
+            return False
+        self._workers.give_back(self)
+        return True
 
     def run(self) -> None:
         try:
-            self._value = self._context.run(_call, self._function)
+            self._outcome = self._context.run(_call, self._function), None
         except BaseException as error:
-            self._error = error
+            self._outcome = None, error
 
     def deliver(self) -> None:
         # The event loop is closed, so nobody is waiting.
         with contextlib.suppress(RuntimeError):
-            self._future.get_loop().call_soon_threadsafe(_settle, self._future, self._value, self._error)
+            self.get_loop().call_soon_threadsafe(self._settle)
 
-
-def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
+    def _settle(self) -> None:
+        value, error = self._outcome
+        if self.cancelled():
+            return
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(cast("T", value))
 
 
 threads = Workers("wink-tools")

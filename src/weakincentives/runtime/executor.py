@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,11 +39,12 @@ from weakincentives.runtime.bridge import (
     AsyncBridge,
     HandlerCall,
     HandlerTimeout,
+    Latch,
     Step,
     UserCodeExit,
     call_async,
     call_sync,
-    contained,
+    exited,
     in_parallel,
     in_parallel_async,
 )
@@ -154,7 +154,11 @@ class ToolExecutor:
         return call_sync(self._steps(call), self.bridge)
 
     def _steps(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
-        return contained(self._execution(call), self.prompt.name, "tool")
+        try:
+            return (yield from self._execution(call))
+        except SystemExit as error:
+            # Of code around the handler, such as a reducer: a handler's own has become its failure.
+            raise exited(error, self.prompt.name, "tool") from error
 
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """One call, from checking it to recording it."""
@@ -188,9 +192,8 @@ class ToolExecutor:
         """End the pending calls from another thread, as stopped; one that is already ending is waited for."""
         for pending in list(self._pending):
             if pending.claim_end():
-                with self._ending(pending), working_for(pending.owner):
-                    pending.handler.abandon()
-                    call_sync(self._end(pending, _Attempt(pending.stopped("the run was stopped"))), self.bridge)
+                with working_for(pending.owner):
+                    call_sync(self._stop(pending), self.bridge)
             elif pending.owner not in current_calls():
                 pending.ended.wait()
 
@@ -207,7 +210,9 @@ class ToolExecutor:
         if not pending.claim_end():
             pending.ended.wait()
             raise AbandonedCallError(f"Tool '{pending.tool.name}' was stopped.")
-        with self._ending(pending):
+        # The end of a call is not stopped itself: others who would stop the call wait for it.
+        left = self.scope.fence.leave()
+        try:
             if isinstance(error, CallSuspended):
                 self._undo(pending)
                 pending.resources.close()
@@ -216,21 +221,27 @@ class ToolExecutor:
                 result = self._failed(pending, error, attempt)
             self._accept_result(pending.tool, result, attempt)
             outcome = yield from self._end(pending, attempt)
+        finally:
+            self._remove(pending, left)
         if self.scope.fence.closed:
             raise AbandonedCallError(f"Tool '{pending.tool.name}' ended, but its run was stopped.")
         if attempt.error is not None:
             raise attempt.error
         return outcome
 
-    @contextmanager
-    def _ending(self, pending: PendingCall) -> Iterator[None]:
-        """The end of a call, which is not itself stopped: others who would stop the call wait for it."""
+    def _stop(self, pending: PendingCall) -> Generator[Step, Any, None]:
+        """End a call whose handler is running in another thread."""
+        left = self.scope.fence.leave()
         try:
-            with self.scope.fence.outside():
-                yield
+            pending.handler.abandon()
+            yield from self._end(pending, _Attempt(pending.stopped("the run was stopped")))
         finally:
-            self._pending.remove(pending)
-            pending.ended.set()
+            self._remove(pending, left)
+
+    def _remove(self, pending: PendingCall, left: Any) -> None:
+        self._pending.remove(pending)
+        pending.ended.set()
+        self.scope.fence.enter_again(left)
 
     def _end(self, pending: PendingCall, attempt: _Attempt) -> Generator[Step, Any, ToolExecutionOutcome]:
         yield from self._settle(pending, attempt)
@@ -493,7 +504,7 @@ class PendingCall:
     before: tuple[Any, Any] | None
     resources: ScopedResourceContext
     handler: HandlerCall
-    ended: threading.Event = field(default_factory=threading.Event)
+    ended: Latch = field(default_factory=Latch)
     _unclaimed: threading.Lock = field(default_factory=threading.Lock)
 
     def claim_end(self) -> bool:
