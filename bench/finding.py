@@ -248,12 +248,12 @@ def _cross_validated(sets: Mapping[str, Dataset], folds: int = 5) -> Row:
     tested: dict[tuple[str, str], list[float]] = {column: [] for column in COLUMNS}
     for fold in range(folds):
         trained = [
-            fmean(fmean(one[place] for at, one in found if at != fold) for found in recalls.values())
+            fmean(fmean(one[place] for at, one in measured if at != fold) for measured in recalls.values())
             for place in range(len(weights))
         ]
         chosen = max(range(len(weights)), key=trained.__getitem__)
-        for column, found in recalls.items():
-            tested[column] += [one[chosen] for at, one in found if at == fold]
+        for column, measured in recalls.items():
+            tested[column] += [one[chosen] for at, one in measured if at == fold]
     note = f"{folds} folds by task, {len(weights)} pairs of weights, without regard to rare words"
     mean = fmean(map(fmean, tested.values()))
     return Row("built-in: mean recall@5, weights chosen on other queries", mean, "%", note=note)

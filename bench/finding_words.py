@@ -108,9 +108,8 @@ def _found(rank: Rank, asked: Sequence[tuple[int, str]]) -> tuple[int, int]:
 
 
 def _text(section: Section[Any]) -> SectionText:
-    body, summary = section.body_text(), section.summary_text()
-    literals = ("".join(text.literals) if text else "" for text in (summary, body))
-    return SectionText(section.key, section.title, *literals)
+    summary, body = ("".join(text.literals) if text else "" for text in (section.summary_text(), section.body_text()))
+    return SectionText(section.key, section.title, summary, body)
 
 
 def _all(sections: Sequence[Section[Any]]) -> Iterator[Section[Any]]:

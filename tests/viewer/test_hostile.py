@@ -91,8 +91,10 @@ def test_texts_nested_in_themselves_are_shown_to_their_end(nested: str, open_pag
         page.evaluate("hash => (location.hash = hash)", f"{nested.partition('#')[2]}/turn/{turn}")
         for place in (".outcome .reply", ".outcome .call > .code >> nth=-1"):
             shown = page.locator(place)
-            expect(shown.locator(".more").or_(shown.get_by_text(f"{END} {turn}.")).first, name).to_be_visible()
+            expect(shown.locator(".more").or_(shown.get_by_text(f"{END} {turn}.")).first, name).to_be_visible(
+                timeout=30_000
+            )
             while shown.locator(".more").count():
                 shown.locator(".more").first.click()
-            expect(shown, name).to_contain_text(f"{END} {turn}.")
+            expect(shown, name).to_contain_text(f"{END} {turn}.", timeout=30_000)
     page.close()

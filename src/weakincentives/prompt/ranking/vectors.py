@@ -12,9 +12,10 @@ from weakincentives._imports import import_extra, require_extra
 from weakincentives.prompt.ranking.lexical import LexicalIndex, SectionText, best, in_proportion
 
 BATCH = 64
-# The weight of shared words; a higher one finds more rare words, a lower one more words that mean the same. Measured in
-# bench/finding.py: its queries alone would choose 0.3 to 0.4.
-WORDS = 0.45
+# The weights of shared words, of the meaning of title and summary, and of that of the best sentence or tool; measured
+# in bench/finding.py. More weight for words finds more rare words, less finds more words that mean the same: its
+# queries alone would choose 0.3 to 0.4.
+WORDS, HEADLINE, PIECE = 0.45, 0.4, 0.15
 
 Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 
@@ -90,7 +91,7 @@ class VectorIndex:
         asked = numpy.asarray(self._embed_query([query])[0], numpy.float32)
         pieces = numpy.maximum.reduceat(self._pieces @ asked, self._starts)
         shared, headline, piece = map(self._above_average, (words, self._headlines @ asked, pieces))
-        return best(in_proportion((WORDS * shared + (1 - WORDS) / 2 * (headline + piece)).tolist()), limit)
+        return best(in_proportion((WORDS * shared + HEADLINE * headline + PIECE * piece).tolist()), limit)
 
     def _above_average(self, scores: Any) -> Any:
         """Each score's excess over the mean, in standard deviations; models differ in how similar any two texts are."""
