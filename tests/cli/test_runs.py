@@ -93,10 +93,10 @@ def test_one_turn_is_shown_as_the_model_had_it(wink: Wink, runs: list[str]) -> N
     text = wink("runs", "show", "runs.db", runs[0], "--turn", "3").stdout
     assert "--- tools_added\nadd" in text and '=== reply\nadd({"a": 1, "b": 2})' in text
     turn = wink.json("runs", "show", "runs.db", runs[0], "--turn", "3")
-    assert [(section["key"], section["visibility"], section["read"]) for section in turn["sections"]] == [
-        ("intro", "full", False),
-        ("guide", "summary", True),
-        ("sums", "full", True),
+    assert [(section["key"], section["visibility"], section["seen"]) for section in turn["sections"]] == [
+        ("intro", "full", "prompt"),
+        ("guide", "summary", "conversation"),
+        ("sums", "full", "conversation"),
     ]
 
 

@@ -168,12 +168,12 @@ def test_what_the_operator_says_later_and_beneath_the_prompt_is_shown(tmp_path: 
         documents = Documents(store)
         messages = documents.messages(response.run_id, 0, 9)["messages"]
         pieces = documents.prompt(response.run_id, messages[0]["prompt"])["pieces"]
-    whole = f"The tool count, in full: {long}"
-    assert [(m["text"], m["prompt"] is None) for m in messages if m["role"] == "system"] == [
-        (whole, False),
-        ("## Word\n\nIt is plum.", True),
+    assert [(m["role"], m["text"], m["prompt"] is None) for m in messages if m["role"] in ("system", "user")] == [
+        ("system", "", False),
+        ("user", f"The tool count, in full: {long}", True),
+        ("system", "## Word\n\nIt is plum.", True),
     ]
-    assert pieces[-1] == {"text": whole}
+    assert "".join(piece["text"] for piece in pieces).startswith("## 1. Task")
 
 
 def test_a_rollback_is_told_with_its_call(documents: Documents, run_ids: tuple[str, ...]) -> None:
