@@ -168,7 +168,11 @@ def test_what_the_operator_says_later_and_beneath_the_prompt_is_shown(tmp_path: 
         documents = Documents(store)
         messages = documents.messages(response.run_id, 0, 9)["messages"]
         pieces = documents.prompt(response.run_id, messages[0]["prompt"])["pieces"]
-    assert [(m["role"], m["text"], m["prompt"] is None) for m in messages if m["role"] in ("system", "user")] == [
+    assert [
+        (m["role"], m["text"], "prompt" not in m or m["prompt"] is None)
+        for m in messages
+        if m["role"] in ("system", "user")
+    ] == [
         ("system", "", False),
         ("user", f"The tool count, in full: {long}", True),
         ("system", "## Word\n\nIt is plum.", True),
