@@ -165,7 +165,7 @@ def test_a_field_of_another_type_makes_its_event_unreadable(path: Path, field: s
         run_id = store.list_runs()[-1].run_id
         events = store.events(run_id, kinds=["ModelCalled"])
     assert {type(recorded.event) for recorded in events} == {Unreadable}
-    assert store.problems[0] == f"event 3 of run {run_id}: {events[0].event.problem}"
+    assert store.problems[0] == f"event {events[0].seq} of run {run_id}: {events[0].event.problem}"
 
 
 def test_what_can_be_read_of_a_run_is_shown(path: Path) -> None:

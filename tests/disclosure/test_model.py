@@ -240,7 +240,7 @@ def collides_by_constants(model: Model) -> bool:
 def poke(what: str, key: str, fail: bool, *, context: ToolContext) -> ToolResult[None]:
     """Change visibility from inside a handler, and maybe fail."""
     context.session.dispatch(Poked())
-    path = context.prompt.view(context.session).find(key)
+    path = context.view.find(key)
     if path is None:
         return ToolResult("no such section", success=False)
     if what == "open":

@@ -21,7 +21,7 @@ class Query:
 
 
 def look_up(params: Query, *, context: ToolContext) -> ToolResult[ReadSectionResult]:
-    view = context.prompt.view(context.session)
+    view = context.view
     for key in view.closed_keys():
         path = view.find(key)
         if path is not None and params.words in view.content(path):

@@ -35,12 +35,12 @@ BUILT_IN = {"read_section", "open_sections", "collapse_section", "poke"}
 @tool
 def poke(what: str, key: str, fail: bool, *, context: ToolContext) -> ToolResult[None]:
     """Change visibility from inside a handler, and maybe fail."""
-    path = context.prompt.view(context.session).find(key)
+    path = context.view.find(key)
     if path is None:
         return ToolResult("no such section", success=False)
     if what == "open":
         context.session.dispatch(SetVisibilityOverride(path, FULL))
-    elif what == "close" and context.prompt.view(context.session).collapsible(path):
+    elif what == "close" and context.view.collapsible(path):
         context.session.dispatch(CollapseSection(path))
     else:
         context.session.dispatch(ClearAllVisibilityOverrides())

@@ -185,11 +185,15 @@ def test_the_callers_pattern_of_the_specs_works() -> None:
     assert response.text == "done"
 
 
-def test_a_view_of_another_session_shows_nothing_of_an_earlier_run() -> None:
+def test_a_view_of_a_prompt_shows_what_its_session_has_opened_and_nothing_of_a_run() -> None:
     prompt, session = Prompt(desk()), Session()
-    ScriptedAdapter(["done"]).evaluate(prompt, session=session, visibility_overrides={("orders",): FULL})
-    assert prompt.view(session).is_open(("orders",))
-    assert not prompt.view(Session()).is_open(("orders",))
+    ScriptedAdapter([read("docs"), read("guide"), "done"]).evaluate(
+        prompt, session=session, visibility_overrides={("orders",): FULL}
+    )
+    session.dispatch(SetVisibilityOverride(("docs",), FULL))
+    view = prompt.view(session)
+    assert (view.is_open(("docs",)), view.is_open(("orders",))) == (True, False)
+    assert not prompt.view(Session()).is_open(("docs",))
 
 
 def test_every_disclosure_is_an_event_with_what_was_shown() -> None:
@@ -363,4 +367,4 @@ def test_a_request_names_the_section_asked_for_and_every_closed_one_above_it(
         requested = signal.requested_overrides
     assert requested == {path[:depth]: FULL for depth in (1, 2, 3) if depth != 2 or middle}
     (event,) = session[ToolInvoked].all()
-    assert event.disclosure is not None and event.disclosure.requested_overrides == requested
+    assert event.disclosure is not None and event.disclosure.overrides == requested

@@ -224,7 +224,7 @@ def test_a_wrong_argument_is_caught_at_construction(arguments: dict[str, Any], m
         ({"disclosure": OpenAndHalt}, r"OpenAndHalt is a class; write disclosure=OpenAndHalt\(\)"),
         (
             {"disclosure": "halt"},
-            r"must be a strategy with tools\(\) and suffix\(\), got 'halt'; pass ReadSections",
+            r"disclosure must be a strategy, got 'halt'; pass ReadSections",
         ),
     ],
 )

@@ -226,12 +226,14 @@ def test_a_stream_names_the_tools_of_a_section_that_is_opened(strategy: Any, scr
         ]
 
 
-def test_a_new_prompt_on_the_same_session_begins_a_new_conversation() -> None:
-    session = Session()
+@pytest.mark.parametrize("same", [True, False])
+def test_a_prompt_with_other_params_begins_a_new_conversation_and_an_equal_one_restarts(same: bool) -> None:
+    session, template = Session(), shop(disclosure=OpenAndHalt())
     with ScriptedAdapter([open_("refunds"), "Hello."]) as adapter:
-        assert adapter.evaluate(Prompt(shop(disclosure=OpenAndHalt())), session=session).halt is not None
-        adapter.evaluate(Prompt(shop(disclosure=OpenAndHalt())), session=session)
-    assert said(session) == [("assistant", "Hello.")]
+        assert adapter.evaluate(Prompt(template).bind(Tea(1)), session=session).halt is not None
+        adapter.evaluate(Prompt(template).bind(Tea(1 if same else 2)), session=session)
+    roles = [role for role, _ in said(session)]
+    assert roles == (["assistant", "tool", "assistant"] if same else ["assistant"])
 
 
 def test_a_tool_revealed_in_a_turn_may_be_called_later_in_the_same_turn() -> None:

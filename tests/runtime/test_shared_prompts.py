@@ -1,4 +1,4 @@
-"""A prompt belongs to one run at a time, and a conversation has its own copy."""
+"""Several runs may use a prompt at once, and a conversation has its own copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.errors import PromptError, SessionBusyError
+from weakincentives.contrib.tools import VfsToolsSection
+from weakincentives.errors import SessionBusyError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, tool
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import Conversation, MainLoop
@@ -23,7 +24,7 @@ class Customer:
 
 def template(*tools: Any, **options: Any) -> PromptTemplate[None]:
     serve = MarkdownSection[Customer](title="Serve", key="serve", template="You serve ${name}.", tools=tools)
-    return PromptTemplate(ns="tests", key="desk", sections=[serve], **options)
+    return PromptTemplate(ns="tests", key="desk", sections=[serve, *options.pop("sections", [])], **options)
 
 
 @tool
@@ -37,7 +38,7 @@ def first_text(adapter: ScriptedAdapter) -> str:
     return adapter.requests[0].messages[0].text
 
 
-def test_a_prompt_cannot_be_bound_for_another_customer_during_a_run() -> None:
+def test_two_runs_of_one_prompt_at_once_keep_the_params_they_began_with() -> None:
     shared = Prompt(template(pause))
 
     async def handle(name: str) -> str:
@@ -46,49 +47,45 @@ def test_a_prompt_cannot_be_bound_for_another_customer_during_a_run() -> None:
         return first_text(adapter)
 
     async def main() -> list[Any]:
-        return await asyncio.gather(handle("Ann"), handle("Bob"), return_exceptions=True)
+        return await asyncio.gather(handle("Ann"), handle("Bob"))
 
-    ann, bob = asyncio.run(main())
-
-    assert ann == "## 1. Serve\n\nYou serve Ann."
-    assert isinstance(bob, PromptError)
-    assert str(bob) == (
-        "Prompt 'desk' is in use by a run: until it ends, the prompt cannot be bound or run again; "
-        "make a prompt for each run: Prompt(template).bind(...)."
-    )
+    assert asyncio.run(main()) == ["## 1. Serve\n\nYou serve Ann.", "## 1. Serve\n\nYou serve Bob."]
 
 
 @pytest.mark.parametrize("runner", ["adapter", "main loop", "stream"])
-def test_a_prompt_cannot_run_twice_at_once(runner: str) -> None:
-    prompt, other = Prompt(template()).bind(Customer("Ann")), ScriptedAdapter([])
-    with ScriptedAdapter(["One\ntwo."]).stream(prompt, session=Session()) as events:
+def test_a_prompt_runs_twice_at_once_on_two_sessions_with_files_of_their_own(runner: str) -> None:
+    write = [call("write", path="note.md", content="Mine."), "Done."]
+    prompt, other = Prompt(template(sections=[VfsToolsSection()])).bind(Customer("Ann")), ScriptedAdapter(write)
+    session, first = Session(), Session()
+    with ScriptedAdapter([*write]).stream(prompt, session=first) as events:
         next(events)
-        with pytest.raises(PromptError, match="'desk' is in use by a run"):
-            if runner == "adapter":
-                other.evaluate(prompt, session=Session())
-            elif runner == "main loop":
-                MainLoop().execute(prompt, session=Session(), adapter=other)
-            else:
-                next(other.stream(prompt, session=Session()))
+        if runner == "adapter":
+            other.evaluate(prompt, session=session)
+        elif runner == "main loop":
+            MainLoop().execute(prompt, session=session, adapter=other)
+        else:
+            list(other.stream(prompt, session=session))
+        assert (session.workspace.read("note.md"), first.workspace.exists("note.md")) == ("Mine.", False)
+        list(events)
+    assert first.workspace.read("note.md") == "Mine."
 
-    assert other.requests == []
 
-
-def test_a_tool_cannot_bind_the_prompt_of_its_run() -> None:
+def test_a_tool_may_bind_the_prompt_for_later_runs() -> None:
     @tool
     def rename(*, context: ToolContext) -> str:
         """Rename."""
         context.prompt.bind(Customer("Bob"))
-        return "renamed"
+        return context.view.content(("serve",))
 
-    adapter = ScriptedAdapter([call("rename"), "done"])
-    adapter.evaluate(Prompt(template(rename)).bind(Customer("Ann")), session=Session())
-
-    assert "PromptError: Prompt 'desk' is in use by a run" in adapter.requests[1].messages[-1].text
+    prompt, adapter = Prompt(template(rename)).bind(Customer("Ann")), ScriptedAdapter([call("rename"), "done", "done"])
+    adapter.evaluate(prompt, session=Session())
+    assert adapter.requests[1].messages[-1].text == "## Serve\n\nYou serve Ann."
+    adapter.evaluate(prompt, session=Session())
+    assert adapter.requests[2].messages[0].text == "## 1. Serve\n\nYou serve Bob."
 
 
 @pytest.mark.parametrize("ending", ["answered", "failed", "closed", "dropped", "cancelled"])
-def test_a_run_frees_its_prompt_however_it_ends(ending: str) -> None:
+def test_a_prompt_can_be_bound_again_however_its_run_ends(ending: str) -> None:
     prompt = Prompt(template(pause)).bind(Customer("Ann"))
 
     async def end() -> None:

@@ -375,7 +375,7 @@ def test_an_exported_run_opens_from_disk(runs: Path, run_ids: Sequence[str], ope
     page.get_by_label("Search everything").fill("smallest reversible")
     page.keyboard.press("Enter")
     expect(page.locator(".hit").first).to_contain_text("smallest reversible")
-    page.goto(f"{file.as_uri()}#/run/{run_ids[0]}/events?event=6")
+    page.goto(f"{file.as_uri()}#/run/{run_ids[0]}/events?event=7")
     expect(page.get_by_label("Event")).to_contain_text("read_section")
 
 

@@ -33,12 +33,12 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from weakincentives.content import Audio, Image, Media, Part
 from weakincentives.limits import Meter
-from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tool
+from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
 from weakincentives.runtime import (
     CallModel,
     InnerLoop,
-    InnerLoopConfig,
     LoadSections,
+    LoopAdapter,
     LoopCursor,
     ModelReply,
     RunScope,
@@ -205,21 +205,32 @@ class _AnnouncingServer(Server[Any]):
         return super().create_initialization_options(NotificationOptions(tools_changed=True), *args, **kwargs)
 
 
+class _HostAdapter(LoopAdapter):
+    """The model behind an MCP host: it lists tools again whenever they change."""
+
+    name = "mcp"
+    supports_dynamic_tools = True
+    tool_route = "mcp"
+
+    def __init__(self, prompt: Prompt[Any]) -> None:
+        self._prompt = prompt
+        self._counted = lru_cache(maxsize=8192)(self.tokenizer.count)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._prompt.template.counter
+
+    def count_tokens(self, text: str) -> int:
+        return self._counted(text)
+
+
 class _Host:
     """One host's run of the template: an inner loop advanced by the host's calls."""
 
     def __init__(self, prompt: Prompt[Any], session: Session, relist_seconds: float) -> None:
-        counter = prompt.template.counter
-        config = InnerLoopConfig(
-            adapter="mcp",
-            supports_dynamic_tools=True,
-            tool_route="mcp",
-            count_tokens=lru_cache(maxsize=8192)(counter.count),
-            tokenizer=counter.name,
-        )
         self.older_session: ServerSession | None = None
         self.last_used = time.monotonic()
-        self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), config)
+        self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), _HostAdapter(prompt))
         self._cursor: LoopCursor | None = None
         self._offered: list[Tool[Any, Any]] = []
         self._calls: set[asyncio.Future[ToolExecutionOutcome]] = set()

@@ -31,6 +31,7 @@ from weakincentives.prompt.overrides import (
     PromptOverridesStore,
 )
 from weakincentives.prompt.pages import markdown_sections
+from weakincentives.prompt.presentation import Presentation
 from weakincentives.prompt.prompt import Prompt, PromptTemplate, ToolContext
 from weakincentives.prompt.section import LateContent, Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
@@ -91,6 +92,7 @@ __all__ = [
     "OutputParseError",
     "Overrides",
     "Placed",
+    "Presentation",
     "Prompt",
     "PromptDescriptor",
     "PromptError",

@@ -266,7 +266,7 @@ class SearchSections(Disclosure):
 
 def current_view(context: Any) -> View:
     """The prompt as it is now; `context` is a `ToolContext`, which is defined after this module."""
-    view: View = context.prompt.view(context.session)
+    view: View = context.view
     return view
 
 
@@ -301,7 +301,8 @@ def read_section(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadS
             pieces = view.pieces_of(path)
             result, request = ReadSectionResult("".join(pieces)), view.request([key])
             return ToolResult("Section is already expanded.", result, attachments=media_in(pieces), disclosure=request)
-        context.prompt.load(path, context.deadline)
+        if context.presentation is not None:
+            context.presentation.load(path, context.resources, context.deadline)
         view = current_view(context)
         if view.find(key) is None:
             return _failed(f"Section '{key}' is no longer there. {closed_hint(view)}", view.request([key]))

@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import contextvars
 import copy
 import logging
 import threading
-import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Generic, Self, TypeVar
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
 from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT, Specializable
-from weakincentives.errors import DeadlineExceededError, PromptError, PromptRenderError, PromptValidationError
+from weakincentives.errors import PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.markdown import OWN_FILES
-from weakincentives.prompt.outline import Node, Outline, Params, check_params
+from weakincentives.prompt.outline import Outline, check_params
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
-from weakincentives.prompt.section import LateContent, Section, check_placeholders, require_list, split_text
-from weakincentives.prompt.state import VisibilityState, declared_state, session_state
+from weakincentives.prompt.presentation import LateContents, Presentation
+from weakincentives.prompt.section import Section, check_placeholders, require_list, split_text
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
-from weakincentives.prompt.toolkit import AnyTool, HandlerContext, HostedTool, Tool
-from weakincentives.prompt.view import Disclosure, RenderedPrompt, View
-from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
+from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool
+from weakincentives.prompt.view import Disclosure, RenderedPrompt, View, ViewOptions
+from weakincentives.prompt.visibility import Overrides, SectionPath
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.prompt")
 T = TypeVar("T")
-_claiming = threading.Lock()
 
 
 class _HasOutput(Specializable):
@@ -184,6 +180,11 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         return other
 
     @property
+    def view_options(self) -> ViewOptions:
+        collapse = COLLAPSE_SECTION if self.allow_collapse else None
+        return ViewOptions(self.disclosure, self.counter, collapse, self.show_prices, self.token_budget)
+
+    @property
     def counter(self) -> Tokenizer:
         """The template's tokenizer, or the offline default."""
         return self.tokenizer or default_tokenizer()
@@ -210,25 +211,11 @@ def _kept(sections: Iterable[Section[Any]], gone: set[SectionPath], above: Secti
     return tuple(kept)
 
 
-class _RunBase(NamedTuple):
-    """The run that a prompt is in: its session, and the visibility it began with.
-
-    The reference is weak, so that a prompt does not keep its sessions alive.
-    """
-
-    session: weakref.ref[Session] | None
-    outline: Outline
-    state: VisibilityState
-
-    def is_on(self, session: Session | None) -> bool:
-        return session is None if self.session is None else session is not None and self.session() is session
-
-
 class Prompt(Displayed, _HasOutput, Generic[OutputT]):
-    """`Prompt(template).bind(params...)`, ready to render or evaluate; create one for each run.
+    """`Prompt(template).bind(params...)`, ready to render or evaluate.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
-    `with prompt.resources:` does. `first_run` is the id of its first run, by which a session recognizes it.
+    `with prompt.resources:` does. Several runs may use a prompt at once; binding affects later runs.
     """
 
     def __init__(
@@ -256,18 +243,12 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
             template = template.with_output(declared)
         self.template = template
         self.resources = PromptResources(self)
-        self.first_run = ""
         self.overrides_store = overrides_store
         self._overrides_tag = overrides_tag
         self._bound: dict[type, Any] = {}
         self._bound_twice: frozenset[type] = frozenset()
         self._bound_resources = ResourceRegistry()
-        self._run: _RunBase | None = None
-        self._claim: tuple[Session] | None = None
-        self.loaded: tuple[SectionPath, ...] = ()
-        self._late: Mapping[SectionPath, LateContent] = {}
-        # The outline that `_run_outline` was last made of, and the result.
-        self._grown = (template.outline, template.outline)
+        self._late = LateContents()
 
     @property
     def ns(self) -> str:
@@ -286,14 +267,16 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         """The bound params, in the order of binding."""
         return tuple(self._bound.values())
 
+    @property
+    def params_digest(self) -> str:
+        """A digest of the bound params, by which a session recognizes a run that is to be restarted."""
+        return blake2b(repr(self.params).encode("utf-8", "replace"), digest_size=8).hexdigest()
+
     def bind(self, *params: Any, resources: ResourceRegistry | Mapping[type, Any] | None = None) -> Prompt[OutputT]:
         """Bind instances by their type, and resources that take precedence over the template's and the sections'.
 
-        A dict is bound as the template's TypedDict with the same keys. Binding changes the prompt, so it raises while a
-        run uses the prompt.
+        A dict is bound as the template's TypedDict with the same keys. A run keeps the params with which it began.
         """
-        if self._claim is not None:
-            raise self._in_use()
         check_params(params)
         types = [self._params_type_of(value) for value in params]
         bound = dict(zip(types, params, strict=True))
@@ -314,35 +297,10 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
                 message = "Prompt '%s': params of type %s are bound, but no section uses them; sections use: %s."
                 logger.warning(message, self.key, kind.__name__, used)
 
-    @contextmanager
-    def claim(self, session: Session) -> Iterator[None]:
-        """Reserve the prompt for the run on this session while the block runs; its evaluations claim it again."""
-        claim = (session,)
-        with _claiming:
-            if self._claim is None:
-                self._claim = claim
-            elif self._claim[0] is not session:
-                raise self._in_use()
-        try:
-            yield
-        finally:
-            if self._claim is claim:
-                self._claim = None
-
-    def release(self) -> None:
-        """End a claim early."""
-        self._claim = None
-
-    def _in_use(self) -> PromptError:
-        return PromptError(
-            f"Prompt '{self.name}' is in use by a run: until it ends, the prompt cannot be bound or run again; "
-            "make a prompt for each run: Prompt(template).bind(...)."
-        )
-
     def __copy__(self) -> Self:
         """A prompt to bind and run independently of this one; while this one's resources are open, it uses those."""
         other = object.__new__(type(self))
-        vars(other).update(vars(self), _bound=dict(self._bound), _claim=None)
+        vars(other).update(vars(self), _bound=dict(self._bound))
         other.resources = PromptResources(other, lender=self.resources)
         return other
 
@@ -371,12 +329,11 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         deadline: Deadline | None = None,
     ) -> RenderedPrompt[OutputT]:
         """Text and tools as the model would see them now."""
-        self.template.ask_for_tools()
-        outline = self.outline()
-        view = self._view(outline, self._declared(outline, session, visibility_overrides), session)
-        rendered = self._rendered(view, deadline)
-        if outline.shares_tool_names:
-            for node, tool, owner in view.skipped():
+        presentation = self.present(session, LateContents())
+        presentation.begin(visibility_overrides)
+        rendered = self.rendered(presentation.view(), deadline)
+        if presentation.outline.shares_tool_names and rendered.view is not None:
+            for node, tool, owner in rendered.view.skipped():
                 logger.warning(
                     "Skipping duplicate tool '%s' of section '%s': section '%s' has it already.",
                     tool.name,
@@ -385,106 +342,20 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
                 )
         return rendered
 
-    def begin(
-        self,
-        session: Session | None,
-        visibility_overrides: Overrides | None = None,
-        words: str = "",
-        *,
-        again: bool = False,
-    ) -> RenderedPrompt[OutputT]:
-        """Render for a run, and keep the visibility declared, selected, overridden and fitted as the base of its views.
-
-        `words` is what the user says besides the user sections. `again` renders for the same run, whose base stands.
-        """
-        if not again:
-            self.template.ask_for_tools()
-            outline = self._run_outline()
-            state = self._declared(outline, session, visibility_overrides, words)
-            self._run = _RunBase(None if session is None else weakref.ref(session), outline, state)
-        return self._rendered(self.view(session))
-
-    def resume(
-        self,
-        session: Session,
-        chosen: Mapping[str, SectionVisibility],
-        selected: Mapping[str, SectionVisibility],
-        visibility_overrides: Overrides | None = None,
-    ) -> None:
-        """Continue the session's run with the visibilities of `decisions`; other sections decide anew."""
+    def present(self, session: Session | None = None, late: LateContents | None = None) -> Presentation:
+        """The prompt for one run, with the params bound now and what its sections have loaded in earlier runs."""
+        for kind in self._bound_twice:
+            raise PromptValidationError(
+                f"{kind.__name__} was bound twice in one call; pass one instance of each params type."
+            )
         self.template.ask_for_tools()
-        outline = self._run_outline()
-        overrides = {node.path: shown for key, shown in chosen.items() if (node := outline.by_key.get(key))}
-        overrides.update(visibility_overrides or {})
-        state = declared_state(outline, Params(outline, self._bound), session, overrides, selected)
-        self._run = _RunBase(weakref.ref(session), outline, state)
-
-    def decisions(self) -> tuple[dict[str, SectionVisibility], dict[str, SectionVisibility]]:
-        """The visibilities of sections that were opened as the run began, and those that their code decided, by key."""
-        assert self._run is not None
-        _, outline, state = self._run
-        return state.chosen(outline), state.selected(outline)
+        return Presentation(
+            self.outline(), self._bound, self.template.view_options, session, self._late if late is None else late
+        )
 
     def view(self, session: Session | None = None) -> View:
-        """What is shown and offered now; for the session of a run, the base is what the run began with."""
-        run = self._run
-        if run is not None and run.is_on(session):
-            return self._view(run.outline, run.state, session)
-        self.template.ask_for_tools()
-        outline = self.outline()
-        return self._view(outline, self._declared(outline, session), session)
-
-    def base_view(self) -> View:
-        """What the run began with, without the session's overrides."""
-        return self.view() if self._run is None else self._view(self._run.outline, self._run.state, None)
-
-    def unloaded(self, session: Session | None) -> list[SectionPath]:
-        """Sections shown in full whose tools and children are not known yet."""
-        outline = self._run_outline()
-        if len(outline.late) == len(self.loaded):
-            return []
-        view = self.view(session)
-        return [
-            node.path
-            for node in outline.late
-            if node.path not in self.loaded and view.visibility_of(node) is SectionVisibility.FULL
-        ]
-
-    def refresh(self) -> None:
-        """Mark the sections that are to be loaded again as a run begins; until then they stay as they are."""
-        if self.loaded:
-            by_path, context = self._run_outline().by_path, self.resources.context
-            self.loaded = tuple(
-                path for path in self.loaded if path in by_path and not by_path[path].section.refresh(context)
-            )
-
-    def load(self, path: SectionPath, deadline: Deadline | None = None) -> None:
-        """Load what a section and its ancestors add when they are opened, each once per run."""
-        for end in range(1, len(path) + 1):
-            outline = self._run_outline()
-            node = outline.by_path.get(path[:end])
-            if node is None or not node.is_late or node.path in self.loaded:
-                continue
-            content = _until(deadline, partial(node.section.load, self.resources.context))
-            self.loaded += (node.path,)
-            if content is None:
-                continue
-            self._late = {**self._late, node.path: content}
-            grown = outline.with_late(node.path, content)
-            self._grown = (self._grown[0], grown)
-            if self._run is not None:
-                session, before, state = self._run
-                self._run = _RunBase(session, grown, state.moved(before, grown))
-
-    def _run_outline(self) -> Outline:
-        """The tree with the overrides that the store has now, and with what sections have loaded."""
-        base = self.outline()
-        if base is not self._grown[0]:
-            grown = base
-            for path, content in self._late.items():
-                grown = grown.with_late(path, content)
-            self._grown = (base, grown)
-        return self._grown[1]
+        """What is shown and offered now; in a tool, `context.view` also knows what its run began with."""
+        return self.present(session, LateContents()).view()
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""
@@ -497,17 +368,7 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         """The tag of the stored override that is applied; empty if there is none."""
         return "" if self.outline() is self.template.outline else self._overrides_tag
 
-    def find_tool(self, section_key: str, name: str) -> AnyTool | None:
-        """A tool of the section with this key, shown or not; built-in tools have the key ''."""
-        if not section_key:
-            return next((tool for tool in self.template.builtin_tools() if tool.name == name), None)
-        outline = self._run_outline() if self._run is None else self._run.outline
-        node = outline.by_key.get(section_key)
-        if node is None:
-            return None
-        return next((tool for tool in node.all_tools if tool.name == name), None)
-
-    def collected_resources(self) -> ResourceRegistry:
+    def collected_resources(self, session: Session | None = None) -> ResourceRegistry:
         """Template, then every section depth-first, then bind-time; later wins.
 
         During a run, a workspace that nobody provides is the one of its session.
@@ -516,80 +377,12 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         for node in self.template.outline.nodes:
             registry = registry.merge(node.section.resources())
         registry = registry.merge(self._bound_resources)
-        if self._claim is not None and registry.bindings.get(Filesystem) is OWN_FILES:
-            registry = registry.merge({Filesystem: self._claim[0].workspace})
+        if session is not None and registry.bindings.get(Filesystem) is OWN_FILES:
+            registry = registry.merge({Filesystem: session.workspace})
         return registry
 
-    def opened_by_rule(self, session: Session, words: Callable[[], str]) -> list[SectionPath]:
-        """Closed sections that their rules open now, except those the session has already opened or closed."""
-        if not self._run_outline().ruled:
-            return []
-        view = self.view(session)
-        current = session[VisibilityOverrides].latest()
-        decided = {} if current is None else current.overrides
-        found = _ruled(view, Params(view.outline, self._bound), session, words())
-        return [node.path for node in found if node.path not in decided]
-
-    def opened_by_words(self, session: Session, words: str) -> list[SectionPath]:
-        """Closed sections that a message clearly calls for, if the strategy opens those."""
-        if not self.template.disclosure.preopen:
-            return []
-        return [node.path for node in self._preopened(self.view(session), words)]
-
-    def _declared(
-        self, outline: Outline, session: Session | None, overrides: Overrides | None = None, words: str = ""
-    ) -> VisibilityState:
-        """What is shown before the session's overrides.
-
-        That is what was declared, selected or passed by the caller, plus what a rule, the user's words or the token
-        budget opens.
-        """
-        for kind in self._bound_twice:
-            raise PromptValidationError(
-                f"{kind.__name__} was bound twice in one call; pass one instance of each params type."
-            )
-        params = Params(outline, self._bound)
-        state = declared_state(outline, params, session, overrides or {})
-        preopen = self.template.disclosure.preopen
-        if outline.ruled or preopen:
-            view = self._view(outline, state, session)
-            if preopen or any(node.section.rule_needs_text for node in outline.ruled):
-                words = "\n\n".join(part for part in (view.user_text(), words) if part)
-            for node in _ruled(view, params, session, words):
-                state = state.with_opened(outline, node, "rule")
-            if preopen and words:
-                for node in self._preopened(self._view(outline, state, session), words):
-                    state = state.with_opened(outline, node, "search")
-        budget = self.template.token_budget
-        if budget is None:
-            return state
-        fitted = self._view(outline, state, session).fitted(budget, self.template.counter).state
-        for index, decider in fitted.decided.items():
-            if decider == "budget":
-                state = state.with_visibility(outline.nodes[index], fitted.packed[index], decider)
-        return state
-
-    def _preopened(self, view: View, words: str) -> list[Node]:
-        """The sections the strategy opens for the user's words; none if the ranker fails."""
-        try:
-            found = self.template.disclosure.preopened(view, words)
-        except Exception as error:
-            logger.warning("Prompt '%s': no section was opened for what the user said: %s", self.key, error)
-            return []
-        return [node for node in found if view.decided_by(node) in ("declared", "selector")]
-
-    def _view(self, outline: Outline, base: VisibilityState, session: Session | None) -> View:
-        template, params = self.template, Params(outline, self._bound)
-        return View(
-            outline,
-            params,
-            session_state(outline, base, params, session),
-            template.disclosure,
-            collapse_tool=COLLAPSE_SECTION if template.allow_collapse else None,
-            price_tokenizer=template.counter if template.show_prices else None,
-        )
-
-    def _rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
+    def rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
+        """The text and tools of a view."""
         view.check_params()
         pieces = view.pieces()
         offered, skipped = view.tools()
@@ -648,8 +441,10 @@ class PromptResources:
         self._prompt = prompt
         self._lender = lender
         self._context: ScopedResourceContext | None = None
+        self._session: Session | None = None
         self._borrowed = False
         self._depth = 0
+        self._lock = threading.Lock()
 
     @property
     def context(self) -> ScopedResourceContext:
@@ -665,15 +460,30 @@ class PromptResources:
     def get_optional(self, protocol: ClassOf[T]) -> T | None:
         return self.context.get_optional(protocol)
 
+    def of_run(self, session: Session) -> ScopedResourceContext:
+        """The open resources for a run on this session; if another run opened them, with files of its own."""
+        if (
+            self._session in (None, session)
+            or self._prompt.collected_resources().bindings.get(Filesystem) is not OWN_FILES
+        ):
+            return self.context
+        return self.context.with_instances({Filesystem: session.workspace})
+
+    def enter(self, session: Session | None = None) -> None:
+        """Open the resources, for a run on this session, unless they are open."""
+        with self._lock:
+            if self._depth == 0:
+                context = None if self._lender is None else self._lender._context
+                self._borrowed = context is not None
+                self._session = session if self._lender is None or context is None else self._lender._session
+                if context is None:
+                    context = self._prompt.collected_resources(session).create_context()
+                    context.start()
+                self._context = context
+            self._depth += 1
+
     def __enter__(self) -> PromptResources:
-        if self._depth == 0:
-            context = None if self._lender is None else self._lender._context
-            self._borrowed = context is not None
-            if context is None:
-                context = self._prompt.collected_resources().create_context()
-                context.start()
-            self._context = context
-        self._depth += 1
+        self.enter()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -690,11 +500,12 @@ class PromptResources:
             await context.__aexit__(*error)
 
     def _leave(self) -> ScopedResourceContext | None:
-        self._depth -= 1
-        if self._depth:
-            return None
-        context, self._context = self._context, None
-        return None if self._borrowed else context
+        with self._lock:
+            self._depth -= 1
+            if self._depth:
+                return None
+            context, self._context = self._context, None
+            return None if self._borrowed else context
 
 
 @quick_init
@@ -703,6 +514,7 @@ class ToolContext(HandlerContext):
     """What a tool handler can reach: the session, resources and limits of the run, and which call this is.
 
     `idempotency_key` is the same for every attempt at this call, also if the run is resumed, and no other call has it.
+    `presentation` is the prompt as the run shows it.
     """
 
     session: Session
@@ -712,43 +524,17 @@ class ToolContext(HandlerContext):
     deadline: Deadline | None = None
     budget: Budget | None = None
     idempotency_key: str = ""
+    presentation: Presentation | None = None
+
+    @property
+    def view(self) -> View:
+        """What is shown now, what can be opened, and what opening it would do."""
+        return self.prompt.view(self.session) if self.presentation is None else self.presentation.view()
 
     @property
     def filesystem(self) -> Filesystem | None:
         """The prompt's filesystem, if a section or the caller provides one."""
         return self.resources.get_optional(Filesystem)
-
-
-def _ruled(view: View, params: Params, session: Session | None, words: str) -> list[Node]:
-    """The closed sections whose rules open them; what the caller closed stays closed."""
-    return [
-        node
-        for node in view.outline.ruled
-        if view.visibility_of(node) in (SectionVisibility.SUMMARY, SectionVisibility.HIDDEN)
-        and view.decided_by(node) != "override"
-        and node.section.opens(params[node.source], session=session, text=words)
-    ]
-
-
-def _until(deadline: Deadline | None, work: Callable[[], T]) -> T:
-    """The result of blocking work. Work not done by the deadline continues in its thread, without effect."""
-    if deadline is None:
-        return work()
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="wink-load", daemon=True).start()
-    try:
-        return result.result(max(0.0, deadline.remaining().total_seconds()))
-    except TimeoutError:
-        if result.done():
-            raise
-        raise DeadlineExceededError("The deadline passed while a section was being opened.", phase="tool") from None
 
 
 def _check_disclosure(key: str, given: Disclosure) -> Disclosure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -98,25 +98,25 @@ class Disclosure:
         return ()
 
 
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """How a template shows its sections: the strategy, what may be closed, prices and the budget for opening."""
+
+    disclosure: Disclosure
+    counter: Tokenizer
+    collapse_tool: Tool[Any, Any] | None = None
+    show_prices: bool = False
+    token_budget: int | None = None
+
+
 class View:
     """A visibility state of a prompt, with its params."""
 
-    def __init__(
-        self,
-        outline: Outline,
-        params: Params,
-        state: VisibilityState,
-        disclosure: Disclosure,
-        *,
-        collapse_tool: Tool[Any, Any] | None = None,
-        price_tokenizer: Tokenizer | None = None,
-    ) -> None:
+    def __init__(self, outline: Outline, params: Params, state: VisibilityState, options: ViewOptions) -> None:
         self.outline = outline
         self.state = state
         self._params = params
-        self._disclosure = disclosure
-        self._collapse_tool = collapse_tool
-        self._price_tokenizer = price_tokenizer
+        self._options = options
 
     def find(self, key: str) -> SectionPath | None:
         """The path of an enabled section, by its dotted key."""
@@ -320,7 +320,7 @@ class View:
 
     def renders(self, text: str) -> bool:
         """True if the prompt reads like this, and has neither media nor prices, which take long to compute."""
-        pieces = [] if self._price_tokenizer else self.pieces()
+        pieces = [] if self._options.show_prices else self.pieces()
         return bool(pieces) and "".join(pieces) == text and not media_in(pieces)
 
     def user_text(self) -> str:
@@ -372,17 +372,12 @@ class View:
         return self._cached(("layout", states), lambda: self._laid_out(states))
 
     def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
-        return Layout(self.outline, states, self._suffix, root=root, menu=self._disclosure.menu)
+        return Layout(self.outline, states, self._suffix, root=root, menu=self._options.disclosure.menu)
 
     def _with_state(self, state: VisibilityState, *, priced: bool = True) -> View:
-        return View(
-            self.outline,
-            self._params,
-            state,
-            self._disclosure,
-            collapse_tool=self._collapse_tool,
-            price_tokenizer=self._price_tokenizer if priced else None,
-        )
+        unpriced = self._options.show_prices and not priced
+        options = replace(self._options, show_prices=False) if unpriced else self._options
+        return View(self.outline, self._params, state, options)
 
     def _cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         cache = self.outline.cache
@@ -397,7 +392,7 @@ class View:
     def _suffix(self, node: Node) -> str:
         children = [child.section.key for child in self.outline.children(node) if self._exists(child)]
         if node.section.summary_suffix is None:
-            words = self._disclosure.suffix(node.key, children=children, has_tools=self.has_tools(node.path))
+            words = self._options.disclosure.suffix(node.key, children=children, has_tools=self.has_tools(node.path))
         else:
             words = node.section.summary_suffix.replace("${section_key}", node.key)
             if children:
@@ -405,13 +400,13 @@ class View:
         return f"\n\n---\n{words}"
 
     def _price(self) -> Callable[[Node], str] | None:
-        tokenizer = self._price_tokenizer
-        if tokenizer is None:
+        if not self._options.show_prices:
             return None
+        count = self._options.counter.count
 
         def price(node: Node) -> str:
             opening = self._with_state(self.state, priced=False).opening(node.path)
-            if (tokens := opening.tokens(tokenizer.count)) is None:
+            if (tokens := opening.tokens(count)) is None:
                 return ""
             tools = len(opening.tools)
             counted = f", {tools} tool{'s' if tools > 1 else ''}" if tools else ""
@@ -425,9 +420,10 @@ class View:
         for node, tool in sorted(shown, key=lambda found: self.opened_at(found[0])):
             owners.setdefault(portable_name(tool.name), node)
         summarized = [self.has_tools(node.path) for node in self.layout.summarized]
-        builtin = self._disclosure.tools(with_tools=any(summarized), content_only=not all(summarized))
-        if self._collapse_tool is not None and any(node.summary is not None for node in self.layout.full):
-            builtin = (*builtin, self._collapse_tool)
+        builtin = self._options.disclosure.tools(with_tools=any(summarized), content_only=not all(summarized))
+        collapse = self._options.collapse_tool
+        if collapse is not None and any(node.summary is not None for node in self.layout.full):
+            builtin = (*builtin, collapse)
         offered: list[tuple[Node | None, AnyTool]] = []
         skipped: list[SkippedTool] = []
         for node, tool in shown:

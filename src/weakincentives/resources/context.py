@@ -165,13 +165,21 @@ class ScopedResourceContext:
         "_initial_states",
         "_lock",
         "_makers",
+        "_own",
         "_root",
         "_snapshotables",
         "_values",
     )
 
-    def __init__(self, bindings: Mapping[type, Binding[Any]], *, root: ScopedResourceContext | None = None) -> None:
+    def __init__(
+        self,
+        bindings: Mapping[type, Binding[Any]],
+        *,
+        root: ScopedResourceContext | None = None,
+        own: Mapping[type, Any] = MappingProxyType({}),
+    ) -> None:
         self._bindings = bindings
+        self._own = own
         self._root = self if root is None else root
         self._lock = threading.RLock()
         self._closed = False
@@ -185,6 +193,8 @@ class ScopedResourceContext:
             for protocol, binding in bindings.items():
                 if isinstance(binding.provider, Constant):
                     self._add(protocol, binding.provider.value)
+        for protocol, value in own.items():
+            self._add(protocol, value)
 
     @property
     def holds_any(self) -> bool:
@@ -215,7 +225,11 @@ class ScopedResourceContext:
         It creates TOOL_CALL resources and closes them at its end; singletons come from this context.
         """
         self._check_open()
-        return ScopedResourceContext(self._bindings, root=self._root)
+        return ScopedResourceContext(self._bindings, root=self._root, own=self._own)
+
+    def with_instances(self, instances: Mapping[type, Any]) -> ScopedResourceContext:
+        """A context that has these instances, and shares everything else with this one."""
+        return ScopedResourceContext(self._bindings, root=self._root, own=instances)
 
     def snapshot(self) -> ResourceSnapshot:
         """The current states of all snapshotable resources created or bound so far, except prototypes."""

@@ -3,7 +3,7 @@
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
-from weakincentives.runtime.config import InnerLoopConfig
+from weakincentives.runtime.config import InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
     ArgumentsDelta,
     AsyncEventStream,
@@ -133,6 +133,7 @@ __all__ = [
     "LedgerSection",
     "LedgerTurn",
     "LoadSections",
+    "LoopAdapter",
     "LoopCursor",
     "MainLoop",
     "MediaSupport",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import replace
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
@@ -14,7 +13,7 @@ from weakincentives.content import Media, Part
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.resources import ResourceCloseError
-from weakincentives.runtime.config import InnerLoopConfig
+from weakincentives.runtime.config import InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
     AsyncEventStream,
     Channel,
@@ -28,11 +27,12 @@ from weakincentives.runtime.drivers import (
 from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.inner_loop import Beginning, InnerLoop
+from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings, user_message
 from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.run import RunScope
+from weakincentives.runtime.start import Beginning
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -64,7 +64,7 @@ class RunOptions(TypedDict, total=False):
     message: Message | None
 
 
-class ProviderAdapter(Generic[AnyOutputT]):
+class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
     """Evaluates prompts on one model of one provider.
 
     A subclass declares its capabilities (`supports_dynamic_tools`, `tool_route`, `default_codecs`) and opens a
@@ -73,12 +73,6 @@ class ProviderAdapter(Generic[AnyOutputT]):
     """
 
     name: ClassVar[str] = "adapter"
-    max_tool_description: ClassVar[int | None] = None
-    """How long a tool description the provider accepts, in characters; longer ones are also sent in full as text."""
-    sends_tools: ClassVar[bool] = True
-    """Whether requests include the definitions of tools, so that they count as input."""
-    reserved_names: Collection[str] = ()
-    """The names of tools that the provider adds to requests itself, which no other tool can have."""
 
     def __init__(
         self,
@@ -96,35 +90,10 @@ class ProviderAdapter(Generic[AnyOutputT]):
         self._added_codecs = hosted_tool_codecs or {}
         self.output_retries = output_retries
         self._tokenizer = tokenizer
-        self._count_tokens = lru_cache(maxsize=8192)(lambda text: self.tokenizer.count(text))
+        self._token_counts = lru_cache(maxsize=8192)(lambda text: self.tokenizer.count(text))
 
-    @property
-    def supports_dynamic_tools(self) -> bool:
-        """Whether tools can be added to a conversation; if not, opening a section with tools restarts it."""
-        return False
-
-    @property
-    def tool_route(self) -> str:
-        """The route by which tools appear mid-conversation."""
-        return "append" if self.supports_dynamic_tools else "restart"
-
-    @property
-    def supports_operator_text(self) -> bool:
-        """Whether the model accepts system messages mid-conversation."""
-        return False
-
-    def binds_reasoning(self, message: Message) -> bool:
-        """Whether a message has reasoning that the provider accepts only with the prompt it was written under."""
-        return False
-
-    @property
-    def defers_tools(self) -> bool:
-        """Whether the tools of closed sections are sent too, so that the provider's own search can find them."""
-        return False
-
-    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
-        """The tools that the provider's search found, according to the items of a reply."""
-        return ()
+    def count_tokens(self, text: str) -> int:
+        return self._token_counts(text)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -144,25 +113,18 @@ class ProviderAdapter(Generic[AnyOutputT]):
         """A connection to the model for one run."""
         raise TypeError(f"{type(self).__name__} has no channel(); define it, or override the method that was called")
 
-    def define_tool(self, tool: AnyTool) -> str:
-        """The tool as JSON text, as this adapter sends it to the model."""
-        return tool.definition
-
     @property
     def media(self) -> MediaSupport:
         """What the model accepts besides text."""
         return MediaSupport()
 
     def check_content(self, parts: Sequence[Part]) -> None:
-        """Raise `PromptEvaluationError` for media that this adapter's model does not accept."""
         self.media.check(parts, self._described)
 
     def check_amount(self, parts: Sequence[Part]) -> None:
-        """Raise `PromptEvaluationError` if a conversation has more media than the model accepts in one request."""
         self.media.check_amount(parts, self._described)
 
     def count_media(self, part: Media) -> int:
-        """The tokens of a medium, by the vendor's formula."""
         return self.media.count(part)
 
     @property
@@ -246,7 +208,7 @@ class ProviderAdapter(Generic[AnyOutputT]):
     ) -> Explanation:
         """Explain what an evaluation would do, before any money is spent."""
         return explain(
-            prompt, self.config(), session=session, visibility_overrides=visibility_overrides, accepts=str(self.media)
+            prompt, self, session=session, visibility_overrides=visibility_overrides, accepts=str(self.media)
         )
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
@@ -255,8 +217,8 @@ class ProviderAdapter(Generic[AnyOutputT]):
         spoken = [part for message in request.messages for part in message.parts if isinstance(part, Media)]
         texts = [message.text for message in request.messages]
         offered: list[AnyTool] = [*request.tools, *request.hosted_tools]
-        texts += map(self.config().sent_tool, offered)
-        return sum(map(self._count_tokens, texts)) + sum(map(self.count_media, spoken))
+        texts += map(self.sent_tool, offered)
+        return sum(map(self.count_tokens, texts)) + sum(map(self.count_media, spoken))
 
     def first_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
         """The request that begins an evaluation, or that continues the conversation of a session."""
@@ -288,32 +250,11 @@ class ProviderAdapter(Generic[AnyOutputT]):
             prompt,
             session,
             options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline"))),
-            replace(self.config(), settings=self.settings.merged(options.get("settings"))),
+            self,
+            InnerLoopConfig(self.supports_dynamic_tools, self.settings.merged(options.get("settings"))),
             visibility_overrides=options.get("visibility_overrides"),
             beginning=options.get("beginning", "new"),
             message=options.get("message"),
-        )
-
-    def config(self) -> InnerLoopConfig:
-        return InnerLoopConfig(
-            adapter=self.name,
-            model=self.model,
-            supports_dynamic_tools=self.supports_dynamic_tools,
-            tool_route=self.tool_route,
-            output_retries=self.output_retries,
-            hosted_tool_codecs=self.hosted_tool_codecs,
-            count_tokens=self._count_tokens,
-            tokenizer=self.tokenizer.name,
-            define_tool=self.define_tool,
-            check_content=self.check_content,
-            check_amount=self.check_amount,
-            count_media=self.count_media,
-            supports_operator_text=self.supports_operator_text,
-            binds_reasoning=self.binds_reasoning,
-            found_tools=self.found_tools if self.defers_tools else None,
-            max_tool_description=self.max_tool_description,
-            sends_tools=self.sends_tools,
-            reserved_names=self.reserved_names,
         )
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:
@@ -365,7 +306,9 @@ def closing_resources(prompt: Prompt[Any], session: Session, run_id: str) -> Ite
     """The prompt and its resources for a run; a failure to close them after a successful run is only recorded."""
     finished = False
     try:
-        with prompt.claim(session), prompt.resources:
+        with ExitStack() as stack:
+            prompt.resources.enter(session)
+            stack.push(prompt.resources)
             yield
             finished = True
     except ResourceCloseError as error:
@@ -379,10 +322,11 @@ async def closing_resources_async(prompt: Prompt[Any], session: Session, run_id:
     """`closing_resources` on an event loop."""
     finished = False
     try:
-        with prompt.claim(session):
-            async with prompt.resources:
-                yield
-                finished = True
+        async with AsyncExitStack() as stack:
+            prompt.resources.enter(session)
+            stack.push_async_exit(prompt.resources)
+            yield
+            finished = True
     except ResourceCloseError as error:
         if not finished:
             raise

@@ -1,49 +1,92 @@
-"""What a run needs to know about its adapter."""
+"""The loop's view of an adapter: the model's capabilities, and how its tools and media are counted and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from weakincentives.content import Media, Part
-from weakincentives.prompt import AnyTool, portable_name
+from weakincentives.prompt import AnyTool, Tokenizer, default_tokenizer, portable_name
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.media import estimate_tokens
 from weakincentives.runtime.messages import Message, Settings
-from weakincentives.runtime.sections import Count, Define
 
 
 @dataclass(frozen=True, slots=True)
 class InnerLoopConfig:
-    """What the loop needs to know about its adapter.
+    """How one loop runs: whether tools may appear mid-conversation, and the settings of its model."""
 
-    `define_tool` returns a tool as the adapter sends it; `check_content` raises for parts that its model does not
-    accept, and `check_amount` if a conversation has too many. `binds_reasoning` says whether a message has reasoning
-    that its provider accepts only with the prompt it was written under. If tools of closed sections are sent for the
-    provider to search, `found_tools` reads from a reply which ones it found. `reserved_names` are the names of tools
-    that the provider adds itself.
-    """
-
-    adapter: str = ""
-    model: str = ""
     supports_dynamic_tools: bool = False
-    tool_route: str = "append"
-    output_retries: int = 1
-    hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] = field(default_factory=dict)
-    count_tokens: Count = len
-    tokenizer: str = ""
-    define_tool: Define = field(default=lambda tool: tool.definition)
-    check_content: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
-    check_amount: Callable[[Sequence[Part]], None] = field(default=lambda parts: None)
-    count_media: Callable[[Media], int] = estimate_tokens
-    supports_operator_text: bool = False
-    binds_reasoning: Callable[[Message], bool] = field(default=lambda message: False)
     settings: Settings = field(default_factory=Settings)
-    found_tools: Callable[[Sequence[str]], tuple[str, ...]] | None = None
-    max_tool_description: int | None = None
-    sends_tools: bool = True
+
+
+class LoopAdapter:
+    """What the loop asks of an adapter; the defaults describe a model that only reads text."""
+
+    name: ClassVar[str] = ""
+    model: str = ""
+    output_retries: int = 1
+    max_tool_description: ClassVar[int | None] = None
+    """How long a tool description the provider accepts, in characters; longer ones are also sent in full as text."""
     reserved_names: Collection[str] = ()
+    """The names of tools that the provider adds itself."""
+    sends_tools: ClassVar[bool] = True
+    """Whether requests include the definitions of tools, so that they count as input."""
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        """Whether tools can be added to a conversation; if not, opening a section with tools restarts it."""
+        return False
+
+    @property
+    def tool_route(self) -> str:
+        """The route by which tools appear mid-conversation."""
+        return "append" if self.supports_dynamic_tools else "restart"
+
+    @property
+    def supports_operator_text(self) -> bool:
+        """Whether the model accepts system messages mid-conversation."""
+        return False
+
+    @property
+    def defers_tools(self) -> bool:
+        """Whether the tools of closed sections are sent too, so that the provider's own search can find them."""
+        return False
+
+    @property
+    def hosted_tool_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        """The codecs of the hosted tools this adapter can offer, by kind."""
+        return {}
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return default_tokenizer()
+
+    def count_tokens(self, text: str) -> int:
+        return self.tokenizer.count(text)
+
+    def count_media(self, part: Media) -> int:
+        """The tokens of a medium, by the vendor's formula."""
+        return estimate_tokens(part)
+
+    def define_tool(self, tool: AnyTool) -> str:
+        """The tool as JSON text, as this adapter sends it to the model."""
+        return tool.definition
+
+    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
+        """The tools that the provider's search found, according to the items of a reply."""
+        return ()
+
+    def binds_reasoning(self, message: Message) -> bool:
+        """Whether a message has reasoning that the provider accepts only with the prompt it was written under."""
+        return False
+
+    def check_content(self, parts: Sequence[Part]) -> None:
+        """Raise `PromptEvaluationError` for media that this adapter's model does not accept."""
+
+    def check_amount(self, parts: Sequence[Part]) -> None:
+        """Raise `PromptEvaluationError` if a conversation has more media than the model accepts in one request."""
 
     def check_parts(self, parts: Sequence[Part], earlier: Iterable[Message] = ()) -> None:
         """Raise if the model does not accept these parts, or not as many together with those of earlier messages."""

@@ -364,7 +364,7 @@ def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Ex
     failed: dict[SectionPath, Exception] = {}
     for path in effect.paths:
         try:
-            loop.prompt.load(path, loop.scope.meter.deadline)
+            loop.context.presentation.load(path, loop.context.resources, loop.scope.meter.deadline)
         except DeadlineExceededError as error:
             error.prompt_name = loop.prompt.name
             raise

@@ -11,7 +11,7 @@ from typing import Any
 
 from weakincentives._fence import current_calls, working_for
 from weakincentives._frozen import quick_init
-from weakincentives.content import Part
+from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import (
     AbandonedCallError,
     DeadlineExceededError,
@@ -25,7 +25,6 @@ from weakincentives.prompt import (
     AnyTool,
     DisclosureRequest,
     OpenSectionsResult,
-    Prompt,
     ReadSectionResult,
     SectionVisibility,
     SetVisibilityOverride,
@@ -48,10 +47,10 @@ from weakincentives.runtime.bridge import (
     in_parallel,
     in_parallel_async,
 )
+from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import Message, ToolCall
-from weakincentives.runtime.run import RunScope, Toolbox
-from weakincentives.session import Session
+from weakincentives.runtime.run import Toolbox
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -86,6 +85,11 @@ class ToolExecutionOutcome:
     attachments: tuple[Part, ...] = ()
     operator_text: str = ""
 
+    def as_message(self) -> Message:
+        parts = parts_of([self.message, *self.attachments]) if self.attachments else ()
+        text = text_of(parts) if parts else self.message
+        return Message("tool", text, call_id=self.tool_call_id, name=self.name, success=self.success, parts=parts)
+
     @property
     def halts(self) -> bool:
         return self.disclosure is not None and self.disclosure.halt
@@ -108,14 +112,9 @@ class ToolExecutor:
     `ended` has the outcomes of the last calls by id, also if running them raised an error.
     """
 
-    prompt: Prompt[Any]
-    session: Session
-    scope: RunScope
+    context: RunContext
     toolbox: Toolbox = field(default_factory=Toolbox)
-    supports_dynamic_tools: bool = False
-    supports_operator_text: bool = False
     bridge: AsyncBridge = field(default_factory=AsyncBridge)
-    check_attachments: Callable[[Sequence[Part]], None] = lambda parts: None
     idempotency_key: Callable[[ToolCall], str] | None = None
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
     _pending: list[PendingCall] = field(default_factory=list)
@@ -158,12 +157,12 @@ class ToolExecutor:
             return (yield from self._execution(call))
         except SystemExit as error:
             # Of code around the handler, such as a reducer: a handler's own has become its failure.
-            raise exited(error, self.prompt.name, "tool") from error
+            raise exited(error, self.context.prompt.name, "tool") from error
 
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """One call, from checking it to recording it."""
-        self.scope.meter.begin_tool_call(self.prompt.name)
-        started = self.session.clock.monotonic()
+        self.context.scope.meter.begin_tool_call(self.context.prompt.name)
+        started = self.context.session.clock.monotonic()
         tool = self.toolbox.tool(call.name)
         refusal = self._refusal(call.name)
         if tool is None or refusal:
@@ -181,10 +180,10 @@ class ToolExecutor:
 
     def _prepare(self, tool: Tool[Any, Any], params: Any, call: ToolCall, started: float, owner: object) -> PendingCall:
         """Take a snapshot of what the call may change, and prepare its handler."""
-        before = None if tool.read_only else (self.session.snapshot(), self.prompt.resources.context.begin_call())
-        resources = self.prompt.resources.context.tool_scope()
-        handler = functools.partial(tool.handler, params, context=self._context(call, resources))
-        deadline, effect = self.scope.meter.deadline, tool.compensate is not None
+        resources = self.context.resources.tool_scope()
+        before = None if tool.read_only else (self.context.session.snapshot(), resources.begin_call())
+        handler = functools.partial(tool.handler, params, context=self._tool_context(call, resources))
+        deadline, effect = self.context.scope.meter.deadline, tool.compensate is not None
         run = HandlerCall(handler, deadline, effect=effect)
         return PendingCall(call, tool, params, started, owner, before, resources, run)
 
@@ -211,7 +210,7 @@ class ToolExecutor:
             pending.ended.wait()
             raise AbandonedCallError(f"Tool '{pending.tool.name}' was stopped.")
         # The end of a call is not stopped itself: others who would stop the call wait for it.
-        left = self.scope.fence.leave()
+        left = self.context.scope.fence.leave()
         try:
             if isinstance(error, CallSuspended):
                 self._undo(pending)
@@ -223,7 +222,7 @@ class ToolExecutor:
             outcome = yield from self._end(pending, attempt)
         finally:
             self._remove(pending, left)
-        if self.scope.fence.closed:
+        if self.context.scope.fence.closed:
             raise AbandonedCallError(f"Tool '{pending.tool.name}' ended, but its run was stopped.")
         if attempt.error is not None:
             raise attempt.error
@@ -231,7 +230,7 @@ class ToolExecutor:
 
     def _stop(self, pending: PendingCall) -> Generator[Step, Any, None]:
         """End a call whose handler is running in another thread."""
-        left = self.scope.fence.leave()
+        left = self.context.scope.fence.leave()
         try:
             pending.handler.abandon()
             yield from self._end(pending, _Attempt(pending.stopped("the run was stopped")))
@@ -241,7 +240,7 @@ class ToolExecutor:
     def _remove(self, pending: PendingCall, left: Any) -> None:
         self._pending.remove(pending)
         pending.ended.set()
-        self.scope.fence.enter_again(left)
+        self.context.scope.fence.enter_again(left)
 
     def _end(self, pending: PendingCall, attempt: _Attempt) -> Generator[Step, Any, ToolExecutionOutcome]:
         yield from self._settle(pending, attempt)
@@ -262,13 +261,13 @@ class ToolExecutor:
             self._keep_interrupt(error, attempt)
             message = f"Tool '{pending.tool.name}' failed to close its resources: {error}"
             logger.warning("%s", message, exc_info=error)
-            pending.resources = self.prompt.resources.context
+            pending.resources = self.context.resources
             if attempt.result.success:
                 attempt.result, attempt.message = ToolResult(message, success=False), ""
             if not undone:
-                with self.prompt.resources.context.tool_scope() as pending.resources:
+                with self.context.resources.tool_scope() as pending.resources:
                     yield from self._compensate(pending, attempt)
-                pending.resources = self.prompt.resources.context
+                pending.resources = self.context.resources
             self._roll_back(pending, attempt)
 
     def _failed(self, pending: PendingCall, error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
@@ -277,7 +276,7 @@ class ToolExecutor:
         error = error.error if (exits := isinstance(error, UserCodeExit)) else error
         match error:
             case VisibilityExpansionRequired(prompt_name=""):
-                attempt.expansion = self.prompt.view(self.session).request(
+                attempt.expansion = self.context.view.request(
                     error.section_keys, error.reason, overrides=error.requested_overrides
                 )
                 return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=attempt.expansion)
@@ -285,14 +284,14 @@ class ToolExecutor:
                 return ToolResult(str(error), success=False)
             case HandlerTimeout() | AbandonedCallError():
                 attempt.error = DeadlineExceededError(
-                    f"The deadline of prompt '{self.prompt.name}' passed while tool '{tool.name}' was running.",
-                    prompt_name=self.prompt.name,
+                    f"The deadline of prompt '{self.context.prompt.name}' passed while tool '{tool.name}' was running.",
+                    prompt_name=self.context.prompt.name,
                     phase="tool",
                 )
                 return pending.stopped("the deadline passed")
             case WinkError(ends_run=True):
                 if isinstance(error, PromptEvaluationError):
-                    error.prompt_name = error.prompt_name or self.prompt.name
+                    error.prompt_name = error.prompt_name or self.context.prompt.name
                 attempt.error = error
                 return ToolResult(f"Tool '{tool.name}' was stopped: {error}", success=False)
             case _ if exits or isinstance(error, Exception):
@@ -303,25 +302,26 @@ class ToolExecutor:
                 attempt.error = error
                 return pending.stopped("the run was stopped")
 
-    def _context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
-        meter = self.scope.meter
-        own = f"{self.scope.run_id}:{meter.turns}:{call.id}"  # Some providers give an id again in a later turn.
+    def _tool_context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
+        meter = self.context.scope.meter
+        own = f"{self.context.scope.run_id}:{meter.turns}:{call.id}"  # Some providers give an id again in a later turn.
         key = own if self.idempotency_key is None else self.idempotency_key(call)
         return ToolContext(
-            session=self.session,
+            session=self.context.session,
             resources=resources,
-            prompt=self.prompt,
+            prompt=self.context.prompt,
             call_id=call.id,
             deadline=meter.deadline,
             budget=meter.budget,
             idempotency_key=key,
+            presentation=self.context.presentation,
         )
 
     def _refusal(self, name: str) -> str:
         offer = self.toolbox.get(name)
         if offer is not None and offer.ref.revoked:
             key = offer.ref.section_key
-            if self.prompt.view(self.session).find(key) is None:
+            if self.context.view.find(key) is None:
                 return f"Tool '{name}' is not available: section '{key}' no longer applies."
             return f"Tool '{name}' is not available: section '{key}' is closed. Open the section again to use it."
         if self.toolbox.tool(name) is None:
@@ -349,7 +349,8 @@ class ToolExecutor:
             return
         try:
             if result.attachments:
-                self.check_attachments(result.attachments)
+                ended = (outcome.as_message() for outcome in list(self.ended.values()))
+                self.context.adapter.check_parts(result.attachments, (*self.context.session[Message].view(), *ended))
         except PromptEvaluationError as error:
             text = f"{attempt.message}\n\nThe attachments cannot be shown: {error}".lstrip()
             attempt.result, attempt.message = ToolResult(text, success=False), ""
@@ -360,7 +361,7 @@ class ToolExecutor:
             way_out = (
                 "give its value a render() method or JSON-able fields; images and other media go into attachments=."
             )
-        mistake = PromptEvaluationError(f"{problem}; {way_out}", prompt_name=self.prompt.name, phase="tool")
+        mistake = PromptEvaluationError(f"{problem}; {way_out}", prompt_name=self.context.prompt.name, phase="tool")
         mistake.__cause__ = cause
         attempt.result, attempt.message, attempt.error = ToolResult(str(mistake), success=False), "", mistake
 
@@ -368,7 +369,7 @@ class ToolExecutor:
         tool = pending.tool
         if tool.compensate is None:
             return
-        context = self._context(pending.call, pending.resources)
+        context = self._tool_context(pending.call, pending.resources)
         try:
             yield functools.partial(tool.compensate, pending.params, context=context)
             attempt.compensation = "done"
@@ -395,7 +396,7 @@ class ToolExecutor:
         if pending.before is None:
             return False
         session, states = pending.before
-        self.session.restore(session, keep=(Message,))
+        self.context.session.restore(session, keep=(Message,))
         pending.resources.restore(states)
         return True
 
@@ -416,11 +417,11 @@ class ToolExecutor:
         restarts, expanded = attempt.expansion is not None, tuple[AnyTool, ...]()
         if asked is not None and asked.overrides:
             expanded = self._added_tools(asked)
-            if expanded and not (restarts or asked.halt or self.supports_dynamic_tools):
+            if expanded and not (restarts or asked.halt or self.context.config.supports_dynamic_tools):
                 # The caller of the evaluation decides whether to open it.
                 restarts, asked = True, replace(asked, reason="The adapter cannot add tools to a conversation.")
             for path, visibility in asked.overrides.items() if not (restarts or asked.halt) else ():
-                self.session.dispatch(SetVisibilityOverride(path, visibility))
+                self.context.session.dispatch(SetVisibilityOverride(path, visibility))
         message, operator_text = attempt.message or result.message, ""
         if asked is not None and restarts and attempt.expansion is None:
             keys = ", ".join(asked.keys)
@@ -429,21 +430,21 @@ class ToolExecutor:
             message, operator_text = "The section's text follows as a system message.", result.value.render()
         if isinstance(result.value, ReadSectionResult):
             result = replace(result, value=replace(result.value, expanded_tools=()))
-        self.session.dispatch(
+        self.context.session.dispatch(
             ToolInvoked(
                 name=call.name,
                 params=params,
                 result=result,
                 call_id=call.id,
-                run_id=self.scope.run_id,
-                conversation_id=self.scope.conversation_id,
+                run_id=self.context.scope.run_id,
+                conversation_id=self.context.scope.conversation_id,
                 arguments=call.arguments,
                 rolled_back=attempt.rolled_back,
-                duration=self.session.clock.monotonic() - started,
+                duration=self.context.session.clock.monotonic() - started,
                 section_key=self.toolbox.section_of(call.name),
                 compensation=attempt.compensation,
                 text=message,
-                timestamp=self.session.timestamp(),
+                timestamp=self.context.session.timestamp(),
             )
         )
         self.ended[call.id] = outcome = ToolExecutionOutcome(
@@ -465,23 +466,23 @@ class ToolExecutor:
         if result.disclosure is not None or not isinstance(value, OpenSectionsResult):
             return result
         overrides = value.requested_overrides
-        request = self.prompt.view(self.session).request(
+        request = self.context.view.request(
             map(".".join, overrides), value.reason, overrides=overrides, files=value.written_files, halt=bool(overrides)
         )
         return replace(result, disclosure=request)
 
     def _added_tools(self, asked: DisclosureRequest) -> tuple[AnyTool, ...]:
         """The tools that opening the sections adds to those offered so far."""
-        view = self.prompt.view(self.session)
+        view = self.context.view
         after = view.opened({path: shown for path, shown in asked.overrides.items() if path in view.outline.by_path})
         return tuple(tool for node, tool in after.offered() if node is not None and self.toolbox.is_new(tool))
 
     def _speaks_as_system(self, asked: DisclosureRequest) -> bool:
         """True if the strategy sends the text of these sections as a system message, and the model accepts it."""
-        view = self.prompt.view(self.session)
+        view = self.context.view
         return (
-            self.supports_operator_text
-            and self.prompt.template.disclosure.voice == "system"
+            self.context.adapter.supports_operator_text
+            and self.context.prompt.template.disclosure.voice == "system"
             and all(
                 asked.current_visibility_state.get(path) is not SectionVisibility.FULL and view.is_literal(path)
                 for path in asked.content

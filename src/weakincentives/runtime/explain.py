@@ -9,7 +9,7 @@ from typing import Any
 from weakincentives._display import Displayed, Shown, Table
 from weakincentives.content import Media
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
-from weakincentives.runtime.config import InnerLoopConfig
+from weakincentives.runtime.config import LoopAdapter
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.hosted import hosted_problems
 from weakincentives.runtime.sections import section_states
@@ -109,7 +109,7 @@ class Explanation(Displayed):
 
 def explain(
     prompt: Prompt[Any],
-    config: InnerLoopConfig,
+    adapter: LoopAdapter,
     *,
     session: Session | None,
     visibility_overrides: Overrides | None,
@@ -118,48 +118,48 @@ def explain(
     rendered = prompt.render(session=session, visibility_overrides=visibility_overrides)
     view = rendered.view
     assert view is not None
-    count = config.count_tokens
-    states = section_states(view, rendered.text, count, config.sent_tool, count_media=config.count_media)
-    media = sum(config.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
+    count = adapter.count_tokens
+    states = section_states(view, rendered.text, count, adapter.sent_tool, count_media=adapter.count_media)
+    media = sum(adapter.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
     text_tokens = count(rendered.text) + media
     offered = [tool for _, tool in view.offered()]
     return Explanation(
         prompt_name=prompt.name,
-        adapter=config.adapter,
-        model=config.model,
-        route=config.tool_route,
-        sections=tuple(_section(view, state, config) for state in states),
+        adapter=adapter.name,
+        model=adapter.model,
+        route=adapter.tool_route,
+        sections=tuple(_section(view, state, adapter) for state in states),
         tools=tuple(tool.name for tool in offered),
         hosted_tools=tuple(
             HostedToolExplanation(tool.name, tool.kind, key, "" if problem is None else str(problem))
             for (key, tool), problem in hosted_problems(
                 ((node.key, tool) for node in view.existing() for tool in node.hosted_tools),
-                config.hosted_tool_codecs,
-                config.adapter,
+                adapter.hosted_tool_codecs,
+                adapter.name,
             )
         ),
         text_tokens=text_tokens,
-        tool_tokens=sum(count(config.sent_tool(tool)) for tool in offered),
+        tool_tokens=sum(count(adapter.sent_tool(tool)) for tool in offered),
         full_tokens=text_tokens + sum(state.unshown_tokens + state.tool_tokens for state in states),
-        tokenizer=config.tokenizer,
+        tokenizer=adapter.tokenizer.name,
         accepts=accepts,
-        operator_text=config.supports_operator_text,
+        operator_text=adapter.supports_operator_text,
     )
 
 
-def _section(view: View, state: SectionState, config: InnerLoopConfig) -> SectionExplanation:
+def _section(view: View, state: SectionState, adapter: LoopAdapter) -> SectionExplanation:
     if state.visibility is not SectionVisibility.SUMMARY:
         return SectionExplanation(state, "")
     opening = view.reading(state.path)
-    tokens = opening.tokens(config.count_tokens)
+    tokens = opening.tokens(adapter.count_tokens)
     if tokens is None:
         return SectionExplanation(state, "loads tools that are not known yet, so its cost is not known either", None)
     if not opening.overrides:
         how = "content only"
     elif not opening.tools:
         how = "opens it, with no new tools"
-    elif config.supports_dynamic_tools:
-        how = f"injects {', '.join(tool.name for tool in opening.tools)} by {config.tool_route}"
+    elif adapter.supports_dynamic_tools:
+        how = f"injects {', '.join(tool.name for tool in opening.tools)} by {adapter.tool_route}"
     else:
         how = f"restarts with {', '.join(tool.name for tool in opening.tools)}"
     return SectionExplanation(state, f"{how}, about {tokens:,} tokens", tokens)

@@ -214,8 +214,7 @@ class Conversation(Generic[OutputT]):
         self._loop = MainLoop(max_expansions=max_expansions, budget=budget)
 
     def __enter__(self) -> Self:
-        with self.prompt.claim(self.session):
-            self.prompt.resources.__enter__()
+        self.prompt.resources.enter(self.session)
         return self
 
     def __exit__(self, *error: Any) -> None:

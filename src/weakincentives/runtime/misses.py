@@ -7,14 +7,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from weakincentives.prompt import Prompt, View
+from weakincentives.prompt import View
 from weakincentives.prompt.ranking import CLEAR, WORD_FINDER, Found
-from weakincentives.runtime.events import Exposure, ToolInvoked
+from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import Message, user_words
-from weakincentives.runtime.run import Run
-from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -40,27 +39,27 @@ class Miss(NamedTuple):
     reason: str
 
 
-def possible_misses(prompt: Prompt[Any], session: Session, run: Run, answer: str) -> list[Miss]:
+def possible_misses(context: RunContext, answer: str) -> list[Miss]:
     """Closed sections that may have been needed, most likely first; empty if the search fails."""
-    view = prompt.view(session)
+    view = context.view
     if not view.layout.summarized:
         return []
-    outline = prompt.outline()
+    outline = context.prompt.outline()
     if len(outline.nodes) > MAX_SECTIONS and not WORD_FINDER.has_index(outline):
         return []
     misses: dict[str, Miss] = {}
     try:
-        for miss in _misses(view, partial(WORD_FINDER.ranked, view, outline=outline), session, run, answer):
+        for miss in _misses(context, view, partial(WORD_FINDER.ranked, view, outline=outline), answer):
             misses.setdefault(miss.section_key, miss)
     except Exception as error:
-        logger.warning("Prompt '%s' was not checked for missed sections: %s", prompt.name, error)
+        logger.warning("Prompt '%s' was not checked for missed sections: %s", context.name, error)
     return list(misses.values())[:MAX_MISSES]
 
 
-def _misses(view: View, ranked: Ranked, session: Session, run: Run, answer: str) -> Iterator[Miss]:
-    exposure = session[Exposure].latest() or Exposure()
-    read = {".".join(path) for path, exposed in exposure.items() if exposed.source == "conversation"}
-    own = takewhile(lambda event: event.run_id == run.run_id, reversed(session[ToolInvoked].view()))
+def _misses(context: RunContext, view: View, ranked: Ranked, answer: str) -> Iterator[Miss]:
+    session, run_id = context.session, context.scope.run_id
+    read = {".".join(path) for path, exposed in context.exposure.items() if exposed.source == "conversation"}
+    own = takewhile(lambda event: event.run_id == run_id, reversed(session[ToolInvoked].view()))
     failed = [event for event in own if not event.success][::-1]
     yield from _called(view, failed)
     for event in failed:

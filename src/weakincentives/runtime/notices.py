@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives.prompt import (
-    Prompt,
     RenderedPrompt,
     SectionPath,
     SectionVisibility,
@@ -17,16 +16,15 @@ from weakincentives.prompt import (
     parts_in,
 )
 from weakincentives.runtime import events
-from weakincentives.runtime.config import InnerLoopConfig
+from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import Exposed, Exposure
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.exposure import Changes, Comparison, Counter, after_render, after_result, is_user
 from weakincentives.runtime.history import related
-from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TURN, Message, Transcript, user_message
-from weakincentives.runtime.offering import Offering
-from weakincentives.runtime.run import Journal, Run, RunScope
+from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TURN, Message, user_message
+from weakincentives.runtime.run import Run
 from weakincentives.runtime.sections import section_states
-from weakincentives.session import Session
+from weakincentives.runtime.tools import OfferedTools
 
 _EVERYWHERE = ("prompt", "conversation", "summary", "none")
 
@@ -38,13 +36,8 @@ class Notices:
     `opened` are the sections opened without the model asking, for a streaming driver to show.
     """
 
-    prompt: Prompt[Any]
-    session: Session
-    scope: RunScope
-    config: InnerLoopConfig
-    journal: Journal
-    transcript: Transcript
-    offering: Offering
+    context: RunContext
+    tools: OfferedTools
     opened: list[str] = field(default_factory=list)
     _seen_overrides: VisibilityOverrides | None = None
     # Keys of sections whose opening was recorded when they were opened.
@@ -53,36 +46,37 @@ class Notices:
 
     def record_rendered(self, rendered: RenderedPrompt[Any], view: View, *, restarts: bool) -> None:
         """Record the prompt as the model is shown it first; a restart keeps the conversation."""
-        self._seen_overrides = self.session[VisibilityOverrides].latest()
-        before = self._exposure if restarts else Exposure()
+        self._seen_overrides = self.context.session[VisibilityOverrides].latest()
+        before = self.context.exposure if restarts else Exposure()
         changes = after_render(rendered, before, self._counter)
         # A restart keeps what user sections have said, also of those that are gone, but not the notice of that.
         gone = {
             path: SectionVisibility.FULL for path in before if is_user(view, path) and not view.find(".".join(path))
         }
-        self.journal.save(shown={**gone, **view.visibility()})
-        count, define = self.config.count_tokens, self.config.sent_tool
-        self.journal.emit(
+        self.context.save(shown={**gone, **view.visibility()})
+        count, define = self.context.adapter.count_tokens, self.context.adapter.sent_tool
+        self.context.emit(
             events.PromptRendered,
-            prompt_ns=self.prompt.ns,
-            prompt_key=self.prompt.key,
-            prompt_name=self.prompt.name,
-            adapter=self.config.adapter,
-            model=self.config.model,
-            attempt=self.scope.attempt,
+            prompt_ns=self.context.prompt.ns,
+            prompt_key=self.context.prompt.key,
+            prompt_name=self.context.prompt.name,
+            adapter=self.context.adapter.name,
+            model=self.context.adapter.model,
+            attempt=self.context.scope.attempt,
             text=rendered.text,
             tools=tuple(tool.name for tool in rendered.tools),
             hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
             spans=rendered.spans,
             sections=self._states(view, rendered.text),
             exposed=before.with_changes(changes).sections,
-            tokenizer=self.config.tokenizer,
+            tokenizer=self.context.adapter.tokenizer.name,
             builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
-            definitions=self.offering.definitions,
-            overrides=self.offering.overrides,
-            overrides_tag=self.prompt.overrides_tag,
+            definitions=self.tools.definitions,
+            overrides=self.tools.overrides,
+            overrides_tag=self.context.prompt.overrides_tag,
         )
-        self._expose({**{path: Exposed("none") for path in self._exposure if path not in before}, **changes}, "render")
+        forgotten = {path: Exposed("none") for path in self.context.exposure if path not in before}
+        self._expose({**forgotten, **changes}, "render")
 
     def record_first_opened(self, view: View) -> None:
         """Record what is open from the start because of a rule or the user's words."""
@@ -96,45 +90,45 @@ class Notices:
         before = self._render_of(run)
         if before is None:
             return
-        self.session.dispatch(
+        self.context.session.dispatch(
             replace(
                 before,
-                run_id=self.scope.run_id,
-                adapter=self.config.adapter,
-                model=self.config.model,
+                run_id=self.context.scope.run_id,
+                adapter=self.context.adapter.name,
+                model=self.context.adapter.model,
                 attempt=1,
-                tools=tuple(tool.name for tool in self.offering.toolbox.offered["tools"]),
-                hosted_tools=tuple(tool.name for tool in self.offering.toolbox.hosted_tools),
+                tools=tuple(tool.name for tool in self.tools.toolbox.offered["tools"]),
+                hosted_tools=tuple(tool.name for tool in self.tools.toolbox.hosted_tools),
                 sections=self._sections_after(before),
-                definitions=self.offering.definitions,
-                overrides=self.offering.overrides,
-                overrides_tag=self.prompt.overrides_tag,
-                timestamp=self.session.timestamp(),
+                definitions=self.tools.definitions,
+                overrides=self.tools.overrides,
+                overrides_tag=self.context.prompt.overrides_tag,
+                timestamp=self.context.session.timestamp(),
                 continues=run.run_id,
-                exposed=self._exposure.sections,
+                exposed=self.context.exposure.sections,
             )
         )
 
     def record_loaded(self) -> None:
         """Record what was loaded since the last call, by the loop or by a tool that opened a section."""
-        fresh = self.prompt.loaded[self._loaded :]
+        fresh = self.context.presentation.loaded[self._loaded :]
         if not fresh:
             return
-        self._loaded = len(self.prompt.loaded)
-        view = self.prompt.view(self.session)
+        self._loaded = len(self.context.presentation.loaded)
+        view = self.context.view
         states = self._states(view, "".join(view.pieces()))
         for path in fresh:
             within = tuple(state for state in states if state.path[: len(path)] == path)
             changed = view.outline.brought(path).changed
-            self.journal.emit(events.SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
+            self.context.emit(events.SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
 
     def open(self, paths: Sequence[SectionPath], decider: str) -> None:
         """Open sections without the model asking; it reads their text before its next reply."""
         if not paths:
             return
         for path in paths:
-            for opened, visibility in self.prompt.view(self.session).opening(path).overrides.items():
-                self.session.dispatch(SetVisibilityOverride(opened, visibility))
+            for opened, visibility in self.context.view.opening(path).overrides.items():
+                self.context.session.dispatch(SetVisibilityOverride(opened, visibility))
                 self._recorded.add(".".join(opened))
         self._record_opened(tuple(map(".".join, paths)), decider)
 
@@ -143,26 +137,26 @@ class Notices:
 
         If that requires a restart, the new prompt shows them.
         """
-        if self.session[VisibilityOverrides].latest() is self._seen_overrides:
+        if self.context.session[VisibilityOverrides].latest() is self._seen_overrides:
             return
-        if not self.config.supports_dynamic_tools:
-            self.offering.register()
+        if not self.context.config.supports_dynamic_tools:
+            self.tools.register()
         self.announce(trusted=_EVERYWHERE)
 
     def announce(
         self, removed_tools: Sequence[str] = (), *, trusted: Sequence[str] | None = None, restarted: bool = False
     ) -> None:
         """Notify the model of how the prompt differs from what it has; texts in `trusted` places are not compared."""
-        self._seen_overrides = self.session[VisibilityOverrides].latest()
-        view = self.prompt.view(self.session)
+        self._seen_overrides = self.context.session[VisibilityOverrides].latest()
+        view = self.context.view
         if restarted:
             trusted = ("prompt", "summary")
         elif trusted is None:
-            render = self._render_of(self.journal.run)
+            render = self._render_of(self.context.run)
             trusted = ("prompt", "summary") if render is not None and view.renders(render.text) else ()
         found = Comparison(
-            self._exposure,
-            self.journal.run.shown,
+            self.context.exposure,
+            self.context.run.shown,
             view,
             self._counter,
             trusted=trusted,
@@ -170,9 +164,9 @@ class Notices:
             removed_tools=removed_tools,
         ).difference()
         said = parts_in(found.user_pieces())
-        self.config.check_parts(said, self.session[Message].view())
+        self.context.adapter.check_parts(said, self.context.session[Message].view())
         if found.changed or found.user_changed or found.removed_sections or removed_tools:
-            self.journal.emit(
+            self.context.emit(
                 events.PromptChanged,
                 changed_sections=(*found.changed, *found.user_changed),
                 removed_sections=tuple(found.removed_sections),
@@ -181,19 +175,19 @@ class Notices:
         if opened := tuple(key for key in found.applying if not any(related(key, up) for up in self._recorded)):
             self._record_opened(opened, "code")
         if note := found.note():
-            self.transcript.say(Message("system", note, name=PROMPT_TURN))
+            self.context.transcript.say(Message("system", note, name=PROMPT_TURN))
         for key, content in found.applying.items():
             text = f"This section of the instructions applies now:\n\n{content}"
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
-            self.transcript.say(Message("system" if literal else "user", text, name=INSTRUCTIONS))
+            self.context.transcript.say(Message("system" if literal else "user", text, name=INSTRUCTIONS))
         if said:
-            turn = self.scope.given[PROMPT_TURN] = user_message(said, name=PROMPT_TURN)
-            self.transcript.say(turn)
+            turn = self.context.scope.given[PROMPT_TURN] = user_message(said, name=PROMPT_TURN)
+            self.context.transcript.say(turn)
         shown = view.visibility()
-        if removed_tools or shown != self.journal.run.shown:
-            left = tuple(ref for ref in self.journal.run.tools if ref.name not in removed_tools)
-            self.journal.save(shown=shown, tools=left)
+        if removed_tools or shown != self.context.run.shown:
+            left = tuple(ref for ref in self.context.run.tools if ref.name not in removed_tools)
+            self.context.save(shown=shown, tools=left)
         self._expose(found.exposed, "notice")
 
     def disclosed(self, outcomes: Iterable[ToolExecutionOutcome]) -> None:
@@ -202,40 +196,36 @@ class Notices:
             asked = outcome.disclosure
             if asked is None or outcome.ends_turn:
                 continue
-            view, exposure = self.prompt.view(self.session), self._exposure
+            view, exposure = self.context.view, self.context.exposure
             changes, shown = after_result(view, exposure, asked.content, outcome.tool_call_id, self._counter)
             if asked.action == "close":
                 closed = filter(None, map(view.find, asked.keys))
-                shown |= {path: SectionVisibility.SUMMARY for path in closed if path in self.journal.run.shown}
+                shown |= {path: SectionVisibility.SUMMARY for path in closed if path in self.context.run.shown}
             if shown:
-                self.journal.save(shown={**self.journal.run.shown, **shown})
+                self.context.save(shown={**self.context.run.shown, **shown})
             self._expose(changes, "result")
 
     def _record_opened(self, keys: tuple[str, ...], decider: str) -> None:
         self.opened += keys
-        self.journal.emit(events.SectionsOpened, section_keys=keys, decided_by=decider)
-
-    @property
-    def _exposure(self) -> Exposure:
-        return self.session[Exposure].latest() or Exposure()
+        self.context.emit(events.SectionsOpened, section_keys=keys, decided_by=decider)
 
     @property
     def _counter(self) -> Counter:
-        return Counter(self.config.count_tokens, self.config.count_media)
+        return Counter(self.context.adapter.count_tokens, self.context.adapter.count_media)
 
     def _expose(self, changes: Changes, reason: str) -> None:
         if changes:
-            self.journal.emit(events.SectionsExposed, changes=changes, reason=reason)
+            self.context.emit(events.SectionsExposed, changes=changes, reason=reason)
 
     def _states(self, view: View, text: str) -> tuple[events.SectionState, ...]:
-        config, base = self.config, self.prompt.base_view()
+        adapter, base = self.context.adapter, self.context.presentation.base_view()
         return section_states(
-            view, text, config.count_tokens, config.sent_tool, count_media=config.count_media, base=base
+            view, text, adapter.count_tokens, adapter.sent_tool, count_media=adapter.count_media, base=base
         )
 
     def _sections_after(self, before: events.PromptRendered) -> tuple[events.SectionState, ...]:
         """The sections of the render, with those that were added, enabled or disabled since."""
-        view, base = self.prompt.view(self.session), self.prompt.base_view()
+        view, base = self.context.view, self.context.presentation.base_view()
         now = {node.path: base.own_visibility(node) for node in view.existing()}
         absent = SectionVisibility.ABSENT
         if now == {each.path: each.base for each in before.sections if each.base is not absent}:
@@ -247,5 +237,5 @@ class Notices:
 
     def _render_of(self, run: Run) -> events.PromptRendered | None:
         """The prompt as the run was shown it; not the newest, since a session that was rewound keeps its log."""
-        renders, which = reversed(self.session[events.PromptRendered].view()), (run.run_id, run.attempt)
+        renders, which = reversed(self.context.session[events.PromptRendered].view()), (run.run_id, run.attempt)
         return next((each for each in renders if (each.run_id, each.attempt) == which), None)

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from weakincentives._fence import Fence
 from weakincentives._frozen import quick_init
 from weakincentives.limits import Meter, Spent
-from weakincentives.prompt import AnyTool, HostedTool, Overrides, SectionVisibility, Tool, portable_name
+from weakincentives.prompt import AnyTool, HostedTool, Overrides, Presentation, SectionVisibility, Tool, portable_name
 from weakincentives.runtime.messages import Message, ModelReply
-from weakincentives.session import LogEntry, Session
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -66,8 +65,8 @@ class Run:
 
     `opening` says that it stopped so that a new evaluation can open sections. `shown` is what each section showed when
     the model was last informed. `unfinished` says that the last message is what was shown of a reply that broke off.
-    `answers` is the number of assistant messages before the run, counted if there may be hosted tools. `first_run` is
-    its prompt's, and `attempt` counts its restarts.
+    `answers` is the number of assistant messages before the run, counted if there may be hosted tools. `params` is a
+    digest of its params, and `attempt` counts its restarts.
     """
 
     run_id: str
@@ -85,7 +84,7 @@ class Run:
     conversation_id: str = ""
     answers: int = 0
     spent: Spent = field(default_factory=Spent)
-    first_run: str = ""
+    params: str = ""
     attempt: int = 1
 
     def as_new(self, run_id: str, answers: int = 0) -> Run:
@@ -110,7 +109,8 @@ class RunScope:
     `adapter` is the one that a `FallbackAdapter` is currently using, and `codecs` are those of every adapter so far, by
     its name; `recovers` says whether the next one would continue after an error. `abandon`, set by the evaluation under
     way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
-    what the user gave to this run, by name: each is said once, and every adapter must accept its content.
+    what the user gave to this run, by name: each is added once, and every adapter must accept its content.
+    `presentation` is the prompt as the run shows it.
     """
 
     meter: Meter
@@ -123,25 +123,7 @@ class RunScope:
     abandon: Callable[[], None] | None = None
     given: dict[str, Message] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
-
-
-class Journal:
-    """What a run leaves in its session: the state to continue from, and the events of what happened."""
-
-    def __init__(self, session: Session, scope: RunScope) -> None:
-        self.run = Run("", "", "")
-        self._session = session
-        self._scope = scope
-        self._runs = session[Run]
-
-    def save(self, **changes: Any) -> None:
-        self.run = self.run.updated(changes)
-        self._runs.seed(self.run)
-
-    def emit(self, event: Callable[..., LogEntry], /, **fields: Any) -> None:
-        """Record an event of this run, at the session's time, so that a replay records the same times."""
-        fields["run_id"], fields["conversation_id"] = self._scope.run_id, self._scope.conversation_id
-        self._session.dispatch(event(timestamp=self._session.timestamp(), **fields))
+    presentation: Presentation | None = None
 
 
 class Offer(NamedTuple):

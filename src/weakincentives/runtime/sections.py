@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from weakincentives.content import Media
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt import AnyTool, SectionPath, SectionVisibility, View
+from weakincentives.prompt import AnyTool, CollapseSection, SectionPath, SectionVisibility, View
+from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.exposure import media_tokens
 from weakincentives.runtime.media import estimate_tokens
@@ -15,6 +16,7 @@ from weakincentives.runtime.media import estimate_tokens
 Count = Callable[[str], int]
 CountMedia = Callable[[Media], int]
 Define = Callable[[AnyTool], str]
+_TOO_LARGE = "context is over"
 
 
 def section_states(
@@ -55,26 +57,34 @@ def section_states(
     )
 
 
-def sections_to_close(view: View, last_used: Mapping[str, int], excess: int, count: Count) -> dict[SectionPath, int]:
-    """Sections that the session opened, least recently used first, enough of them to make up for the excess tokens.
+def close_unused(context: RunContext, context_tokens: int) -> None:
+    """Close the least recently used sections if the context exceeds the budget's limit, each of them once.
 
-    Only those in `last_used` are considered. Returns their tokens.
+    What was sent stays in the context, so the text of a closed section is counted as gone, and one that the model opens
+    again stays open. Sections that were opened after the last request have not been sent yet.
     """
+    budget = context.scope.meter.budget
+    limit = None if budget is None else budget.max_context_tokens
+    if limit is None or context_tokens <= limit:
+        return
+    closed = {each.path for each in context.session[CollapseSection].view() if each.reason.startswith(_TOO_LARGE)}
+    sent = context.exposure.items()
+    freed = sum(each.tokens for path, each in sent if any(path[: len(up)] == up for up in closed))
+    offered = {ref.section_key for ref in context.run.tools if not ref.revoked} - set(map(".".join, closed))
+    view, last_used = context.view, context.run.last_used
     opened = [
         node
         for node in view.existing()
         if view.visibility_of(node) is SectionVisibility.FULL
         and node.summary is not None
         and view.decided_by(node) == "session"
-        and node.key in last_used
+        and node.key in offered
     ]
-    opened.sort(key=lambda node: (last_used[node.key], node.index))
-    closing: dict[SectionPath, int] = {}
-    for node in opened:
-        if sum(closing.values()) >= excess:
+    for node in sorted(opened, key=lambda node: (last_used.get(node.key, 0), node.index)):
+        if context_tokens - freed <= limit:
             break
-        closing[node.path] = count(view.content(node.path))
-    return closing
+        freed += context.adapter.count_tokens(view.content(node.path))
+        context.session.dispatch(CollapseSection(node.path, reason=f"{_TOO_LARGE} {limit} tokens"))
 
 
 def _whole_texts(view: View) -> Callable[[SectionPath], str]:

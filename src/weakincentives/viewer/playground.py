@@ -123,7 +123,6 @@ class Playground:
         base, before = adapter.explain(declared), declared.render()
         total = explained.text_tokens + explained.tool_tokens
         prices = prices_for(adapter.model)
-        config = adapter.config()
         return {
             "sections": list(self._sections(explained, base, hidden, self._override(wanted))),
             "pieces": pieces_of(rendered.text, rendered.spans),
@@ -138,7 +137,7 @@ class Playground:
             "model": adapter.model,
             "route": explained.route,
             "prices": None if prices is None else _costs(prices, total, base.full_tokens),
-            "cache": prefix_kept(before, rendered, config.count_tokens, config.sent_tool),
+            "cache": prefix_kept(before, rendered, adapter.count_tokens, adapter.sent_tool),
         }
 
     def save(self, wanted: Wanted) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tools of a run: offered as their sections open, withdrawn as they close."""
+"""The tools of a run, offered as their sections open and withdrawn as they close."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import (
     AnyTool,
     HostedTool,
     Overrides,
-    Prompt,
+    SectionPath,
     View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
 )
 from weakincentives.runtime import events
-from weakincentives.runtime.config import InnerLoopConfig
+from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.hosted import Owned, check_hosted, hosted_outputs
-from weakincentives.runtime.messages import Message, ModelReply, Transcript, assistant_messages
-from weakincentives.runtime.run import Journal, Offer, Toolbox, ToolRef, by_section, tool_ref
-from weakincentives.session import Session
+from weakincentives.runtime.messages import Message, ModelReply, assistant_messages
+from weakincentives.runtime.run import Offer, Toolbox, ToolRef, by_section, tool_ref
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -30,21 +28,17 @@ _NOT_SEEN = object()
 
 
 @dataclass(slots=True)
-class Offering:
+class OfferedTools:
     """Keeps the tools of a run in step with its open sections, and tells the model of every change."""
 
-    prompt: Prompt[Any]
-    session: Session
-    config: InnerLoopConfig
-    journal: Journal
-    transcript: Transcript
+    context: RunContext
     toolbox: Toolbox = field(init=False)
     _seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
     _told_version: int = 0
     _new_turn: bool = False
 
     def __post_init__(self) -> None:
-        self.toolbox = Toolbox(self.config.hosted_tool_codecs, self.config.reserved_names)
+        self.toolbox = Toolbox(self.context.adapter.hosted_tool_codecs, self.context.adapter.reserved_names)
 
     def begin(self, view: View) -> None:
         """Offer the first tools, which the model learns from the request itself."""
@@ -54,21 +48,21 @@ class Offering:
             if self.toolbox.is_new(offer.tool):
                 self.toolbox.add(offer)
         self._told_version = self.toolbox.version
-        self.journal.save(tools=self.toolbox.refs)
-        self._seen_overrides = self.session[VisibilityOverrides].latest()
+        self.context.save(tools=self.toolbox.refs)
+        self._seen_overrides = self.context.session[VisibilityOverrides].latest()
 
     def take_over(self, *, new_turn: bool) -> list[str]:
         """Offer what an earlier evaluation has offered; return the names of the tools that are gone."""
         self._new_turn = new_turn
         removed: list[str] = []
-        if self.config.found_tools is None and any(ref.deferred for ref in self.journal.run.tools):
+        if not self.context.adapter.defers_tools and any(ref.deferred for ref in self.context.run.tools):
             # What this adapter cannot let the provider search is offered once its section opens.
-            known = (replace(ref, deferred=False) for ref in self.journal.run.tools if not ref.unfound)
-            self.journal.run = replace(self.journal.run, tools=tuple(known))
-        view = self.prompt.view(self.session)
-        for ref in self.journal.run.tools:
-            tool = self.prompt.find_tool(ref.section_key, ref.name)
-            unsupported = isinstance(tool, HostedTool) and tool.kind not in self.config.hosted_tool_codecs
+            known = (replace(ref, deferred=False) for ref in self.context.run.tools if not ref.unfound)
+            self.context.run = replace(self.context.run, tools=tuple(known))
+        view = self.context.view
+        for ref in self.context.run.tools:
+            tool = self.context.find_tool(ref.section_key, ref.name)
+            unsupported = isinstance(tool, HostedTool) and tool.kind not in self.context.adapter.hosted_tool_codecs
             offerable = tool is not None and not (unsupported and view.find(ref.section_key) is None)
             if tool is not None and offerable and self.toolbox.is_new(tool):
                 self.toolbox.add(Offer(ref, tool))
@@ -83,18 +77,18 @@ class Offering:
 
         New tools that need a restart wait for the end of the turn.
         """
-        overrides = self.session[VisibilityOverrides].latest()
+        overrides = self.context.session[VisibilityOverrides].latest()
         if overrides is self._seen_overrides:
             return
-        view = self.prompt.view(self.session)
+        view = self.context.view
         wanted, searchable = self._offers(view, initial=False), self._searchable(view)
         changes = self.toolbox.changes(wanted, searchable, new_turn=self._new_turn)
         self._new_turn = False
-        if mid_turn and not self.config.supports_dynamic_tools:
+        if mid_turn and not self.context.config.supports_dynamic_tools:
             self.toolbox.apply(replace(changes, new=()))
             return
-        if changes.new and not self.config.supports_dynamic_tools:
-            self.journal.save(opening=True)
+        if changes.new and not self.context.config.supports_dynamic_tools:
+            self.context.save(opening=True)
             # A handler has already opened the section in the session.
             key = changes.new[0].ref.section_key
             raise VisibilityExpansionRequired(
@@ -114,36 +108,40 @@ class Offering:
         self._told_version = self.toolbox.version
         before, now = (
             {(ref.section_key, ref.name): ref for ref in refs if not ref.revoked}
-            for refs in (self.journal.run.tools, self.toolbox.refs)
+            for refs in (self.context.run.tools, self.toolbox.refs)
         )
         appeared = by_section(ref for each, ref in now.items() if each not in before and not ref.unfound)
         gone = by_section(ref for each, ref in before.items() if each not in now and not ref.unfound)
         used = dict.fromkeys(appeared, turn)
-        self.journal.save(tools=self.toolbox.refs, last_used={**self.journal.run.last_used, **used})
+        self.context.save(tools=self.toolbox.refs, last_used={**self.context.run.last_used, **used})
         self._announce(appeared, gone)
 
-    def found(self, reply: ModelReply) -> dict[str, tuple[str, ...]]:
-        """The deferred tools that the provider has just found or the model called, by section."""
-        if self.config.found_tools is None:
-            return {}
+    def find(self, reply: ModelReply) -> list[SectionPath]:
+        """Record the deferred tools that the provider has found or the model called; return the sections to open."""
+        if not self.context.adapter.defers_tools:
+            return []
         called = (call.name for call in reply.tool_calls)
-        return self.toolbox.find((*self.config.found_tools(reply.items), *called))
+        found = self.toolbox.find((*self.context.adapter.found_tools(reply.items), *called))
+        for key, names in found.items():
+            self.context.emit(events.ToolsInjected, tool_names=names, section_key=key, route="tool_search")
+        view = self.context.view
+        return [path for key in found if (path := view.find(key)) is not None and not view.is_open(path)]
 
     @property
     def overrides(self) -> Overrides:
         """The session's overrides as of the last request, or for the first one."""
         seen = self._seen_overrides
-        latest = self.session[VisibilityOverrides].latest() if seen is _NOT_SEEN else seen
+        latest = self.context.session[VisibilityOverrides].latest() if seen is _NOT_SEEN else seen
         return latest.overrides if isinstance(latest, VisibilityOverrides) else {}
 
     @property
     def definitions(self) -> tuple[str, ...]:
         """Every tool offered so far, as the adapter sends it, hosted tools last."""
         offered = (*self.toolbox.offered["tools"], *self.toolbox.hosted_tools)
-        return tuple(self.config.define_tool(tool) for tool in offered)
+        return tuple(self.context.adapter.define_tool(tool) for tool in offered)
 
     def long_descriptions(self, tools: Iterable[AnyTool]) -> str:
-        return "\n\n".join(filter(None, map(self.config.long_description, tools)))
+        return "\n\n".join(filter(None, map(self.context.adapter.long_description, tools)))
 
     def check_hosted(self, view: View) -> None:
         """Raise for a hosted tool of any enabled section that the adapter cannot offer."""
@@ -151,20 +149,20 @@ class Offering:
 
     def hosted_outputs(self, codecs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The typed outputs of the hosted tools that were used in this run, by name."""
-        if not self.prompt.template.outline.may_have_hosted:
+        if not self.context.prompt.template.outline.may_have_hosted:
             return {}
         offered, tools = self.toolbox.hosted_tools, {tool.name: tool for tool in self.toolbox.hosted_tools}
         # A restart does not offer the tools of sections that were closed before it.
-        for _, tool in _all_hosted(self.prompt.view(self.session)):
+        for _, tool in _all_hosted(self.context.view):
             tools.setdefault(tool.name, tool)
-        answers = assistant_messages(self.session[Message].view())[self.journal.run.answers :]
-        outputs = hosted_outputs(tuple(tools.values()), answers, codecs, self.prompt.name)
+        answers = assistant_messages(self.context.session[Message].view())[self.context.run.answers :]
+        outputs = hosted_outputs(tuple(tools.values()), answers, codecs, self.context.prompt.name)
         kinds = [(tool.kind, tool.config) for tool in offered]
         for name, output in outputs.items():
             tool = tools[name]
             # Of tools that the provider cannot tell apart, the one offered was invoked.
             if tool in offered or (tool.kind, tool.config) not in kinds:
-                self.journal.emit(events.HostedToolInvoked, name=name, kind=tool.kind, output=output)
+                self.context.emit(events.HostedToolInvoked, name=name, kind=tool.kind, output=output)
         return outputs
 
     def _searchable(self, view: View) -> list[Offer]:
@@ -172,22 +170,22 @@ class Offering:
         closed = (node for node in view.existing() if not view.is_open(node.path))
         return [
             Offer(ToolRef(node.key, tool.name, deferred=True), tool)
-            for node in (() if self.config.found_tools is None else closed)
+            for node in (() if not self.context.adapter.defers_tools else closed)
             for tool in node.tools
         ]
 
     def _announce(self, appeared: Mapping[str, tuple[str, ...]], gone: Mapping[str, tuple[str, ...]]) -> None:
-        route, emit = self.config.tool_route, self.journal.emit
+        route, emit = self.context.adapter.tool_route, self.context.emit
         for key, names in gone.items():
             emit(events.ToolsWithdrawn, tool_names=names, section_key=key, route=route)
-            self.transcript.say(Message(role="tools_removed", tools=names, section_key=key))
+            self.context.transcript.say(Message(role="tools_removed", tools=names, section_key=key))
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
         for key, names in appeared.items():
             offers = [offer for name in names if (offer := self.toolbox.get(name))]
-            definitions = tuple(self.config.define_tool(offer.tool) for offer in offers)
+            definitions = tuple(self.context.adapter.define_tool(offer.tool) for offer in offers)
             text = self.long_descriptions(offer.tool for offer in offers)
             emit(events.ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
-            self.transcript.say(Message(role="tools_added", text=text, tools=names, section_key=key))
+            self.context.transcript.say(Message(role="tools_added", text=text, tools=names, section_key=key))
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
     def _offers(self, view: View, *, initial: bool) -> list[Offer]:
@@ -202,7 +200,7 @@ class Offering:
 
     def _same_hosted(self, tool: HostedTool[Any], view: View) -> list[Owned]:
         """The hosted tools that the provider cannot tell from this one, in document order."""
-        if not getattr(self.config.hosted_tool_codecs.get(tool.kind), "single", False):
+        if not getattr(self.context.adapter.hosted_tool_codecs.get(tool.kind), "single", False):
             return []
         return [
             (key, other) for key, other in _all_hosted(view) if (other.kind, other.config) == (tool.kind, tool.config)
@@ -215,15 +213,14 @@ class Offering:
                 continue
             late = any(up.is_late for up in (node, *view.outline.ancestors(node)))
             if not late and not view.opened_at(node):
-                raise PromptEvaluationError(
-                    f"The {self.config.adapter} adapter cannot offer the tool '{tool.name}' of section '{node.key}': "
-                    "the provider uses this name for a tool of its own; rename it.",
-                    prompt_name=self.prompt.name,
-                    phase="render",
+                raise self.context.error(
+                    f"The {self.context.adapter.name} adapter cannot offer the tool '{tool.name}' of section "
+                    f"'{node.key}': the provider uses this name for a tool of its own; rename it."
                 )
 
     def _check(self, owned: Iterable[Owned]) -> None:
-        check_hosted(owned, self.config.hosted_tool_codecs, self.config.adapter, self.prompt.name)
+        adapter = self.context.adapter
+        check_hosted(owned, adapter.hosted_tool_codecs, adapter.name, self.context.name)
 
 
 def _all_hosted(view: View) -> list[Owned]:

@@ -1,0 +1,215 @@
+"""A prompt in one run: its tree, the visibility it began with, and what is shown now."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from weakincentives.errors import DeadlineExceededError
+from weakincentives.limits import Deadline
+from weakincentives.prompt.outline import Node, Outline, Params
+from weakincentives.prompt.section import LateContent
+from weakincentives.prompt.state import VisibilityState, declared_state, session_state
+from weakincentives.prompt.toolkit import AnyTool
+from weakincentives.prompt.view import View, ViewOptions
+from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
+from weakincentives.resources import ScopedResourceContext
+from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.prompt")
+T = TypeVar("T")
+
+
+class LateContents:
+    """What sections have loaded, kept from run to run, and the tree with it."""
+
+    def __init__(self) -> None:
+        self.paths: tuple[SectionPath, ...] = ()
+        self._contents: Mapping[SectionPath, LateContent] = {}
+        self._grown: tuple[Outline | None, Outline | None] = (None, None)
+
+    def added_to(self, outline: Outline) -> Outline:
+        base, grown = self._grown
+        if base is not outline or grown is None:
+            grown = outline
+            for path, content in self._contents.items():
+                grown = grown.with_late(path, content)
+            self._grown = (outline, grown)
+        return grown
+
+    def add(self, path: SectionPath, content: LateContent | None, outline: Outline) -> Outline:
+        """Keep what a section has loaded, and return the tree with it."""
+        self.paths = (*(known for known in self.paths if known != path), path)
+        if content is None:
+            return outline
+        self._contents = {**self._contents, path: content}
+        grown = outline.with_late(path, content)
+        self._grown = (self._grown[0], grown)
+        return grown
+
+
+class Presentation:
+    """What one run shows of a prompt: params and overrides as they were when it began, and what was loaded since.
+
+    `session` decides what is open. `late` is what sections have loaded in earlier runs; `loaded` are those that need
+    not be loaded again.
+    """
+
+    def __init__(
+        self,
+        outline: Outline,
+        bound: Mapping[type, Any],
+        options: ViewOptions,
+        session: Session | None = None,
+        late: LateContents | None = None,
+    ) -> None:
+        self.session = session
+        self._late = LateContents() if late is None else late
+        self.loaded = self._late.paths
+        self.outline = self._late.added_to(outline)
+        self._bound = dict(bound)
+        self._options = options
+        self._base: VisibilityState | None = None
+
+    def begin(self, overrides: Overrides | None = None, words: str = "") -> None:
+        """Decide what is shown before the session's overrides: what was declared, selected or passed by the caller, and
+        what a rule, the user's words or the token budget opens. `words` is what the user says besides user sections.
+        """
+        outline, options = self.outline, self._options
+        params = Params(outline, self._bound)
+        self._base = state = declared_state(outline, params, self.session, overrides or {})
+        if outline.ruled or options.disclosure.preopen:
+            view = self.view()
+            if options.disclosure.preopen or any(node.section.rule_needs_text for node in outline.ruled):
+                words = "\n\n".join(part for part in (view.user_text(), words) if part)
+            for node in self._ruled(view, words):
+                self._base = state = state.with_opened(outline, node, "rule")
+            for node in self._preopened(self.view(), words):
+                self._base = state = state.with_opened(outline, node, "search")
+        if options.token_budget is not None:
+            fitted = self.view().fitted(options.token_budget, options.counter).state
+            for index, decider in fitted.decided.items():
+                if decider == "budget":
+                    state = state.with_visibility(outline.nodes[index], fitted.packed[index], decider)
+            self._base = state
+
+    def resume(
+        self,
+        chosen: Mapping[str, SectionVisibility],
+        selected: Mapping[str, SectionVisibility],
+        overrides: Overrides | None = None,
+    ) -> None:
+        """Continue with the visibilities of `decisions`; other sections decide again."""
+        known = {node.path: shown for key, shown in chosen.items() if (node := self.outline.by_key.get(key))}
+        params = Params(self.outline, self._bound)
+        self._base = declared_state(self.outline, params, self.session, {**known, **(overrides or {})}, selected)
+
+    def decisions(self) -> tuple[dict[str, SectionVisibility], dict[str, SectionVisibility]]:
+        """The visibilities of sections that were opened as the run began, and those that their code decided, by key."""
+        assert self._base is not None
+        return self._base.chosen(self.outline), self._base.selected(self.outline)
+
+    def view(self) -> View:
+        """What is shown and offered now."""
+        return self._view(self.session)
+
+    def base_view(self) -> View:
+        """What the run began with, without the session's overrides."""
+        return self._view(None)
+
+    def _view(self, session: Session | None) -> View:
+        if self._base is None:
+            self.begin()
+        assert self._base is not None
+        params = Params(self.outline, self._bound)
+        return View(self.outline, params, session_state(self.outline, self._base, params, session), self._options)
+
+    def unloaded(self) -> list[SectionPath]:
+        """Sections shown in full whose tools and children are not known yet."""
+        waiting = [node for node in self.outline.late if node.path not in self.loaded]
+        view = self.view() if waiting else None
+        return [node.path for node in waiting if view and view.visibility_of(node) is SectionVisibility.FULL]
+
+    def keep_loaded(self, resources: ScopedResourceContext) -> None:
+        """Load those sections again that ask for it; until then they stay as they are."""
+        by_path = self.outline.by_path
+        self.loaded = tuple(
+            path for path in self.loaded if path in by_path and not by_path[path].section.refresh(resources)
+        )
+
+    def load(self, path: SectionPath, resources: ScopedResourceContext, deadline: Deadline | None = None) -> None:
+        """Load what a section and its ancestors add when they are opened, each once per run."""
+        for end in range(1, len(path) + 1):
+            node = self.outline.by_path.get(path[:end])
+            if node is None or not node.is_late or node.path in self.loaded:
+                continue
+            content = _until(deadline, partial(node.section.load, resources))
+            self.loaded += (node.path,)
+            before, self.outline = self.outline, self._late.add(node.path, content, self.outline)
+            if self._base is not None and self.outline is not before:
+                self._base = self._base.moved(before, self.outline)
+
+    def find_tool(self, section_key: str, name: str) -> AnyTool | None:
+        """A tool of the section with this key, shown or not."""
+        node = self.outline.by_key.get(section_key)
+        return None if node is None else next((tool for tool in node.all_tools if tool.name == name), None)
+
+    def opened_by_rule(self, words: Callable[[], str]) -> list[SectionPath]:
+        """Closed sections that their rules open now, except those the session has already opened or closed."""
+        if not self.outline.ruled or self.session is None:
+            return []
+        current = self.session[VisibilityOverrides].latest()
+        decided = {} if current is None else current.overrides
+        return [node.path for node in self._ruled(self.view(), words()) if node.path not in decided]
+
+    def opened_by_words(self, words: str) -> list[SectionPath]:
+        """Closed sections that a message clearly calls for, if the strategy opens those."""
+        return [node.path for node in self._preopened(self.view(), words)]
+
+    def _ruled(self, view: View, words: str) -> list[Node]:
+        """The closed sections whose rules open them; what the caller closed stays closed."""
+        params = Params(self.outline, self._bound)
+        return [
+            node
+            for node in view.outline.ruled
+            if view.visibility_of(node) in (SectionVisibility.SUMMARY, SectionVisibility.HIDDEN)
+            and view.decided_by(node) != "override"
+            and node.section.opens(params[node.source], session=self.session, text=words)
+        ]
+
+    def _preopened(self, view: View, words: str) -> list[Node]:
+        """The sections the strategy opens for the user's words; none if the ranker fails."""
+        if not self._options.disclosure.preopen or not words:
+            return []
+        try:
+            found = self._options.disclosure.preopened(view, words)
+        except Exception as error:
+            logger.warning("No section was opened for what the user said: %s", error)
+            return []
+        return [node for node in found if view.decided_by(node) in ("declared", "selector")]
+
+
+def _until(deadline: Deadline | None, work: Callable[[], T]) -> T:
+    """The result of blocking work. Work not done by the deadline continues in its thread, without effect."""
+    if deadline is None:
+        return work()
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="wink-load", daemon=True).start()
+    try:
+        return result.result(max(0.0, deadline.remaining().total_seconds()))
+    except TimeoutError:
+        if result.done():
+            raise
+        raise DeadlineExceededError("The deadline passed while a section was being opened.", phase="tool") from None

@@ -1,0 +1,255 @@
+"""How a run begins: afresh, as a restart, where another process left it, or with the next message."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from weakincentives.prompt import SectionPath
+from weakincentives.runtime import events
+from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.messages import (
+    INSTRUCTIONS,
+    PROMPT_TURN,
+    Effect,
+    LoadSections,
+    Message,
+    ToolCall,
+    assistant_messages,
+    failed_results,
+    rebased,
+    unanswered_calls,
+    unanswered_words,
+    user_message,
+    user_words,
+    with_prompt_turn,
+    with_results,
+)
+from weakincentives.runtime.notices import Notices
+from weakincentives.runtime.run import Run
+from weakincentives.runtime.tools import OfferedTools
+
+Beginning = Literal["new", "resume", "turn"]
+Entry = Literal["fresh", "restart", "continue", "next message", "refused"]
+
+
+def entry(run: Run | None, beginning: Beginning, ns: str, key: str, params: str, attempt: int) -> Entry:
+    """How a run begins, given the run that its session holds; `params` is a digest of the prompt's params."""
+    if run is None or (run.prompt_ns, run.prompt_key) != (ns, key):
+        return "refused" if beginning == "resume" else "fresh"
+    if beginning == "resume":
+        return "restart" if run.opening else "continue"
+    if attempt > 1 or (run.opening and run.params == params):
+        return "restart"
+    return "next message" if beginning == "turn" else "fresh"
+
+
+@dataclass(slots=True)
+class RunStart:
+    """Puts the session into the state of the first request.
+
+    `removed` are the tools that are gone since the run stopped, while its open calls have no results yet; sections that
+    can no longer be loaded have lost their tools.
+    """
+
+    context: RunContext
+    tools: OfferedTools
+    notices: Notices
+    beginning: Beginning
+    removed: Sequence[str] | None = None
+    _unloadable: dict[SectionPath, Exception] = field(default_factory=dict)
+
+    def begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
+        """Begin, and return the calls that are still to be made."""
+        context, scope, session = self.context, self.context.scope, self.context.session
+        run = session[Run].latest()
+        scope.conversation_id = session.session_id if run is None else run.conversation_id
+        if run is not None and run.unfinished and context.message is None:
+            # The model writes that reply again.
+            session[Message].update(lambda said: said[:-1] if said and said[-1].role == "assistant" else said)
+        self._check_given()
+        if run is None or run.run_id != scope.run_id:
+            context.presentation.keep_loaded(context.resources)
+        prompt = context.prompt
+        way = entry(run, self.beginning, prompt.ns, prompt.key, prompt.params_digest, scope.attempt)
+        if way == "refused":
+            found = "no run" if run is None else f"a run of '{run.prompt_ns}/{run.prompt_key}'"
+            raise context.error(
+                f"Cannot resume '{prompt.ns}/{prompt.key}': the session holds {found}; "
+                "restore a snapshot that was taken during a run of this prompt."
+            )
+        if run is None or way == "fresh":
+            yield from self._render(None)
+            return ()
+        if self.beginning == "resume":
+            scope.run_id = run.run_id
+        if way == "continue":
+            return (yield from self._continue(run))
+        if way == "next message":
+            return (yield from self._next_message(run))
+        if self.beginning == "resume":
+            scope.attempt = max(scope.attempt, run.attempt + 1)
+            scope.meter.restore(run.spent)
+            self._resume_presentation(run)
+        yield from self._render(run)
+        return ()
+
+    def load_sections(self) -> Generator[Effect, Any, None]:
+        """Load open sections whose tools are not known yet; what they add may include more such sections."""
+        while paths := self._unloaded():
+            errors = yield LoadSections(paths)
+            for path, error in errors.items():
+                where = f"Section '{'.'.join(path)}' of '{self.context.name}'"
+                raise self.context.error(f"{where} cannot be opened: {error}") from error
+        self.notices.record_loaded()
+
+    def open_by_rule(self) -> None:
+        """Open the sections whose rules now apply."""
+        messages = self.context.session[Message]
+        opened = self.context.presentation.opened_by_rule(lambda: user_words(messages.view()))
+        self.notices.open(opened, "rule")
+
+    def missing_results(self) -> list[Message]:
+        """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""
+        session = self.context.session
+        failed, called = session[events.EvaluationFailed].latest(), session[events.ModelCalled].latest()
+        calls = unanswered_calls(session[Message].view())
+        text = "Not finished: the conversation went on without it. Whether this call had an effect is not known."
+        if failed is not None and called is not None and failed.timestamp > called.timestamp:
+            text = "Not run: the turn ended before this call was made."
+        return failed_results(calls, text)
+
+    def _unloaded(self) -> tuple[SectionPath, ...]:
+        return tuple(path for path in self.context.presentation.unloaded() if path not in self._unloadable)
+
+    def _resume_presentation(self, run: Run) -> None:
+        chosen = {**run.chosen, **run.overrides}
+        self.context.presentation.resume(chosen, run.selected, self.context.visibility_overrides)
+
+    def _check_given(self) -> None:
+        """Check the content that the user gave to this run; a rejected message is never added to the conversation."""
+        context = self.context
+        message, context.message = context.message, None
+        given = [*context.scope.given.values(), *([] if message is None else [message])]
+        said = () if self.beginning == "new" else context.session[Message].view()
+        earlier = (each for each in said if all(each is not own for own in given))
+        context.adapter.check_parts([part for each in given for part in each.parts], earlier)
+        context.message = message
+
+    def _render(self, before: Run | None) -> Generator[Effect, Any, None]:
+        """Render and offer the first tools; as a restart of the run `before`, which keeps the conversation."""
+        context, messages = self.context, self.context.session[Message].all()
+        goes_on = before is not None or self.beginning == "turn"
+        kept = rebased(with_results(messages, self.missing_results())) if goes_on else unanswered_words(messages)
+        spoken = [message for message in (*kept, context.message) if message is not None]
+        words = next((m.text for m in spoken if m.role == "user" and not m.name), "")
+        same_run = before is not None and before.run_id == context.scope.run_id
+        if same_run:
+            self.open_by_rule()
+        else:
+            context.presentation.begin(context.visibility_overrides, words)
+        if context.presentation.unloaded():
+            yield from self.load_sections()
+            if not same_run:
+                context.presentation.begin(context.visibility_overrides, words)
+        view = context.view
+        rendered = context.prompt.rendered(view)
+        self.tools.check_hosted(view)
+        others = [m for m in spoken if (m.role, m.name) != ("user", PROMPT_TURN)]
+        context.adapter.check_parts(rendered.user_parts, others)
+        context.run = self._run_after(before, kept, same_run=same_run)
+        self.tools.begin(view)
+        # What was said since is put after what the loop adds.
+        context.session[Message].update(lambda said: said[len(messages) :])
+        self.notices.record_rendered(rendered, view, restarts=before is not None)
+        if goes_on and any(context.adapter.binds_reasoning(message) for message in messages if not message.rebased):
+            context.emit(events.ReasoningDropped, reason="it is bound to the text of the prompt, which has changed")
+        if before is None:
+            self.notices.record_first_opened(view)
+        self._add_prompt(rendered.system_text)
+        turn = user_message(rendered.user_parts, name=PROMPT_TURN) if rendered.user_text else None
+        if turn is not None:
+            context.scope.given[turn.name] = turn
+        context.transcript.say(*with_prompt_turn(kept, turn, restarts=before is not None))
+        if before is not None:
+            self.notices.announce(restarted=True)
+        context.add_message()
+
+    def _add_prompt(self, system_text: str) -> None:
+        offered = self.tools.toolbox.offered
+        known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
+        if system_text:
+            self.context.transcript.say(Message("system", system_text, name=PROMPT_TURN))
+        if descriptions := self.tools.long_descriptions(known):
+            # Only tools from outside have long descriptions, which must not speak for the operator.
+            self.context.transcript.say(Message("user", descriptions, name=INSTRUCTIONS))
+
+    def _run_after(self, before: Run | None, kept: Iterable[Message], *, same_run: bool) -> Run:
+        """The state of the run that is rendered now, as a restart of `before` if that is a run."""
+        context, prompt = self.context, self.context.prompt
+        scope = context.scope
+        run = Run(scope.run_id, prompt.ns, prompt.key, conversation_id=scope.conversation_id)
+        if before is not None:
+            run = before if same_run else before.as_new(scope.run_id)
+        chosen, selected = context.presentation.decisions()
+        return replace(
+            run,
+            chosen=run.chosen if same_run else chosen,
+            selected=selected,
+            overrides={**run.overrides, **context.overrides_by_key},
+            answers=self._answers_before(kept),
+            opening=False,
+            unfinished=False,
+            spent=scope.meter.spent,
+            params=prompt.params_digest,
+            attempt=scope.attempt,
+        )
+
+    def _answers_before(self, messages: Iterable[Message]) -> int:
+        """The number of assistant messages before this run; only hosted tools need to know."""
+        if not self.context.prompt.template.outline.may_have_hosted:
+            return 0
+        run = self.context.session[Run].latest()
+        if run is not None and run.run_id == self.context.scope.run_id:
+            return run.answers
+        return len(assistant_messages(messages))
+
+    def _next_message(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
+        """Continue the conversation of an earlier run, under a new run id."""
+        context = self.context
+        answers = self._answers_before(context.session[Message].view())
+        yield from self._continue(run.as_new(context.scope.run_id, answers), continues=run)
+        context.add_message()
+        said = context.scope.given.get("")
+        self.notices.open(() if said is None else context.presentation.opened_by_words(said.text), "search")
+        return ()
+
+    def _continue(self, run: Run, continues: Run | None = None) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
+        """Take over the state of a run; return its open calls."""
+        context = self.context
+        self._resume_presentation(run)
+        context.run = run
+        while paths := self._unloaded():
+            self._unloadable.update((yield LoadSections(paths)))
+        removed = self.tools.take_over(new_turn=self.beginning == "turn")
+        # Messages from here on belong to this run, for observers too.
+        overrides = {**run.overrides, **context.overrides_by_key}
+        selected = context.presentation.decisions()[1]
+        context.save(selected=selected, overrides=overrides, params=context.prompt.params_digest)
+        context.scope.meter.restore(run.spent)
+        context.transcript.adopt()
+        pending = unanswered_calls(context.session[Message].view())
+        if pending:
+            self.tools.register(mid_turn=True)
+        if continues is not None:
+            self.notices.record_continued(continues)
+        self.notices.record_loaded()
+        if self.beginning == "turn":
+            context.transcript.say(*self.missing_results())
+        elif pending:
+            # The results of the open calls come first.
+            self.removed = removed
+            return pending
+        self.notices.announce(removed)
+        return pending
