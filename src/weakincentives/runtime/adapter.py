@@ -29,7 +29,7 @@ from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.media import MediaSupport
-from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings, user_message
+from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
 from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.run import RunScope
 from weakincentives.runtime.start import Beginning
@@ -213,31 +213,19 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
         """The tokens of the next request: the vendor's own count if it offers one, else an estimate."""
-        request = self.first_request(prompt, session)
+        request = self.next_request(prompt, session)
         spoken = [part for message in request.messages for part in message.parts if isinstance(part, Media)]
         texts = [message.text for message in request.messages]
         offered: list[AnyTool] = [*request.tools, *request.hosted_tools]
         texts += map(self.sent_tool, offered)
         return sum(map(self.count_tokens, texts)) + sum(map(self.count_media, spoken))
 
-    def first_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
-        """The request that begins an evaluation, or that continues the conversation of a session."""
-        rendered = prompt.render(session=session)
-        messages = () if session is None else session[Message].all()
-        if not messages:
-            said = user_message(rendered.user_parts) if rendered.user_parts else None
-            told = Message("system", rendered.system_text) if rendered.system_text else None
-            messages = tuple(message for message in (told, said) if message is not None)
-        return ModelRequest(
-            prompt.name,
-            messages,
-            tools=rendered.tools,
-            hosted_tools=rendered.hosted_tools,
-            initial_tools=len(rendered.tools),
-            initial_hosted_tools=len(rendered.hosted_tools),
-            output=prompt.template.structured_output,
-            settings=self.settings,
-        )
+    def next_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
+        """The request that begins an evaluation, or continues a session's conversation; nothing is changed."""
+        session = Session() if session is None else session.clone()
+        session.silent = True
+        beginning: Beginning = "new" if session[Message].latest() is None else "turn"
+        return self.loop(prompt, session, beginning=beginning).next_request()
 
     def loop(self, prompt: Prompt[Any], session: Session, **options: Unpack[RunOptions]) -> InnerLoop:
         """The inner loop of one evaluation, for a driver to run."""

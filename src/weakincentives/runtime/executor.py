@@ -26,6 +26,7 @@ from weakincentives.prompt import (
     DisclosureRequest,
     OpenSectionsResult,
     ReadSectionResult,
+    SearchSectionsResult,
     SectionVisibility,
     SetVisibilityOverride,
     Tool,
@@ -72,7 +73,7 @@ class ToolExecutionOutcome:
 
     `disclosure` is what a successful call opened or closed, and `expanded_tools` are the tools that appeared with it.
     A call ends the turn if it `restarts` the evaluation, which alone can open the sections, or halts for the caller.
-    `operator_text` is to be sent as a system message.
+    `operator_text` is to be sent as a system message; `found` are the sections that a search has listed.
     """
 
     tool_call_id: str
@@ -84,6 +85,7 @@ class ToolExecutionOutcome:
     restarts: bool = False
     attachments: tuple[Part, ...] = ()
     operator_text: str = ""
+    found: tuple[str, ...] = ()
 
     def as_message(self) -> Message:
         parts = parts_of([self.message, *self.attachments]) if self.attachments else ()
@@ -412,7 +414,7 @@ class ToolExecutor:
 
     def _record(self, call: ToolCall, params: Any, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""
-        result = self._with_disclosure(attempt.result)
+        result, value = self._with_disclosure(attempt.result), attempt.result.value
         asked = result.disclosure if result.success else None
         restarts, expanded = attempt.expansion is not None, tuple[AnyTool, ...]()
         if asked is not None and asked.overrides:
@@ -457,6 +459,7 @@ class ToolExecutor:
             restarts=restarts,
             attachments=() if restarts else result.attachments,
             operator_text=operator_text,
+            found=tuple(each.key for each in value.sections) if isinstance(value, SearchSectionsResult) else (),
         )
         return outcome
 

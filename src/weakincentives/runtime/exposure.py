@@ -43,9 +43,10 @@ def after_render(rendered: RenderedPrompt[Any], before: Exposure, count: Counter
     assert view is not None
     now: Changes = {}
     for path, known in before.items():
+        said = not rendered.user_text and known.source in HAS_TEXT and is_user(view, path)
         if known.result is not None:
-            now[path] = Exposed("conversation", known.result[1], known.result[0], known.tokens, known.result)
-        elif not rendered.user_text and known.source in HAS_TEXT and is_user(view, path):
+            now[path] = replace(known, prompt="").with_text(known.result[1], known.tokens)
+        elif said or (known.source == "summary" and known.call_id):
             now[path] = known
     marks = view.layout.marks
     ends = [*(at for _, at in marks[1:]), len(rendered.pieces)]
@@ -54,11 +55,10 @@ def after_render(rendered: RenderedPrompt[Any], before: Exposure, count: Counter
         shown = rendered.text[span.start : span.end]
         digest = _digest(_NUMBER.sub("", _PRICE.sub("", shown), count=1), media)
         if span.visibility is FULL:
-            call_id = known.result[0] if known.result is not None and known.result[1] == digest else ""
             tokens = count.text(shown) + sum(map(count.media, media))
-            now[span.path] = Exposed("prompt", digest, call_id, tokens, known.result)
-        elif span.path not in now:
-            now[span.path] = Exposed("summary", digest, "", count.text(shown))
+            now[span.path] = replace(known, prompt=digest).with_text(digest, tokens)
+        elif span.path not in now or now[span.path].source == "summary":
+            now[span.path] = Exposed("summary", digest, now.get(span.path, known).call_id, count.text(shown))
     gone = {path: Exposed("none") for path in before if path not in now}
     return {**gone, **{path: exposed for path, exposed in now.items() if before[path] != exposed}}
 
@@ -77,10 +77,16 @@ def after_result(
             if visibility is SUMMARY and known.source in HAS_TEXT:
                 continue
             if visibility is FULL:
-                stands = known.source == "prompt" and known.digest == exposed.digest
-                exposed = replace(known if stands else exposed, call_id=call_id, result=(call_id, exposed.digest))
+                known = replace(known, result=(call_id, exposed.digest))
+                exposed = known.with_text(exposed.digest, exposed.tokens)
             changes[inner] = exposed
     return changes, shown
+
+
+def after_search(view: View, before: Exposure, found: Iterable[str], call_id: str, count: Counter) -> Changes:
+    """The changes made by a search that lists these sections."""
+    paths = (path for key in found if (path := view.find(key)) is not None and path not in before)
+    return {path: _exposed(view, path, SUMMARY, call_id, count) for path in paths}
 
 
 @dataclass(slots=True)
@@ -197,10 +203,10 @@ class Comparison:
 
     def _expose(self, path: SectionPath, visibility: SectionVisibility) -> None:
         known, exposed = self._exposure[path], _exposed(self._view, path, visibility, "", self._count)
-        stands = known.source in HAS_TEXT
-        if stands and (visibility is SUMMARY or (known.source == "prompt" and known.digest == exposed.digest)):
-            return
-        self.found.exposed[path] = replace(exposed, result=known.result)
+        if visibility is FULL:
+            self.found.exposed[path] = known.with_text(exposed.digest, exposed.tokens)
+        elif known.source not in HAS_TEXT:
+            self.found.exposed[path] = exposed
 
 
 def is_user(view: View, path: SectionPath) -> bool:

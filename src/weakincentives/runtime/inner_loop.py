@@ -161,6 +161,14 @@ class InnerLoop:
         )
         return response
 
+    def next_request(self) -> ModelRequest:
+        """The first request of this run, with nothing loaded and nobody called."""
+        self._start.skip_loading()
+        for generator in (self._start.begin(), self._prepare_request()):
+            for _ in generator:
+                raise AssertionError("nothing is left to do before a request")
+        return self._request()
+
     def abandon(self) -> None:
         """Stop the run from another thread while its own is busy, and free the session before this returns."""
         self.scope.abandon = None
@@ -195,6 +203,7 @@ class InnerLoop:
         transcript.put_in_order()
 
     def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
+        self._start.refresh_sections()
         pending = yield from self._start.begin()
         last = self.session[Message].latest()
         if not pending and last is not None and last.role == "assistant" and not last.paused:

@@ -19,7 +19,15 @@ from weakincentives.runtime import events
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import Exposed, Exposure
 from weakincentives.runtime.executor import ToolExecutionOutcome
-from weakincentives.runtime.exposure import Changes, Comparison, Counter, after_render, after_result, is_user
+from weakincentives.runtime.exposure import (
+    Changes,
+    Comparison,
+    Counter,
+    after_render,
+    after_result,
+    after_search,
+    is_user,
+)
 from weakincentives.runtime.history import related
 from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TURN, Message, user_message
 from weakincentives.runtime.run import Run
@@ -193,10 +201,12 @@ class Notices:
     def disclosed(self, outcomes: Iterable[ToolExecutionOutcome]) -> None:
         """Record what the model has of sections whose content tools have returned, or which they have closed."""
         for outcome in outcomes:
-            asked = outcome.disclosure
+            asked, view, exposure = outcome.disclosure, self.context.view, self.context.exposure
+            if outcome.found:
+                found = after_search(view, exposure, outcome.found, outcome.tool_call_id, self._counter)
+                self._expose(found, "search")
             if asked is None or outcome.ends_turn:
                 continue
-            view, exposure = self.context.view, self.context.exposure
             changes, shown = after_result(view, exposure, asked.content, outcome.tool_call_id, self._counter)
             if asked.action == "close":
                 closed = filter(None, map(view.find, asked.keys))
@@ -214,6 +224,8 @@ class Notices:
         return Counter(self.context.adapter.count_tokens, self.context.adapter.count_media)
 
     def _expose(self, changes: Changes, reason: str) -> None:
+        exposure = self.context.exposure
+        changes = {path: exposed for path, exposed in changes.items() if exposure[path] != exposed}
         if changes:
             self.context.emit(events.SectionsExposed, changes=changes, reason=reason)
 

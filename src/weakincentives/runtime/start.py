@@ -69,8 +69,6 @@ class RunStart:
             # The model writes that reply again.
             session[Message].update(lambda said: said[:-1] if said and said[-1].role == "assistant" else said)
         self._check_given()
-        if run is None or run.run_id != scope.run_id:
-            context.presentation.keep_loaded(context.resources)
         prompt = context.prompt
         way = entry(run, self.beginning, prompt.ns, prompt.key, prompt.params_digest, scope.attempt)
         if way == "refused":
@@ -94,6 +92,16 @@ class RunStart:
             self._resume_presentation(run)
         yield from self._render(run)
         return ()
+
+    def refresh_sections(self) -> None:
+        """Have sections loaded again that ask for it, once per run."""
+        run, presentation = self.context.session[Run].latest(), self.context.presentation
+        if presentation.loaded and (run is None or run.run_id != self.context.scope.run_id):
+            presentation.keep_loaded(self.context.resources)
+
+    def skip_loading(self) -> None:
+        """Leave sections that are not loaded yet as they are."""
+        self._unloadable = {node.path: LookupError() for node in self.context.presentation.outline.late}
 
     def load_sections(self) -> Generator[Effect, Any, None]:
         """Load open sections whose tools are not known yet; what they add may include more such sections."""

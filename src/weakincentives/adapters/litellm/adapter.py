@@ -99,7 +99,7 @@ class LiteLLMAdapter(NetworkAdapter):
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
         """The tokens of the next request, as LiteLLM estimates them for the model."""
-        body = msgspec.json.decode(self._wire().encode_request(self.first_request(prompt, session)).body())
+        body = msgspec.json.decode(self._wire().encode_request(self.next_request(prompt, session)).body())
         return int(litellm().token_counter(self.model, messages=body["messages"], tools=body.get("tools")))
 
     def _wire(self) -> ChatWire:

@@ -172,7 +172,7 @@ class ClientAdapter(NetworkAdapter):
         transport = self._connect(self.count_path)
         channel = self._channel(CountingWire(self._wire(), self.count_fields), transport)
         try:
-            return channel.call(self.first_request(prompt, session)).usage.input_tokens
+            return channel.call(self.next_request(prompt, session)).usage.input_tokens
         finally:
             transport.close()
 
