@@ -504,7 +504,7 @@ class PromptResources:
             self._depth -= 1
             if self._depth:
                 return None
-            context, self._context = self._context, None
+            context, self._context, self._session = self._context, None, None
             return None if self._borrowed else context
 
 

@@ -133,8 +133,8 @@ class Exposure(Mapping[SectionPath, Exposed]):
     def with_changes(self, changes: Mapping[SectionPath, Exposed]) -> Exposure:
         sections = {**self.sections, **changes}
         for path, exposed in changes.items():
-            if exposed.source == "none":
-                del sections[path]
+            if exposed == _NOWHERE:
+                sections.pop(path, None)
         return Exposure(sections, self.children)
 
 

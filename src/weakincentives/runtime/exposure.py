@@ -171,9 +171,21 @@ class Comparison:
             if path not in now:
                 self._closed_or_gone(path)
         for path, known in self._exposure.items():
-            if path not in now and known.source == "conversation" and view.find(".".join(path)) is not None:
+            if path in now or view.find(".".join(path)) is None:
+                continue
+            if known.source == "conversation":
                 self._compare(path, FULL)
+            elif known.prompt and "prompt" not in self._trusted:
+                self._reassess(path, known)
         return self.found
+
+    def _reassess(self, path: SectionPath, known: Exposed) -> None:
+        """The text of a hidden section counts only while it is the one that applies."""
+        digest = digest_of(self._view, path, FULL)
+        now = Exposed("none", prompt=known.prompt, result=known.result)
+        if digest == known.prompt or (known.result and digest == known.result[1]):
+            now = known.with_text(digest, known.tokens)
+        self.found.exposed[path] = now
 
     def _closed_or_gone(self, path: SectionPath) -> None:
         if self._view.find(".".join(path)) is None:
