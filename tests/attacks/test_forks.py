@@ -103,3 +103,50 @@ def test_a_client_with_connections_of_its_own_is_refused_in_a_forked_child() -> 
     assert (before, after, done.stderr) == ("before", "after", "")
     assert "create the client and the adapter in the child" in child
     assert [text for text, _ in server.texts] == ["before", "after"]
+
+
+WITH_A_SERVER = """
+import os, sys, time
+from tests.mcp.test_sections import SHOP
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.mcp import MCPSection, StdioServer
+from weakincentives.prompt import Prompt
+from weakincentives.runtime import ToolInvoked
+from weakincentives.session import Session
+
+shop = MCPSection(key="shop", title="Shop", server=StdioServer(sys.executable, [SHOP]))
+prompt, session = Prompt(ns="tests", key="fork", sections=[shop]), Session()
+
+def send(*script):
+    with ScriptedAdapter([*script, "Done."]) as adapter:
+        adapter.evaluate(prompt, session=session)
+
+with prompt.resources:
+    send(call("read_section", section_key="shop"))
+    send(call("add_item", item="table"))
+    if (child := os.fork()) == 0:
+        started = time.monotonic()
+        if sys.argv[1] == "call":
+            send(call("list_items"))
+    else:
+        assert os.waitpid(child, 0)[1] == 0
+        send(call("list_items"))
+print(session[ToolInvoked].all()[-1].result.message, flush=True)
+if not child:
+    sys.exit(time.monotonic() - started > 5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("child", ["call", "exit"])
+def test_a_child_starts_its_own_mcp_server_and_leaves_that_of_its_parent_alone(child: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WITH_A_SERVER, child],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    printed = done.stdout.splitlines()
+    assert (done.returncode, printed[-1]) == (0, '{"items": ["chair", "table"]}'), done.stderr
+    assert child == "exit" or printed[0] == '{"items": ["chair"]}'

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +30,7 @@ from tests.attacks.reach import ALL, DIRECT, DONE, KEY, OK, STREAMED, WHOLE, Way
 from tests.servers.hostile import Connection, HostileServer, chunked, response
 from tests.servers.openai_responses import ResponsesServer
 from tests.servers.turn import Turn
+from weakincentives.adapters.network.connection import Pool
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.clock import FakeClock
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
@@ -68,6 +71,7 @@ import asyncio, os, sys
 import openai
 from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import LITELLM
+from weakincentives.adapters.network.connection import Pool
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.runtime import Message
 
@@ -145,6 +149,21 @@ def test_without_retries_a_request_is_sent_once_even_if_an_idle_connection_dies(
         adapter.channel().call(ask([SYSTEM]))
         adapter.channel().call(ask([SYSTEM]))
     assert (server.requests, server.connections) == (2, 1)
+
+
+class Contended(deque[Any]):
+    """Idle connections of which each is taken by another thread as soon as it is there."""
+
+    def append(self, connection: Any) -> None:
+        super().append(connection)
+        self.pop()
+
+
+def test_a_connection_may_be_taken_while_it_is_being_put_back() -> None:
+    pool: Pool[Any] = Pool()
+    pool._idle = Contended()
+    pool.put(SimpleNamespace(), reusable=True)
+    assert pool.take() is None
 
 
 def test_a_request_that_is_sent_again_counts_as_a_retry() -> None:

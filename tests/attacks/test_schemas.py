@@ -88,6 +88,14 @@ def patterns() -> Iterator[Case]:
     yield "a long pattern", {"pattern": "(a|b)" * 2_000}, A, REFUSED
     yield "many patterns", {"patternProperties": {f"^(a+)+{i}$": {} for i in range(2_000)}}, {A: 1}, OK
     yield "many names", {"patternProperties": {"^(a+)+$": False}}, {f"{A}{i}": 1 for i in range(2_000)}, OK
+    match = "(?:a?){300}"
+    for _ in range(4):
+        match = f"(?:(?={match})a?){{200}}"
+    yield "lookaheads that match", {"pattern": match}, A, LIMIT
+    wide = [f"[\0-{chr(0xFFFF - i)}]" for i in range(900)]
+    yield "wide classes", {"pattern": "".join(wide)}, A, REFUSED
+    yield "wide classes in many patterns", {"anyOf": [{"pattern": each} for each in wide]}, A, REFUSED
+    yield "one wide class in many patterns", {"anyOf": [{"pattern": wide[0]}] * 900}, A, OK
     yield "ten thousand patterns", {"anyOf": [{"pattern": f"[{i}a]b"} for i in range(10_000)]}, A, REFUSED
 
 

@@ -20,6 +20,7 @@ from tests.disclosure.desk import answers, tool_names
 from tests.servers.hostile import Connection, HostileServer
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.mcp import HttpServer, MCPSection, StdioServer
+from weakincentives.mcp.transport import MAX_VALUES, MessageLimit, UnreadableMessageError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.runtime import Conversation
 from weakincentives.session import Session
@@ -161,6 +162,19 @@ def test_a_compressed_answer_is_read() -> None:
     with HostileServer(speaking(body)) as server:
         _, (success, message) = run(MCPSection(key="shop", title="Shop", server=HttpServer(f"{server.url}/mcp")), GO)
     assert (success, len(message)) == (True, 3_000_000)
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("at", range(5))
+def test_events_are_counted_one_by_one_wherever_the_stream_is_cut(end: bytes, at: int) -> None:
+    limit = MessageLimit(b"\n\n", b"\r\n\r\n", b"\r\r")
+    values = b"[" * (MAX_VALUES // 2)
+    for _ in range(3):
+        limit.add(values + end[:at])
+        limit.add(end[at:])
+    with pytest.raises(UnreadableMessageError):
+        for _ in range(3):
+            limit.add(values)
 
 
 async def largest_stall(work: Any) -> float:

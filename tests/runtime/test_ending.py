@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -260,6 +261,24 @@ async def test_a_handler_that_ended_as_its_run_was_cancelled_keeps_its_result() 
     with pytest.raises(asyncio.CancelledError):
         await run
     assert ([event.success for event in chat.session[ToolInvoked]], told(chat)) == ([True], ["Charged."])
+
+
+async def test_a_run_that_is_cancelled_as_a_function_returns_its_awaitable_does_not_wait_for_it() -> None:
+    loop = asyncio.get_running_loop()
+
+    def cancel() -> None:
+        time.sleep(0.05)  # Until the function has returned.
+        loop.call_soon(run.cancel)
+
+    def charge(params: None, *, context: ToolContext) -> Any:
+        loop.call_soon_threadsafe(cancel)
+        return asyncio.sleep(10, ToolResult("Charged."))
+
+    chat = conversation(handler=charge)
+    run = asyncio.ensure_future(chat.send_async("Sell."))
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert told(chat) == [f"Not finished: the run was stopped.{UNKNOWN}"]
 
 
 async def test_a_run_that_is_cancelled_while_a_failed_call_is_ending_is_cancelled() -> None:

@@ -305,6 +305,22 @@ def test_a_stream_may_be_closed_from_another_thread_while_a_tool_runs() -> None:
     assert [event.success for event in session[ToolInvoked]] == [False]
 
 
+def test_whoever_closes_a_stream_waits_until_the_session_is_free() -> None:
+    block, session = Blocking(lambda params, *, context: None), Session()
+    adapter = ScriptedAdapter([call("block"), "Again."])
+    events = adapter.stream(prompt(block.tool), session=session)
+    readers = [threading.Thread(target=each) for each in (lambda: story(events), events.close)]
+    readers[0].start()
+    block.started.wait(10)
+    readers[1].start()
+    time.sleep(0.05)
+    threading.Timer(0.1, block.go.set).start()
+    events.close()
+    assert adapter.evaluate(prompt(), session=session).text == "Again."
+    for reader in readers:
+        reader.join(10)
+
+
 def test_an_async_stream_may_be_closed_by_another_task_while_a_tool_runs() -> None:
     async def main() -> None:
         begun = asyncio.Event()
@@ -313,7 +329,10 @@ def test_an_async_stream_may_be_closed_by_another_task_while_a_tool_runs() -> No
         async def wait() -> str:
             """Wait."""
             begun.set()
-            await asyncio.sleep(30)
+            try:
+                await asyncio.sleep(30)
+            finally:
+                await asyncio.sleep(0.05)
             return "waited"
 
         session, adapter = Session(), ScriptedAdapter([call("wait"), "Again."])
@@ -324,7 +343,7 @@ def test_an_async_stream_may_be_closed_by_another_task_while_a_tool_runs() -> No
 
         reader = asyncio.create_task(read())
         await begun.wait()
-        await events.aclose()
+        await asyncio.gather(events.aclose(), events.aclose())
         assert await reader == ["ArgumentsDelta", "ToolStarted"]
         assert (await adapter.evaluate_async(prompt(), session=session)).text == "Again."
 

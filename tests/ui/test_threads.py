@@ -214,6 +214,32 @@ async def test_a_turn_is_saved_before_the_next_one_begins_although_it_was_stoppe
     assert saved == [1, 2]
 
 
+async def test_a_thread_stays_in_memory_until_its_stopped_turn_is_saved_although_the_next_was_stopped_too() -> None:
+    saving, go, made = threading.Event(), threading.Event(), list[str]()
+
+    def make(thread: str) -> Conversation[None]:
+        made.append(thread)
+        return Conversation(Prompt(desk()), adapter=ScriptedAdapter(["One.", "Two."]))
+
+    def save(thread: str, chat: Conversation[Any]) -> None:
+        saving.set()
+        go.wait(10)
+
+    threads = Threads(make, save=save, limit=1)
+    pages = [asyncio.ensure_future(heard(threads, "First?"))]
+    while not saving.is_set():
+        await asyncio.sleep(0)
+    pages.append(asyncio.ensure_future(heard(threads, "Second?")))
+    await asyncio.sleep(0.05)
+    pages[1].cancel()
+    await asyncio.wait([pages[1]])
+    await threads.find("other")
+    await threads.find("t1")
+    go.set()
+    await asyncio.wait(pages)
+    assert made == ["t1", "other"]
+
+
 async def test_threads_are_made_and_saved_although_asyncios_own_threads_are_busy() -> None:
     go, saved = threading.Event(), list[str]()
     loop = asyncio.get_running_loop()

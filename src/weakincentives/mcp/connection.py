@@ -276,6 +276,18 @@ def _stop_all() -> None:
         process.join()
 
 
+def _forget_all() -> None:
+    """The servers are the parent's: a forked child has none of the threads of their clients, and starts its own."""
+    for process in list(_running):
+        process.ended = True
+        if not process._finished.done():
+            process._finished.set_result(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
 class _Process:
     """One start of a server: the thread and event loop on which its client lives."""
 

@@ -48,12 +48,17 @@ class MessageLimit:
     def __init__(self, *ends: bytes) -> None:
         self._ends = ends
         self._size = self._values = 0
+        self._before = b""
 
     def add(self, data: bytes) -> None:
+        # What ends a message may arrive in two pieces.
+        known = len(self._before)
+        data = self._before + data
         begin = max((data.rfind(end) + len(end) for end in self._ends if end in data), default=-1)
-        if begin >= 0:
+        self._before = data[-3:]
+        if begin > known:
             self._size = self._values = 0
-            data = data[begin:]
+        data = data[max(begin, known) :]
         self._size += len(data)
         self._values += data.count(b",") + data.count(b"[") + data.count(b"{")
         if self._size > MAX_MESSAGE:

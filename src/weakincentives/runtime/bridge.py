@@ -322,9 +322,10 @@ class _Waiting:
 
     async def _handle(self, call: HandlerCall, work: asyncio.Future[Any]) -> Any:
         """The result of a handler's work, unless the run is stopped or late: then it is ended first."""
-        reason: BaseException = HandlerTimeout()
+        # The run may be cancelled as a function returns the awaitable to wait for here.
+        reason: BaseException = self.cancelled or HandlerTimeout()
         try:
-            await _until_done(work, call.seconds())
+            await _until_done(work, call.seconds() if self.cancelled is None else 0)
         except asyncio.CancelledError as error:
             self.cancelled = reason = self.cancelled or error
         if work.done():

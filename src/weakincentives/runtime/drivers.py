@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -151,12 +152,13 @@ def _deltas(reply: ModelReply) -> Iterator[ModelDelta]:
 class EventStream(Iterator[StreamEvent[OutputT]]):
     """The events of a run: an iterator, and a context manager that stops the run if you leave it early.
 
-    `close` may be called from another thread. The session is free once it returns.
+    `close` may be called from other threads. The session is free once it returns.
     """
 
     def __init__(self, events: Generator[StreamEvent[OutputT], None, None], scope: RunScope) -> None:
         self._events = events
         self._scope = scope
+        self._closing = threading.RLock()
 
     @property
     def run_id(self) -> str:
@@ -177,13 +179,14 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
 
     def close(self) -> None:
         """Stop the run where it stands; what was shown and done so far stays in the conversation."""
-        try:
-            self._events.close()
-        except ValueError:  # The generator is running in another thread.
-            if self._scope.abandon is not None:
-                self._scope.abandon()
-            else:  # It has not begun, or is between two evaluations.
-                self._scope.fence.close()
+        with self._closing:
+            try:
+                self._events.close()
+            except ValueError:  # The generator is running in another thread.
+                if self._scope.abandon is not None:
+                    self._scope.abandon()
+                else:  # It has not begun, or is between two evaluations.
+                    self._scope.fence.close()
 
     def __enter__(self) -> EventStream[OutputT]:
         return self
@@ -201,6 +204,7 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
         self._reader: asyncio.Task[Any] | None = None
         self._closed = False
         self._idle = asyncio.Event()
+        self._closing = asyncio.Lock()
 
     async def __anext__(self) -> StreamEvent[OutputT]:
         self._reader = asyncio.current_task()
@@ -220,12 +224,13 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
     async def aclose(self) -> None:
         """Stop the run where it stands; what was shown and done so far stays in the conversation."""
         self._closed = True
-        reader, self._reader = self._reader, None
-        if reader is None or reader is asyncio.current_task():
-            await self._events.aclose()
-            return
-        reader.cancel()
-        await self._idle.wait()
+        async with self._closing:
+            reader, self._reader = self._reader, None
+            if reader is None or reader is asyncio.current_task():
+                await self._events.aclose()
+                return
+            reader.cancel()
+            await self._idle.wait()
 
     async def __aenter__(self) -> AsyncEventStream[OutputT]:
         return self

@@ -229,10 +229,11 @@ class _SchemaReader:
         return written
 
     def _compile(self, patterns: list[str], path: str) -> None:
-        for pattern in patterns:
+        for pattern in [each for each in patterns if each not in self.patterns]:
             self._count(len(pattern))
             try:
-                self.patterns[pattern] = BoundedPattern(pattern)
+                made = self.patterns[pattern] = BoundedPattern(pattern)
+                self._count(made.classes >> 6)
             except PatternError as error:
                 self._problems.append(FieldProblem(path, f"{quote(pattern)} {error}"))
 

@@ -17,6 +17,8 @@ MAX_STEPS = 1_000_000
 MAX_PATTERN_LENGTH = 5_000
 # A state has a counter for each, so more of them make every step slower.
 MAX_NESTED_COUNTS = 8
+# `re` enumerates the characters of a class up to U+FFFF to compile it.
+MAX_CLASSES = 1 << 20
 _OPCODES: Any = _parser
 _REPEATS = (_OPCODES.MAX_REPEAT, _OPCODES.MIN_REPEAT)
 _SINGLE = (_OPCODES.LITERAL, _OPCODES.NOT_LITERAL, _OPCODES.ANY, _OPCODES.IN)
@@ -55,12 +57,12 @@ class PatternError(ValueError):
 
 
 class BoundedPattern:
-    """A JavaScript pattern. Back-references have no bound and are rejected.
+    """A JavaScript pattern. Back-references have no bound and are rejected. `classes` is the size of its classes.
 
     A state of the matcher is an instruction and the counters of the repetitions it is in, the innermost first.
     """
 
-    __slots__ = ("_anchored", "_nested_counts", "_program", "_start", "_tests")
+    __slots__ = ("_anchored", "_nested_counts", "_program", "_start", "_tests", "classes")
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > MAX_PATTERN_LENGTH:
@@ -68,6 +70,7 @@ class BoundedPattern:
         self._program: list[tuple[int, Any, int]] = [(_FOUND, None, 0)]
         self._tests: dict[tuple[str, int], Any] = {}
         self._nested_counts = 0
+        self.classes = 0
         try:
             tree = _parser.parse(_PIECE.sub(lambda piece: _PYTHON_PIECES.get(piece[0], piece[0]), pattern))
             self._start = self._sequence(tree, 0, tree.state.flags)
@@ -135,6 +138,7 @@ class BoundedPattern:
                     if counters[0] >= least:
                         pending.append((then, counters[1]))
                 else:
+                    take_steps(1 + (len(seen) & 0x3FF))  # Now: whoever looks for any match reads no further.
                     yield (position,)
             take_steps(1 + (len(seen) & 0x3FF))
             position += 1
@@ -195,6 +199,11 @@ class BoundedPattern:
         """A function that says whether one character, or a position such as the start, is as the item demands."""
         key = (repr(item), flags)
         if key not in self._tests:
+            kind, given = item
+            ranges = [each[1] for each in given if each[0] is _OPCODES.RANGE] if kind is _OPCODES.IN else []
+            self.classes += sum(min(last, 0xFFFF) - min(first, 0xFFFF) for first, last in ranges)
+            if self.classes > MAX_CLASSES:
+                raise PatternError(f"has character classes with more than {MAX_CLASSES:,} characters")
             state = _parser.State()
             state.flags = flags
             self._tests[key] = _compiler.compile(_parser.SubPattern(state, [item])).match

@@ -149,7 +149,8 @@ class Threads:
             self._chats.setdefault(key, (chat, asyncio.Lock()))
         found = self._chats[key] = self._chats.pop(key)
         kept = {key, *self._turns, *self._unsaved}
-        idle = [other for other in self._chats if other not in kept]
+        # A stopped turn holds the lock until it is saved, also if the turn after it has been stopped too.
+        idle = [other for other, (_, lock) in self._chats.items() if other not in kept and not lock.locked()]
         for other in idle[: max(0, len(self._chats) - self._limit)]:
             del self._chats[other]
         return found

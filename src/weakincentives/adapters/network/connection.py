@@ -6,6 +6,7 @@ send it again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -38,6 +39,8 @@ class Connection(Protocol):
 
 
 ConnectionT = TypeVar("ConnectionT", bound=Connection)
+# Other threads take idle connections at any time.
+_unless_empty = contextlib.suppress(IndexError)
 
 
 class Pool(Generic[ConnectionT]):
@@ -49,16 +52,14 @@ class Pool(Generic[ConnectionT]):
 
     def take(self) -> ConnectionT | None:
         """A connection that the server has not closed, if there is one."""
-        while self._idle:
-            try:
+        with _unless_empty:
+            while True:
                 connection = self._idle.pop()
-            except IndexError:  # Another thread was faster.
-                return None
-            # An idle connection is readable only if the server has closed it.
-            fresh = time.monotonic() - connection.idle_since < IDLE_SECONDS and connection.fileno() >= 0
-            if fresh and not wait_for(connection, 0.0):
-                return connection
-            connection.discard()
+                # An idle connection is readable only if the server has closed it.
+                fresh = time.monotonic() - connection.idle_since < IDLE_SECONDS and connection.fileno() >= 0
+                if fresh and not wait_for(connection, 0.0):
+                    return connection
+                connection.discard()
         return None
 
     def put(self, connection: ConnectionT, *, reusable: bool) -> None:
@@ -68,14 +69,16 @@ class Pool(Generic[ConnectionT]):
             return
         connection.idle_since = now = time.monotonic()
         self._idle.append(connection)
-        if now - self._idle[0].idle_since > IDLE_SECONDS:
-            self._idle.popleft().discard()
+        with _unless_empty:
+            if now - self._idle[0].idle_since > IDLE_SECONDS:
+                self._idle.popleft().discard()
 
     def close(self) -> None:
         """Close every idle connection, and those in use when they are put back."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().discard()
+        with _unless_empty:
+            while True:
+                self._idle.pop().discard()
 
 
 class ResponseParser:
