@@ -118,6 +118,15 @@ def test_a_narrow_terminal_has_none(wink: Wink) -> None:
         )
 
 
+def test_without_a_margin_too_lines_end_between_words(wink: Wink) -> None:
+    long = "One two three four five six seven eight nine ten. " * 4
+    with Terminal(wink.folder, *script(wink, long), columns=61, NO_COLOR="1") as terminal:
+        terminal.read("\n> ")
+        terminal.type("A room\n")
+        shown = terminal.read("done").splitlines()[1:-1]
+    assert all(len(line) <= 61 for line in shown) and " ".join(shown).split() == long.split()
+
+
 def test_ctrl_c_stops_the_answer_and_the_next_message_works(wink: Wink) -> None:
     (wink.folder / "slow.py").write_text(SLOW, encoding="utf-8")
     with Terminal(wink.folder, "chat", "desk:template", *GUEST, "-a", "slow:adapter", NO_COLOR="1") as terminal:
@@ -140,6 +149,11 @@ def test_a_section_is_opened_by_hand_and_why_says_so(wink: Wink) -> None:
         ["welcome", "prompt", "declared"],
         ["house", "prompt", "session"],
     ]
+
+
+def test_why_says_what_the_model_opened(wink: Wink) -> None:
+    done = wink(*script(wink, READ, "Hello."), stdin="Hi\n/why house\n")
+    assert done.stdout.splitlines()[-1].split() == ["house", "conversation", "model"]
 
 
 def test_a_saved_conversation_goes_on_where_it_was(wink: Wink) -> None:

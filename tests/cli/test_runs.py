@@ -39,7 +39,7 @@ def test_list_shows_the_newest_first(wink: Wink, runs: list[str]) -> None:
 def test_without_a_file_the_runs_of_this_folder_are_meant(wink: Wink) -> None:
     (wink.folder / "script.json").write_text('["Hello."]', encoding="utf-8")
     words = ("run", "desk:template", "-p", "Guest.name=Ada", "-q", "-a", "scripted:script.json")
-    assert "There is no run file at '.wink/runs.db'" in wink("runs").stderr
+    assert "There is no run file at '.wink/runs.db'; `wink run`, `wink chat`" in wink("runs").stderr
     assert wink(*words, "--no-record").stderr == ""
     assert not (wink.folder / ".wink").exists()
     told = wink.json(*words)

@@ -140,7 +140,9 @@ def test_it_ends_with_the_address_of_the_viewer(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "weakincentives.demo", "--view", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shown:
         assert shown.stdout
-        address = next(line for line in shown.stdout if line.startswith("http://127.0.0.1:"))
+        assert "view    this run in the browser:\n" in shown.stdout
+        address = next(shown.stdout)
+        assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address.partition("#")[0], timeout=30) as page:
             assert page.status == 200
         shown.send_signal(signal.SIGINT)

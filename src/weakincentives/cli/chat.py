@@ -200,7 +200,7 @@ class Chat:
     def _why(self, key: str) -> None:
         wanted = self._node(key).key if key else ""
         rows = [
-            (section.key, section.seen, section.decided_by, section.reason)
+            (section.key, section.seen, "model" if section.call_id else section.decided_by, section.reason)
             for section in run_history(self._chat.session).now.sections
             if section.key == wanted or not (wanted or (section.seen == "summary" and section.decided_by == "declared"))
         ]
@@ -258,7 +258,7 @@ class Chat:
 
 
 class Screen:
-    """What the user sees: text as it arrives, wrapped beside the margin if the terminal has room for one."""
+    """What the user sees: text as it arrives, wrapped, with a margin of marks if the terminal has room for one."""
 
     def __init__(self, prompt: Prompt[Any], session: Session) -> None:
         self.interactive = stdin().isatty() and sys.stdout.isatty()
@@ -306,11 +306,11 @@ class Screen:
 
     def write(self, text: str) -> None:
         """Print more of the answer."""
-        if not (margin := self.margin()):
+        if not self.interactive:
             print_line(text, end="")
             self._column = 0 if text.endswith("\n") else 1
             return
-        room = (terminal_width() or 80) - len(margin)
+        room = (terminal_width() or 80) - len(self.margin())
         for letter in printable(text):
             if not letter.isspace():
                 self._word += letter

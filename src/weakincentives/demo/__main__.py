@@ -59,6 +59,7 @@ def answer(arguments: argparse.Namespace) -> int:
     print_labelled("note", EMBEDDED, STYLES["quoted"])
     if recording is not None and arguments.view:
         print_line()
+        print_labelled("view", "this run in the browser:")
         try:
             return serve(str(recording.path), run_id, port=arguments.port, browser=False)
         except ImportError as error:

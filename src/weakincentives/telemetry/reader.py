@@ -143,7 +143,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open an existing file without changing it."""
     if not path.is_file():
-        raise RunFileError(f"There is no run file at '{path}'; record one with record('{path}') or --record.")
+        raise RunFileError(f"There is no run file at '{path}'; `wink run`, `wink chat` and record() write one.")
     # SQLite cannot create the log's shared-memory file in a read-only folder, hence the second attempt.
     for mode in ("mode=ro", "immutable=1"):
         connection = sqlite3.connect(
