@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from weakincentives.prompt import View
-from weakincentives.prompt.ranking import CLEAR, WORD_FINDER, Found
+from weakincentives.prompt.ranking import WORD_FINDER, Found
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import Message, user_words
@@ -20,6 +20,8 @@ logger = logging.getLogger("weakincentives.runtime")
 MAX_MISSES = 3
 # A larger template is checked only if a search has already built its index.
 MAX_SECTIONS = 500
+# A closed section is reported if its score is this many times the next: stricter than for opening, to avoid false alarms.
+CLEAR = 1.7
 # How much of the user's words is ranked, in characters.
 MAX_WORDS = 4_000
 
