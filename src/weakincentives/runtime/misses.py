@@ -20,7 +20,7 @@ logger = logging.getLogger("weakincentives.runtime")
 MAX_MISSES = 3
 # A larger template is checked only if a search has already built its index.
 MAX_SECTIONS = 500
-# A closed section is reported if its score is this many times the next: stricter than for opening, to avoid false alarms.
+# A closed section is reported if its score is this many times the next; stricter than for opening one.
 CLEAR = 1.7
 # How much of the user's words is ranked, in characters.
 MAX_WORDS = 4_000
