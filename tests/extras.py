@@ -26,7 +26,7 @@ EXTRAS = {
     "playwright": "test-full",
     "psycopg": "durable",
     "pyright": "test-full",
-    "rich": "cli",
+    "rich": "test-full",
     "splintr": "tokens",
     "safetensors": "finding",
     "sqlalchemy": "durable",
