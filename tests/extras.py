@@ -26,7 +26,7 @@ EXTRAS = {
     "playwright": "test-full",
     "psycopg": "durable",
     "pyright": "test-full",
-    "rich": "cli",
+    "rich": "test-full",
     "splintr": "tokens",
     "safetensors": "finding",
     "sqlalchemy": "durable",
@@ -35,6 +35,7 @@ EXTRAS = {
     "uvicorn": "viewer",
     "wordllama": "finding",
     "xllamacpp": "local",
+    "yaml": "skills",
     "zensical": "docs",
 }
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_figures_of_the_readme_are_those_of_its_picture() -> None:
-    pictures = pytest.importorskip("scripts.pictures", reason="needs the extra [cli] and a POSIX terminal")
+    pictures = pytest.importorskip("scripts.pictures", reason="needs the extra [test-full] and a POSIX terminal")
     shown = " ".join(pictures.words((ROOT / "docs" / "images" / "run.svg").read_text(encoding="utf-8")))
     told = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Twenty lines")[0]
     figures = re.findall(r"\b\d{1,3},\d{3}\b", told)
@@ -24,7 +24,7 @@ def test_the_figures_of_the_readme_are_those_of_its_picture() -> None:
 @pytest.mark.limit(300)
 def test_the_pictures_are_what_the_commands_print_now() -> None:
     for package in ("xllamacpp", "uvicorn", "rich"):
-        pytest.importorskip(package, reason="needs the extras [local,viewer,cli]")
+        pytest.importorskip(package, reason="needs the extras [local,viewer,test-full]")
     from weakincentives.adapters.local.models import model_file
 
     try:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from weakincentives._display import shortened
-from weakincentives.cli.output import may_colour, plural, print_line, printable, progress, terminal_width
+from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
 from weakincentives.runtime import (
     EvaluationFailed,
     EvaluationStopped,
@@ -29,7 +29,6 @@ from weakincentives.runtime import (
 from weakincentives.session import Session
 from weakincentives.telemetry import question_in
 
-PrintLine = Callable[[str], None]
 WIDTH = 100
 LABEL = 8
 MAX_RESULT = 400
@@ -46,17 +45,16 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
     if quiet:
         yield
         return
-    with _printer() as print_line:
 
-        def observe(event: Any) -> None:
-            if line := describe(event):
-                print_line(line)
+    def observe(event: Any) -> None:
+        if line := describe(event):
+            progress(line)
 
-        unsubscribe = session.observe(observe)
-        try:
-            yield
-        finally:
-            unsubscribe()
+    unsubscribe = session.observe(observe)
+    try:
+        yield
+    finally:
+        unsubscribe()
 
 
 def describe(event: Any) -> str | None:
@@ -210,19 +208,3 @@ STORY: Mapping[type, Callable[[Any], str]] = {
 _BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
 STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}
 STYLES |= {"stopped": _YELLOW, "prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM}
-
-
-@contextmanager
-def _printer() -> Iterator[PrintLine]:
-    """A function that prints a line: above a spinner if rich is installed and stderr is a terminal, else plainly."""
-    if not may_colour(sys.stderr):
-        yield progress
-        return
-    try:
-        from rich.console import Console
-    except ImportError:
-        yield progress
-        return
-    console = Console(stderr=True, highlight=False)
-    with console.status("waiting for the model"):
-        yield lambda line: console.print(printable(line, stream=sys.stderr), style="dim", markup=False)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Self, Unpack
 
 from weakincentives._generics import ParamsT
 from weakincentives.errors import PromptRenderError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt.section import (
-    Rule,
     Section,
     SectionOptions,
-    SectionRole,
-    Selector,
     TemplateText,
     check_placeholders,
     has_own,
     split_text,
 )
-from weakincentives.prompt.toolkit import HostedTool, Tool
-from weakincentives.prompt.visibility import SectionVisibility
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.session import Session
 
@@ -35,41 +29,10 @@ class MarkdownSection(Section[ParamsT]):
         MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
     """
 
-    def __init__(
-        self,
-        *,
-        template: str,
-        title: str,
-        key: str,
-        children: Iterable[Section[Any]] = (),
-        tools: Iterable[Tool[Any, Any]] = (),
-        hosted_tools: Iterable[HostedTool[Any]] = (),
-        enabled: Selector[ParamsT, bool] | None = None,
-        default_params: ParamsT | None = None,
-        accepts_overrides: bool = True,
-        visibility: SectionVisibility | Selector[ParamsT, SectionVisibility] = SectionVisibility.FULL,
-        summary: str | None = None,
-        summary_suffix: str | None = None,
-        role: SectionRole = "system",
-        open_when: Rule | None = None,
-    ) -> None:
+    def __init__(self, *, template: str, title: str, key: str, **options: Unpack[SectionOptions[ParamsT]]) -> None:
         self.template = template
         self._text = split_text(template, where=f"Section '{key}'", literal=self.literal)
-        super().__init__(
-            title=title,
-            key=key,
-            children=children,
-            tools=tools,
-            hosted_tools=hosted_tools,
-            enabled=enabled,
-            default_params=default_params,
-            accepts_overrides=accepts_overrides,
-            visibility=visibility,
-            summary=summary,
-            summary_suffix=summary_suffix,
-            role=role,
-            open_when=open_when,
-        )
+        super().__init__(title=title, key=key, **options)
         check_placeholders(self, self._text.names, "template")
 
     @property
