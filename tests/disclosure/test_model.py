@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from tests.disclosure import model as spec
 from tests.disclosure.model import Inputs, Model, Shape
-from tests.disclosure.test_properties import check_resume
+from tests.disclosure.trees import check_resume
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import (

@@ -11,6 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
+TESTS = SOURCE.parent / "tests"
 
 GROUND = frozenset(
     {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports", "_secrets"}
@@ -99,3 +100,10 @@ def test_the_modules_import_each_other_in_no_circle() -> None:
         TopologicalSorter({module: imports(module) for module in modules()}).prepare()
     except CycleError as error:
         pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+
+
+def test_no_module_imports_from_a_test_module() -> None:
+    paths = [path for path in TESTS.rglob("*.py") if "node_modules" not in path.parts]
+    nodes = [(path.name, node) for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    named = [(name, node.module or "") for name, node in nodes if isinstance(node, ast.ImportFrom)]
+    assert [found for found in named if found[1].rpartition(".")[2].startswith("test_")] == []
