@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "tools": GROUND | DATA | {"session", "prompt"},
     "skills": GROUND | DATA | {"session", "prompt"},
     "runtime": GROUND | DATA | {"session", "prompt"},
-    "adapters": LOOP | {"tools"},
+    "adapters": LOOP | {"tools", "mcp"},
     "telemetry": LOOP,
     "durable": LOOP,
     "mcp": LOOP,
